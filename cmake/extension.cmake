@@ -1,0 +1,42 @@
+# The Python extension torch_xla/_XLAC, built against the torch that is installed.
+find_package(pybind11 CONFIG QUIET)
+if(NOT pybind11_FOUND)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+                  OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+  find_package(pybind11 CONFIG REQUIRED)
+endif()
+
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -c "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
+  OUTPUT_VARIABLE TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT EXISTS "${TORCH_DIR}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "torch: expected an installed torch, found none for ${Python_EXECUTABLE}. Run: pip install torch==2.13.0")
+endif()
+
+# The FFI headers must be 0.1: every plugin accepts handlers built with them (docs/architecture.md).
+if(NOT XLA_FFI_INCLUDE_DIR)
+  find_wheel_header(XLA_FFI_INCLUDE_DIR jaxlib include)
+endif()
+if(NOT EXISTS "${XLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h")
+  message(FATAL_ERROR "xla/ffi/api/c_api.h: expected in the wheel jaxlib, found nothing at '${XLA_FFI_INCLUDE_DIR}'. "
+                      "Run: pip install jaxlib==0.8.0, or pass -DXLA_FFI_INCLUDE_DIR=<folder>")
+endif()
+
+file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
+     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp csrc/spmd/*.cpp
+     csrc/debug/*.cpp csrc/python/*.cpp)
+pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
+target_include_directories(_XLAC SYSTEM PRIVATE
+  ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})
+target_link_libraries(_XLAC PRIVATE torch_xla_base
+  ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
+  ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+# torch is imported before the extension, so its libraries are found by name in the running process.
+set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
+
+if(SKBUILD)
+  install(TARGETS _XLAC LIBRARY DESTINATION torch_xla)
+else()
+  # A development build puts the extension beside the package, ready to import.
+  set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/torch_xla)
+endif()
