@@ -1,0 +1,272 @@
+#include "hlo/builder.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace torch_xla::hlo {
+namespace attr {
+
+std::string i64(int64_t value) { return std::to_string(value) + " : i64"; }
+std::string i32(int64_t value) { return std::to_string(value) + " : i32"; }
+std::string boolean(bool value) { return value ? "true" : "false"; }
+std::string symbol(std::string_view name) { return "@" + std::string(name); }
+
+std::string string(std::string_view value) {
+  static constexpr char kHex[] = "0123456789ABCDEF";
+  std::string text = "\"";
+  for (unsigned char c : value) {
+    if (c == '"' || c == '\\' || c < 32 || c > 126) {
+      text += '\\';
+      text += kHex[c >> 4];
+      text += kHex[c & 15];
+    } else {
+      text += static_cast<char>(c);
+    }
+  }
+  return text + "\"";
+}
+
+std::string array(std::span<const int64_t> values) {
+  std::string text = "array<i64";
+  for (size_t i = 0; i < values.size(); ++i) {
+    text += i == 0 ? ": " : ", ";
+    text += std::to_string(values[i]);
+  }
+  return text + ">";
+}
+
+std::string array(std::span<const bool> values) {
+  std::string text = "array<i1";
+  for (size_t i = 0; i < values.size(); ++i) {
+    text += i == 0 ? ": " : ", ";
+    text += boolean(values[i]);
+  }
+  return text + ">";
+}
+
+std::string matrix(std::span<const int64_t> values, int64_t columns) {
+  const int64_t rows = columns == 0 ? 0 : static_cast<int64_t>(values.size()) / columns;
+  const std::string type = "tensor<" + std::to_string(rows) + "x" + std::to_string(columns) + "xi64>";
+  if (values.empty()) return "dense<> : " + type;
+  std::string text = "dense<[";
+  for (int64_t r = 0; r < rows; ++r) {
+    text += r == 0 ? "[" : ", [";
+    for (int64_t c = 0; c < columns; ++c) {
+      if (c != 0) text += ", ";
+      text += std::to_string(values[r * columns + c]);
+    }
+    text += "]";
+  }
+  return text + "]> : " + type;
+}
+
+std::string stablehlo(std::string_view kind, std::string_view value) {
+  return "#stablehlo<" + std::string(kind) + " " + std::string(value) + ">";
+}
+
+}  // namespace attr
+
+namespace {
+
+void append_value(std::string& text, const Value& value) {
+  text += '%';
+  text += std::to_string(value.id());
+}
+
+void append_types(std::string& text, std::span<const Type> types) {
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += types[i].str();
+  }
+}
+
+void append_attributes(std::string& text, const Attributes& attributes) {
+  text += '{';
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += attributes[i].name;
+    text += " = ";
+    text += attributes[i].text;
+  }
+  text += '}';
+}
+
+}  // namespace
+
+Values Builder::op(std::string_view name, std::span<const Value> operands,
+                   std::span<const Type> results, const Attributes& attributes,
+                   std::span<const Region> regions) {
+  Values values;
+  values.reserve(results.size());
+  for (const Type& type : results) values.push_back(fresh(type));
+
+  body_.append(depth_ * 2, ' ');
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) body_ += ", ";
+    append_value(body_, values[i]);
+  }
+  if (!values.empty()) body_ += " = ";
+  body_ += '"';
+  body_ += name;
+  body_ += "\"(";
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (i != 0) body_ += ", ";
+    append_value(body_, operands[i]);
+  }
+  body_ += ')';
+  if (!regions.empty()) {
+    body_ += " (";
+    for (size_t i = 0; i < regions.size(); ++i) {
+      if (i != 0) body_ += ", ";
+      body_ += regions[i].text;
+    }
+    body_ += ')';
+  }
+  if (!attributes.empty()) {
+    body_ += ' ';
+    append_attributes(body_, attributes);
+  }
+  body_ += " : (";
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (i != 0) body_ += ", ";
+    body_ += operands[i].type().str();
+  }
+  body_ += ") -> ";
+  if (results.size() != 1) body_ += '(';
+  append_types(body_, results);
+  if (results.size() != 1) body_ += ')';
+  if (!location_.empty()) {
+    body_ += ' ';
+    body_ += location_;
+  }
+  body_ += '\n';
+  return values;
+}
+
+Value Builder::op(std::string_view name, std::initializer_list<Value> operands, Type result,
+                  const Attributes& attributes, std::span<const Region> regions) {
+  return op(name, std::span<const Value>(operands.begin(), operands.size()),
+            std::span<const Type>(&result, 1), attributes, regions)[0];
+}
+
+Region Builder::region(std::span<const Type> arguments,
+                       const std::function<Values(std::span<const Value>)>& body,
+                       std::string_view terminator) {
+  std::string outer = std::move(body_);
+  body_.clear();
+  Values values;
+  values.reserve(arguments.size());
+  for (const Type& type : arguments) values.push_back(fresh(type));
+  body_ += "{\n";
+  if (!values.empty()) {
+    body_.append(depth_ * 2, ' ');
+    body_ += "^bb0(";
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i != 0) body_ += ", ";
+      append_value(body_, values[i]);
+      body_ += ": ";
+      body_ += arguments[i].str();
+    }
+    body_ += "):\n";
+  }
+  ++depth_;
+  const Values results = body(values);
+  op(terminator, results, {});
+  --depth_;
+  body_.append(depth_ * 2, ' ');
+  body_ += '}';
+  Region region{std::move(body_)};
+  body_ = std::move(outer);
+  return region;
+}
+
+Value Builder::constant(std::string_view text, Type type) {
+  std::string literal = "dense<";
+  literal += text;
+  literal += "> : ";
+  literal += type.str();
+  return op("stablehlo.constant", {}, std::move(type), {{"value", std::move(literal)}});
+}
+
+Values Builder::begin_function(std::string_view name, std::span<const Type> arguments,
+                               std::span<const Attributes> argument_attributes, bool is_public) {
+  Function function;
+  function.name = name;
+  function.is_public = is_public;
+  function.outer_body = std::move(body_);
+  function.outer_next_id = next_id_;
+  body_.clear();
+  next_id_ = 0;
+  for (const Type& type : arguments) function.arguments.push_back(fresh(type));
+  function.argument_attributes.assign(argument_attributes.begin(), argument_attributes.end());
+  function.argument_attributes.resize(arguments.size());
+  open_.push_back(std::move(function));
+  return open_.back().arguments;
+}
+
+void Builder::end_function(std::span<const Value> results,
+                           std::span<const Attributes> result_attributes) {
+  if (open_.empty()) throw std::logic_error("Builder::end_function: no function is open");
+  Function function = std::move(open_.back());
+  open_.pop_back();
+
+  std::string text = "  func.func ";
+  text += function.is_public ? "public @" : "private @";
+  text += function.name;
+  text += '(';
+  for (size_t i = 0; i < function.arguments.size(); ++i) {
+    if (i != 0) text += ", ";
+    append_value(text, function.arguments[i]);
+    text += ": ";
+    text += function.arguments[i].type().str();
+    if (!function.argument_attributes[i].empty()) {
+      text += ' ';
+      append_attributes(text, function.argument_attributes[i]);
+    }
+  }
+  text += ") -> (";
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += results[i].type().str();
+    if (i < result_attributes.size() && !result_attributes[i].empty()) {
+      text += ' ';
+      append_attributes(text, result_attributes[i]);
+    }
+  }
+  text += ") {\n";
+  op("func.return", results, {});
+  text += body_;
+  text += "  }\n";
+  functions_ += text;
+  body_ = std::move(function.outer_body);
+  next_id_ = function.outer_next_id;
+}
+
+bool Builder::private_function(std::string_view name, std::span<const Type> arguments,
+                               const std::function<Values(std::span<const Value>)>& body) {
+  if (std::find(private_names_.begin(), private_names_.end(), name) != private_names_.end()) {
+    return false;
+  }
+  private_names_.emplace_back(name);
+  const int outer_depth = std::exchange(depth_, 2);
+  const Values values = begin_function(name, arguments, {}, false);
+  end_function(body(values));
+  depth_ = outer_depth;
+  return true;
+}
+
+std::string Builder::finish(std::string_view module_name) const {
+  std::string text = "module @";
+  text += module_name;
+  if (!module_attributes_.empty()) {
+    text += " attributes ";
+    append_attributes(text, module_attributes_);
+  }
+  text += " {\n";
+  text += items_;
+  text += functions_;
+  text += "}\n";
+  return text;
+}
+
+}  // namespace torch_xla::hlo

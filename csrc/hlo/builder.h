@@ -1,0 +1,131 @@
+// Builds a StableHLO module as text through one generic operation printer.
+// Helpers for single operations are in hlo/ops.h; this file knows no operation by name but `return`.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hlo/types.h"
+
+namespace torch_xla::hlo {
+
+class Builder;
+
+// An SSA value of a module under construction.
+class Value {
+ public:
+  Value() = default;
+  Value(Builder* builder, int id, Type type) : builder_(builder), id_(id), type_(std::move(type)) {}
+
+  Builder& builder() const { return *builder_; }
+  int id() const { return id_; }
+  const Type& type() const { return type_; }
+  DType dtype() const { return type_.dtype; }
+  const Dims& dims() const { return type_.dims; }
+  int64_t dim(int64_t i) const { return type_.dims[i]; }
+  int64_t rank() const { return type_.rank(); }
+  explicit operator bool() const { return builder_ != nullptr; }
+
+ private:
+  Builder* builder_ = nullptr;
+  int id_ = -1;
+  Type type_;
+};
+
+using Values = std::vector<Value>;
+
+// An attribute by name, its value already printed by one of the functions in `attr`.
+struct Attribute {
+  std::string name;
+  std::string text;
+};
+using Attributes = std::vector<Attribute>;
+
+namespace attr {
+std::string i64(int64_t value);                     // 3 : i64
+std::string i32(int64_t value);                     // 3 : i32
+std::string boolean(bool value);                    // true
+std::string string(std::string_view value);         // "text", escaped
+std::string symbol(std::string_view name);          // @name
+std::string array(std::span<const int64_t> values);  // array<i64: 1, 2>
+std::string array(std::span<const bool> values);
+inline std::string array(std::initializer_list<int64_t> values) {
+  return array(std::span<const int64_t>(values.begin(), values.size()));
+}
+std::string matrix(std::span<const int64_t> values, int64_t columns);  // dense<[[0, 1]]> : tensor<1x2xi64>
+std::string stablehlo(std::string_view kind, std::string_view value);   // #stablehlo<kind VALUE>
+}  // namespace attr
+
+// The text of one region, made by Builder::region.
+struct Region {
+  std::string text;
+};
+
+class Builder {
+ public:
+  // The one generic printer: `%r = "name"(operands) ({regions}) {attributes} : (types) -> types`.
+  Values op(std::string_view name, std::span<const Value> operands, std::span<const Type> results,
+            const Attributes& attributes = {}, std::span<const Region> regions = {});
+  Value op(std::string_view name, std::initializer_list<Value> operands, Type result,
+           const Attributes& attributes = {}, std::span<const Region> regions = {});
+
+  // A region whose block takes arguments of these types and returns what `body` returns.
+  Region region(std::span<const Type> arguments,
+                const std::function<Values(std::span<const Value>)>& body,
+                std::string_view terminator = "stablehlo.return");
+
+  // A literal; `text` is what stands inside dense<...>.
+  Value constant(std::string_view text, Type type);
+
+  // Opens the body of a function; arguments come back as values. Close with `end_function`.
+  Values begin_function(std::string_view name, std::span<const Type> arguments,
+                        std::span<const Attributes> argument_attributes = {},
+                        bool is_public = true);
+  void end_function(std::span<const Value> results,
+                    std::span<const Attributes> result_attributes = {});
+
+  // Adds a private function once per name and returns whether it was new; `body` builds it.
+  bool private_function(std::string_view name, std::span<const Type> arguments,
+                        const std::function<Values(std::span<const Value>)>& body);
+
+  // Source locations: each operation printed from now on carries `location` (empty: none).
+  // It is MLIR text such as `loc("model.py":3:0)`.
+  void set_location(std::string location) { location_ = std::move(location); }
+
+  // Top-level operations that precede the functions, e.g. an sdy.mesh.
+  void module_item(std::string text) { items_ += std::move(text) + "\n"; }
+  void module_attribute(std::string name, std::string text) {
+    module_attributes_.push_back({std::move(name), std::move(text)});
+  }
+
+  std::string finish(std::string_view module_name = "torch_xla") const;
+
+ private:
+  struct Function {
+    std::string name;
+    Values arguments;
+    std::vector<Attributes> argument_attributes;
+    bool is_public = true;
+    std::string outer_body;
+    int outer_next_id = 0;
+  };
+
+  Value fresh(const Type& type) { return Value(this, next_id_++, type); }
+
+  std::string items_;
+  Attributes module_attributes_;
+  std::string functions_;
+  std::string body_;  // of the function or region that is being built
+  std::string location_;
+  std::vector<Function> open_;
+  std::vector<std::string> private_names_;
+  int next_id_ = 0;
+  int depth_ = 2;
+};
+
+}  // namespace torch_xla::hlo
