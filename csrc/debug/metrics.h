@@ -1,0 +1,103 @@
+// Counters and metrics that users read through torch_xla.debug.metrics, kept for the whole process.
+// Counting takes no lock; a metric sample takes one short lock. Both may be used from any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torch_xla::debug {
+
+// A named counter. All Counters of one name count together:
+//   static Counter counter("xla::add");  counter.add();
+class Counter {
+ public:
+  explicit Counter(std::string_view name);
+
+  void add(std::int64_t n = 1) const noexcept { cell_->fetch_add(n, std::memory_order_relaxed); }
+  std::int64_t value() const noexcept { return cell_->load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t>* cell_;
+};
+
+// The counter of that name, made on first use and valid until the process ends. To look up once
+// and keep (say, beside an operator), not on every count.
+Counter* counter(std::string_view name);
+
+// How a metric's values are printed. Time values are nanoseconds.
+enum class Unit { Time, Bytes, Value };
+
+struct Sample {
+  std::int64_t timestamp_ns;  // since the Unix epoch
+  double value;
+};
+
+struct MetricState;
+
+// A named series of values; the last `max_samples` are kept. All Metrics of one name are one
+// series, whose unit and bound come from the first.
+class Metric {
+ public:
+  static constexpr std::size_t kMaxSamples = 1024;
+
+  explicit Metric(std::string_view name, Unit unit = Unit::Time,
+                  std::size_t max_samples = kMaxSamples);
+
+  void add(double value) const;
+
+ private:
+  MetricState* state_;
+};
+
+// Adds the lifetime of the scope to a metric of unit Time:
+//   static Metric metric("CompileTime");  TimedScope scope(metric);
+class TimedScope {
+ public:
+  explicit TimedScope(const Metric& metric)
+      : metric_(metric), start_(std::chrono::steady_clock::now()) {}
+  ~TimedScope() {
+    const std::chrono::duration<double, std::nano> taken =
+        std::chrono::steady_clock::now() - start_;
+    metric_.add(taken.count());
+  }
+  TimedScope(const TimedScope&) = delete;
+  TimedScope& operator=(const TimedScope&) = delete;
+
+ private:
+  const Metric metric_;
+  const std::chrono::steady_clock::time_point start_;
+};
+
+struct MetricData {
+  Unit unit;
+  std::int64_t total_samples;   // all samples since the last clear
+  double accumulator;           // their sum
+  std::vector<Sample> samples;  // those still kept, oldest first
+};
+
+// Names are sorted. A counter or metric that has not counted since it was cleared is not active:
+// it is in no list and no report, and has no value.
+std::vector<std::string> counter_names();
+std::vector<std::string> metric_names();
+std::optional<std::int64_t> counter_value(std::string_view name);
+std::optional<MetricData> metric_data(std::string_view name);
+
+void clear_counters();
+void clear_metrics();
+
+// The report of all that is active.
+std::string metrics_report();
+// The report of the named ones and of every `aten::` counter (an operation that ran on the host).
+std::string short_metrics_report(const std::vector<std::string>& counters,
+                                 const std::vector<std::string>& metrics);
+
+// 61.5e9 -> "01m01s500ms0.000us", 1536 -> "1.50KB", 0.25 -> "0.25".
+std::string format_value(double value, Unit unit);
+
+}  // namespace torch_xla::debug

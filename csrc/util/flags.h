@@ -1,0 +1,91 @@
+// Every environment variable the project reads, declared once: type, default, cache key, help.
+// C++, Python and docs/flags.md share this table; values are read when used, never at import.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+// X(type, name, default, in_cache_key, help)
+//   type          Bool, Int or String
+//   default       text, parsed as the environment's value would be; an Int of "-1" means "not set"
+//   in_cache_key  true if a compiled program depends on the flag
+#define TXLA_FLAGS(X)                                                                         \
+  X(String, PJRT_DEVICE, "", false,                                                           \
+    "Kind of device to use: `CPU`, `CUDA`, `TPU` or the name of a registered plugin.")        \
+  X(String, PJRT_LIBRARY_PATH, "", false,                                                     \
+    "Path of the PJRT plugin library to load, instead of the one that is found.")             \
+  X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")         \
+  X(String, XLA_FLAGS, "", true,                                                              \
+    "Options of the XLA compiler, read by the plugin itself when it is loaded.")              \
+  X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")        \
+  X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                               \
+    "Each operation is compiled and run on its own as soon as it is called.")                 \
+  X(Bool, XLA_NO_SPECIAL_SCALARS, "0", true,                                                  \
+    "The scalars 0 and 1 are parameters of the program like any other, not constants in it.") \
+  X(Bool, XLA_IR_DEBUG, "0", false, "Records the Python stack with each operation.")          \
+  X(Bool, XLA_HLO_DEBUG, "0", true,                                                           \
+    "Writes the recorded Python source lines into the compiled program.")                     \
+  X(Int, XLA_COMPILATION_CACHE_SIZE, "2048", false,                                           \
+    "Number of compiled programs kept in memory; the least recently used goes first.")        \
+  X(Bool, XLA_CHECK_GRAPH_KEY, "0", false,                                                    \
+    "Compares the whole graph, not only its key, when a compiled program is found.")          \
+  X(Bool, XLA_NO_DONATION, "0", true,                                                         \
+    "Buffers that a step overwrites are kept instead of being reused for its results.")       \
+  X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                    \
+    "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                     \
+  X(String, TF_CPP_VMODULE, "", false,                                                        \
+    "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                \
+  X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")
+
+namespace torch_xla::util {
+
+enum class FlagType { Bool, Int, String };
+
+struct FlagInfo {
+  const char* name;
+  FlagType type;
+  const char* default_text;
+  bool in_cache_key;
+  const char* help;
+};
+
+namespace flags {
+inline constexpr FlagInfo kTable[] = {
+#define TXLA_FLAG_ROW(type, name, default_text, in_cache_key, help) \
+  {#name, FlagType::type, default_text, in_cache_key, help},
+    TXLA_FLAGS(TXLA_FLAG_ROW)
+#undef TXLA_FLAG_ROW
+};
+
+enum class Id : std::size_t {
+#define TXLA_FLAG_ID(type, name, default_text, in_cache_key, help) name,
+  TXLA_FLAGS(TXLA_FLAG_ID)
+#undef TXLA_FLAG_ID
+};
+
+// The environment's text, or the default where the variable is unset or empty.
+std::string text(const FlagInfo& info);
+bool is_set(const FlagInfo& info);
+// Text that does not fit the type is an Error of kind Value that names the variable.
+bool read_Bool(const FlagInfo& info);
+std::int64_t read_Int(const FlagInfo& info);
+std::string read_String(const FlagInfo& info);
+
+// "NAME=value" lines of all flags that a compiled program depends on, in table order.
+std::string cache_key_text();
+}  // namespace flags
+
+// The accessors: flag::XLA_SYNC_WAIT() is a bool, flag::CPU_NUM_DEVICES() an int64_t, and so on.
+// Each call reads the environment (tens of nanoseconds): once a step is fine, once an operation
+// not.
+namespace flag {
+#define TXLA_FLAG_ACCESSOR(type, name, default_text, in_cache_key, help)                 \
+  inline auto name() {                                                                   \
+    return flags::read_##type(flags::kTable[static_cast<std::size_t>(flags::Id::name)]); \
+  }
+TXLA_FLAGS(TXLA_FLAG_ACCESSOR)
+#undef TXLA_FLAG_ACCESSOR
+}  // namespace flag
+
+}  // namespace torch_xla::util
