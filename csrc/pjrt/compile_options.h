@@ -1,0 +1,28 @@
+// What the compiler is told besides the program: devices, partitioning and flags.
+// serialize() writes xla's CompileOptionsProto, the form that PJRT takes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pjrt/plugin.h"
+
+namespace torch_xla::pjrt {
+
+struct CompileOptions {
+  int num_replicas = 1;
+  int num_partitions = 1;
+  bool use_spmd = false;
+  bool use_shardy = false;
+  // Global device ids, replica after replica: partition p of replica r runs on device_ids[r *
+  // num_partitions + p]. Empty: the plugin's default assignment.
+  std::vector<int> device_ids;
+  // One entry for all outputs or one for each: may the partitioner choose the output's sharding?
+  std::vector<bool> allow_spmd_sharding_propagation_to_output;
+  // Compiler flags by name, such as {"xla_cpu_enable_fast_math", false}; no list values.
+  Options env_overrides;
+
+  std::string serialize() const;
+};
+
+}  // namespace torch_xla::pjrt

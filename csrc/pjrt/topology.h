@@ -1,0 +1,52 @@
+// Devices by name, without having them ("v5p:8x8x8"): programs are compiled for them ahead of time
+// and analysed. The results are loaded elsewhere, by a client of the same plugin, with
+// Client::deserialize.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::pjrt {
+
+struct DeviceDescription {
+  int id = 0;
+  int process_index = 0;
+  std::string kind;
+  std::string debug_string;
+  Options attributes;
+};
+
+class Topology {
+ public:
+  static std::unique_ptr<Topology> create(std::shared_ptr<Plugin> plugin, std::string_view name,
+                                          const Options& options = {});
+  // The topology of a client's own devices.
+  static std::unique_ptr<Topology> of(std::shared_ptr<const Client> client);
+  ~Topology();
+  Topology(const Topology&) = delete;
+  Topology& operator=(const Topology&) = delete;
+
+  std::string platform_name() const;
+  std::string platform_version() const;
+  Options attributes() const;
+  std::vector<DeviceDescription> devices() const;
+  std::unique_ptr<CompiledProgram> compile(std::string_view stablehlo,
+                                           const CompileOptions& options) const;
+  // Names the topology in cache keys.
+  std::string serialize() const;
+
+ private:
+  Topology(std::shared_ptr<const Plugin> plugin, std::shared_ptr<const Client> client,
+           PJRT_TopologyDescription* topology)
+      : plugin_(std::move(plugin)), client_(std::move(client)), topology_(topology) {}
+
+  std::shared_ptr<const Plugin> plugin_;
+  std::shared_ptr<const Client> client_;  // the owner of topology_, where it is a client's
+  PJRT_TopologyDescription* topology_;
+};
+
+}  // namespace torch_xla::pjrt
