@@ -6,12 +6,15 @@ if(NOT pybind11_FOUND)
   find_package(pybind11 CONFIG REQUIRED)
 endif()
 
-execute_process(
-  COMMAND ${Python_EXECUTABLE} -c "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
-  OUTPUT_VARIABLE TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(NOT EXISTS "${TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "torch: expected an installed torch, found none for ${Python_EXECUTABLE}. Run: pip install torch==2.13.0")
+if(NOT TORCH_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/torch_install.py
+                  OUTPUT_VARIABLE TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
+if(NOT EXISTS "${TORCH_DIR}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "torch: expected an installed torch, found none for ${Python_EXECUTABLE}. "
+                      "Run: pip install torch==2.13.0, or pass -DTORCH_DIR=<folder>")
+endif()
+message(STATUS "torch: ${TORCH_DIR}")
 
 # The FFI headers must be 0.1: every plugin accepts handlers built with them (docs/architecture.md).
 if(NOT XLA_FFI_INCLUDE_DIR)

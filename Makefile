@@ -1,0 +1,95 @@
+# `make demo` and `make test` work on a machine with Python 3.11, g++, make and the package registries.
+# Everything lands in .venv/, build/ and torch_xla/_XLAC*.so; `make clean` removes the last two.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JOBS ?= $(shell nproc)
+PYTEST_JOBS ?= 2
+# Where pip takes torch from, if not the default index. The CPU build alone is smaller on Linux:
+#   make demo TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu'
+TORCH_INDEX ?=
+TORCH := torch==2.13.0
+# Only the XLA FFI headers are used, so its dependencies stay out.
+JAXLIB := jaxlib==0.8.0
+
+VENV := .venv
+PY := $(abspath $(VENV))/bin/python
+BUILD := build
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+# The environment's cmake, ninja and formatters come first; nothing may wait for a keyboard.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export PIP_NO_INPUT := 1
+
+CCACHE := $(shell command -v ccache)
+CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE))
+
+CPP_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.h' 'csrc/*.cpp' 'tests/cpp/*.h' 'tests/cpp/*.cpp')
+# The folders of the Python tests that exist by now.
+PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api)
+PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
+
+.PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+demo: build
+	$(PY) examples/train_digits.py
+
+test: lint cpp-tests build
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
+
+test-all: lint cpp-tests build sanitizers
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(PYTEST) $(PYTHON_TESTS)
+
+bench: build
+	$(PY) -m benchmarks
+
+lint: $(VENV)/.installed
+	clang-format --dry-run -Werror $(CPP_FILES)
+	ruff check --quiet .
+	ruff format --check --quiet .
+	$(PY) scripts/check_includes.py
+
+format: $(VENV)/.installed
+	clang-format -i $(CPP_FILES)
+	ruff check --quiet --fix .
+	ruff format --quiet .
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: requirements-dev.txt Makefile
+	bash scripts/system_deps.sh $(PYTHON)
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH) and requirements-dev.txt into $(VENV)"
+	$(PIP) $(TORCH_INDEX) $(TORCH)
+	$(PIP) -r requirements-dev.txt
+	$(PIP) --no-deps $(JAXLIB)
+	@# The package runs from this checkout, whatever the current folder.
+	echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_xla_checkout.pth"
+	@touch $@
+
+$(BUILD)/.configured: $(VENV)/.installed
+	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
+	@touch $@
+
+build: $(BUILD)/.configured
+	ninja -C $(BUILD) -j $(JOBS) --quiet _XLAC
+
+$(BUILD)/.configured-tests: $(BUILD)/.configured
+	bash scripts/system_deps.sh $(PY) --tests
+	cmake -S . -B $(BUILD) $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON
+	@touch $@
+
+cpp-tests: $(BUILD)/.configured-tests
+	ninja -C $(BUILD) -j $(JOBS) --quiet torch_xla_tests
+
+sanitizers: $(BUILD)/.configured-tests
+	for kind in address thread; do \
+	  cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
+	  ninja -C $(BUILD)/$$kind -j $(JOBS) --quiet torch_xla_tests && \
+	  ctest --test-dir $(BUILD)/$$kind --output-on-failure -j $(JOBS) || exit 1; \
+	done
+
+clean:
+	rm -rf $(BUILD) dist torch_xla/_XLAC*.so

@@ -1,0 +1,115 @@
+"""Checks what the compiler cannot: which area of csrc/ may include which, and how long files are.
+
+Prints one line per violation and exits with 1 when there is any.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# The arrows of docs/architecture.md. An area may also include whatever its targets may include.
+ARROWS = {
+    "python": {"dispatch", "spmd", "debug"},
+    "dispatch": {"executor"},
+    "executor": {"ops", "pjrt", "spmd", "debug"},
+    "ops": {"lazy"},
+    "lazy": {"hlo"},
+    "spmd": {"lazy", "pjrt"},
+    "debug": {"lazy", "pjrt"},
+    "hlo": set(),
+    "pjrt": set(),
+    "util": set(),
+}
+TORCH_FREE = {"hlo", "pjrt", "util"}
+MAX_LINES = 800
+
+TORCH_PREFIXES = ("torch/", "ATen/", "c10/", "caffe2/", "pybind11/", "Python.h")
+# Headers of other projects that the code includes by these names.
+FOREIGN_PREFIXES = (*TORCH_PREFIXES, "xla/ffi/", "pjrt_c_api.h", "gtest/", "gmock/")
+SOURCE_SUFFIXES = {".h", ".cpp", ".py"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def reachable(area: str) -> set[str]:
+    """Every area that `area` may include, itself and util among them."""
+    found = {area, "util"}
+    waiting = [area]
+    while waiting:
+        for target in ARROWS[waiting.pop()]:
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
+
+
+def files(root: Path, folders: tuple[str, ...], suffixes: set[str]) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path
+
+
+def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
+    """(line number, written in quotes, header) of each include of a file."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1) == '"', match.group(2)
+
+
+def check_file_of_area(root: Path, path: Path, area: str) -> Iterator[str]:
+    allowed = reachable(area)
+    for number, quoted, header in includes(path):
+        where = f"{path.relative_to(root)}:{number}: {header}"
+        if header == "torch/extension.h" and area != "python":
+            yield f"{where}: only csrc/python/ may include it; include the narrow headers it needs."
+        elif area in TORCH_FREE and header.startswith((*TORCH_PREFIXES, "xla/ffi/")):
+            yield f"{where}: csrc/{area}/ builds without torch and Python."
+        elif header in ("torch/torch.h", "ATen/ATen.h"):
+            yield f"{where}: takes long to compile; include the narrow headers it stands for."
+        elif quoted and not header.startswith(FOREIGN_PREFIXES):
+            target = header.split("/")[0]
+            if not (root / "csrc" / header).is_file():
+                yield f'{where}: no such file in csrc/; write it from there, as "hlo/builder.h".'
+            elif target not in allowed:
+                names = ", ".join(sorted(allowed - {area}))
+                yield f"{where}: {area} may include only {names}."
+
+
+def check_includes(root: Path) -> Iterator[str]:
+    for path in files(root, ("csrc",), {".h", ".cpp"}):
+        area = path.relative_to(root / "csrc").parts[0]
+        if area in ARROWS:
+            yield from check_file_of_area(root, path, area)
+        else:
+            names = ", ".join(sorted(ARROWS))
+            yield f"{path.relative_to(root)}: not in an area of csrc/ ({names})."
+    for path in files(root, ("tests/cpp",), {".h", ".cpp"}):
+        for number, _, header in includes(path):
+            if header.startswith(TORCH_PREFIXES):
+                where = f"{path.relative_to(root)}:{number}: {header}"
+                yield f"{where}: the C++ unit tests build without torch and Python."
+
+
+def check_lengths(root: Path) -> Iterator[str]:
+    for path in files(root, ("csrc", "torch_xla", "tests"), SOURCE_SUFFIXES):
+        lines = len(path.read_text().splitlines())
+        if lines > MAX_LINES:
+            yield (
+                f"{path.relative_to(root)}: {lines} lines, at most {MAX_LINES} are allowed. "
+                "Split it along its families."
+            )
+
+
+def main() -> int:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    violations = [*check_includes(root), *check_lengths(root)]
+    print(*violations, sep="\n", end="\n" if violations else "")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The repository's own rules: the include arrows, file lengths, pinned versions."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check = load(ROOT / "scripts" / "check_includes.py")
+torch_install = load(ROOT / "cmake" / "torch_install.py")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Writes files of a made-up repository that has one header per area."""
+
+    def write(**files):
+        for area in check.ARROWS:
+            header = tmp_path / "csrc" / area / "a.h"
+            header.parent.mkdir(parents=True, exist_ok=True)
+            header.write_text("#pragma once\n")
+        for name, text in files.items():
+            path = tmp_path / name.replace("__", "/").replace("_dot_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+def test_this_repository_keeps_its_arrows_and_lengths():
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_includes.py")],
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_arrows_are_one_way():
+    for area in check.ARROWS:
+        for target in check.reachable(area) - {area}:
+            assert area not in check.reachable(target), f"{area} and {target} include each other"
+
+
+@pytest.mark.parametrize(
+    "area, header, reason",
+    [
+        ("lazy", '"ops/a.h"', "lazy may include only hlo, util"),
+        ("hlo", '"pjrt/a.h"', "hlo may include only util"),
+        ("util", '"hlo/a.h"', "util may include only"),
+        ("ops", '"executor/a.h"', "ops may include only"),
+        ("debug", '"executor/a.h"', "debug may include only"),
+        ("executor", '"dispatch/a.h"', "executor may include only"),
+        ("hlo", "<ATen/core/Tensor.h>", "builds without torch"),
+        ("pjrt", "<c10/core/Device.h>", "builds without torch"),
+        ("util", '"pybind11/pybind11.h"', "builds without torch"),
+        ("util", "<Python.h>", "builds without torch"),
+        ("dispatch", "<torch/extension.h>", "only csrc/python/"),
+        ("ops", "<ATen/ATen.h>", "narrow headers"),
+        ("hlo", '"a.h"', "write it from there"),
+        ("hlo", '"../util/a.h"', "write it from there"),
+    ],
+)
+def test_a_forbidden_include_is_found(tree, area, header, reason):
+    root = tree(**{f"csrc__{area}__b_dot_cpp": f"// first line\n#include {header}\n"})
+    (violation,) = check.check_includes(root)
+    assert violation.startswith(f"csrc/{area}/b.cpp:2: {header[1:-1]}: ")
+    assert reason in violation
+
+
+@pytest.mark.parametrize(
+    "area, header",
+    [
+        ("python", "<torch/extension.h>"),
+        ("python", '"lazy/a.h"'),
+        ("dispatch", '"hlo/a.h"'),
+        ("executor", '"pjrt/a.h"'),
+        ("executor", '"debug/a.h"'),
+        ("pjrt", '"pjrt_c_api.h"'),
+        ("pjrt", '"util/a.h"'),
+        ("hlo", "<vector>"),
+        ("ops", "<ATen/core/Tensor.h>"),
+    ],
+)
+def test_an_allowed_include_passes(tree, area, header):
+    root = tree(**{f"csrc__{area}__b_dot_cpp": f"#include {header}\n"})
+    assert list(check.check_includes(root)) == []
+
+
+def test_a_folder_that_is_no_area_is_found(tree):
+    (violation,) = check.check_includes(tree(csrc__helpers__b_dot_h=""))
+    assert violation.startswith("csrc/helpers/b.h: not in an area")
+
+
+def test_torch_in_the_cpp_tests_is_found(tree):
+    (violation,) = check.check_includes(tree(tests__cpp__b_dot_cpp="#include <torch/library.h>\n"))
+    assert "tests/cpp/b.cpp:1: torch/library.h" in violation
+
+
+@pytest.mark.parametrize("name", ["csrc__hlo__b_dot_cpp", "torch_xla__b_dot_py", "tests__b_dot_py"])
+def test_a_long_file_is_found(tree, name):
+    assert list(check.check_lengths(tree(**{name: "\n" * 800}))) == []
+    (violation,) = check.check_lengths(tree(**{name: "\n" * 801}))
+    assert "801 lines, at most 800" in violation
+
+
+def test_the_script_fails_on_a_violation(tree):
+    root = tree(csrc__hlo__b_dot_cpp='#include "pjrt/a.h"\n')
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_includes.py"), str(root)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert result.stdout.count("\n") == 1
+
+
+def test_the_lint_versions_agree():
+    """pre-commit and make format with the same releases, or they would undo each other's work."""
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements-dev.txt").read_text(), re.M))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    for tool in ("ruff", "clang-format"):
+        assert set(re.findall(rf"{tool}==([\d.]+)", hooks)) == {pins[tool]}
+
+
+def test_the_torch_pins_agree():
+    makefile = (ROOT / "Makefile").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    (pinned,) = re.findall(r"^TORCH := torch==(\S+)", makefile, re.M)
+    assert f'torch-default = "{pinned}"' in project
+    assert f'version = "{pinned}"' in project
+
+
+def test_the_wheel_depends_on_the_torch_it_was_built_against(monkeypatch):
+    settings = {
+        "dependencies": ["numpy"],
+        "torch-supported": ">=2.11,<2.15",
+        "torch-default": "2.13.0",
+    }
+    monkeypatch.setattr(torch_install, "find_torch", lambda: (Path("/torch"), "2.12.1+cpu"))
+    assert torch_install.get_requires_for_dynamic_metadata(settings) == []
+    assert torch_install.dynamic_metadata(settings, {}) == {
+        "dependencies": ["torch==2.12.*", "numpy"]
+    }
+    monkeypatch.setattr(torch_install, "find_torch", lambda: None)
+    assert torch_install.get_requires_for_dynamic_metadata(settings) == ["torch==2.13.0"]
+    assert torch_install.dynamic_metadata(settings, {}) == {
+        "dependencies": ["torch>=2.11,<2.15", "numpy"]
+    }
+
+
+def test_the_build_finds_the_torch_that_runs_here():
+    torch = pytest.importorskip("torch")
+    folder, version = torch_install.find_torch()
+    assert folder == Path(torch.__file__).parent
+    assert version == torch.__version__
+
+
+def status_rows():
+    row = re.compile(r"^\| ([A-Z]\d{3}) \| .* \| ([^|]+) \|([^|]*)\|$", re.M)
+    return row.findall((ROOT / "docs" / "status.md").read_text())
+
+
+def test_status_lists_each_requirement_once():
+    ids = [name for name, _, _ in status_rows()]
+    assert len(ids) == 394
+    assert len(set(ids)) == 394
+
+
+def test_status_names_a_test_that_exists_for_what_works():
+    for name, state, shown_by in status_rows():
+        assert state in ("works", "partly", "not yet"), name
+        if state == "works":
+            assert shown_by.strip(), f"{name} works, but no test is named"
+        for path in re.findall(r"tests/[\w/]+\.(?:py|cpp)", shown_by):
+            assert (ROOT / path).is_file(), f"{name}: {path} does not exist"
