@@ -1,0 +1,145 @@
+// The recorded graph: a node is one ATen call, a value is one of its results.
+// All that is static about a call sits in its interned Signature; a node adds operands and numbers.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lazy/geometry.h"
+#include "util/hash.h"
+
+namespace torch_xla::pjrt {
+class Buffer;
+}
+
+namespace torch_xla::lazy {
+
+class Node;
+struct Operator;  // an ATen operator as the recorder knows it (lazy/operator.h)
+
+// How one argument of the schema is held.
+struct Argument {
+  enum class Kind : uint8_t {
+    Static,   // `value` holds it: part of the program's identity
+    None,     // an optional argument that was not given
+    Tensor,   // operand `first`
+    List,     // operands first .. first+count (Tensor[], or Tensor?[] with gaps in `present`)
+    Number,   // dynamic scalar `first`: a runtime input of the program
+  };
+  Kind kind = Kind::Static;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  std::vector<bool> present;  // of a Tensor?[] with gaps: one entry per element
+  c10::IValue value;
+};
+
+// A number that reaches the program at run time, by its class in PyTorch's type promotion.
+enum class NumberKind : uint8_t { Float, Int, Bool, Complex };
+
+// What stands in an operand's place.
+struct OperandInfo {
+  const Geometry* geometry = nullptr;
+  bool wrapped_number = false;  // a Python number: weak in type promotion
+  // Not negative: this operand is a 0-dim CPU tensor whose value travels as this dynamic scalar.
+  int32_t number = -1;
+};
+
+// The static part of a recorded call. Interned: one per distinct call, shared by its nodes.
+struct Signature : c10::intrusive_ptr_target {
+  const Operator* op = nullptr;
+  util::Hash128 key;  // over everything below: the node's share of a graph key
+  std::vector<Argument> arguments;         // in schema order
+  std::vector<OperandInfo> operands;       // in the order of Node::operands
+  std::vector<NumberKind> numbers;         // in the order of Node::numbers
+  std::vector<const Geometry*> outputs;    // of the functional form
+  bool has_seed = false;                   // the last number is a fresh random seed
+};
+
+// Result `index` of `node`.
+struct Value {
+  c10::intrusive_ptr<Node> node;
+  uint32_t index = 0;
+
+  explicit operator bool() const { return node.defined(); }
+  const Geometry& geometry() const;
+};
+
+// A runtime number. Complex numbers use both halves.
+struct Number {
+  union {
+    double real;
+    int64_t integer;
+  };
+  double imag = 0;
+};
+
+// Device memory that a node stands for; filled when a run is launched.
+struct DeviceData {
+  std::shared_ptr<pjrt::Buffer> buffer;
+  bool donatable = true;  // false for memory that the host shares
+};
+
+using Operands = c10::SmallVector<Value, 3>;
+using Numbers = c10::SmallVector<Number, 1>;
+
+class Node final : public c10::intrusive_ptr_target {
+ public:
+  // A recorded call.
+  Node(c10::intrusive_ptr<const Signature> signature, Operands operands, Numbers numbers)
+      : signature_(std::move(signature)),
+        operands_(std::move(operands)),
+        numbers_(std::move(numbers)) {}
+  // A leaf: data on the device.
+  Node(const Geometry* geometry, int device, DeviceData data)
+      : leaf_geometry_(geometry), device_(device), data_(std::move(data)), is_data_(true) {}
+  ~Node() override;
+
+  bool is_data() const { return is_data_; }
+  const DeviceData& data() const { return data_; }
+  int device() const { return device_; }
+  void set_device(int device) { device_ = device; }
+
+  const Signature& signature() const { return *signature_; }
+  const Operands& operands() const { return operands_; }
+  const Numbers& numbers() const { return numbers_; }
+  const Geometry& output(size_t i) const {
+    return is_data_ ? *leaf_geometry_ : *signature_->outputs[i];
+  }
+  size_t num_outputs() const { return is_data_ ? 1 : signature_->outputs.size(); }
+
+  // A call with one result that has been computed becomes a leaf; its operands are let go.
+  void become_data(DeviceData data);
+
+  // The Python line that recorded this node; empty unless XLA_IR_DEBUG or XLA_HLO_DEBUG is set.
+  const std::shared_ptr<const std::string>& location() const { return location_; }
+  void set_location(std::shared_ptr<const std::string> location) { location_ = std::move(location); }
+
+  // Scratch of the one walk that holds the executor's lock: ordinal of this node in that walk.
+  mutable uint64_t walk = 0;
+  mutable uint32_t ordinal = 0;
+  mutable uint32_t uses = 0;
+
+ private:
+  // Lets operands go without recursion: a long chain of nodes must not exhaust the stack.
+  void release_operands();
+
+  c10::intrusive_ptr<const Signature> signature_;
+  Operands operands_;
+  Numbers numbers_;
+  const Geometry* leaf_geometry_ = nullptr;
+  int device_ = 0;
+  DeviceData data_;
+  bool is_data_ = false;
+  std::shared_ptr<const std::string> location_;
+};
+
+inline const Geometry& Value::geometry() const { return node->output(index); }
+
+}  // namespace torch_xla::lazy

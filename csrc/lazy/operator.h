@@ -1,0 +1,23 @@
+// An ATen operator as the recorder and the lowerings know it: its functional form and how to lower it.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+namespace torch_xla::ops {
+struct Rule;
+}
+
+namespace torch_xla::lazy {
+
+struct Operator {
+  c10::OperatorHandle handle;  // the functional overload: what a node means
+  std::string name;            // "aten::add.Tensor"
+  const ops::Rule* rule;       // null: decomposed or run on the host
+  bool seeded;                 // draws random numbers
+
+  const c10::FunctionSchema& schema() const { return handle.schema(); }
+};
+
+}  // namespace torch_xla::lazy
