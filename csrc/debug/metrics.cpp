@@ -1,0 +1,319 @@
+#include "debug/metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include <pthread.h>
+
+namespace torch_xla::debug {
+
+// Guarded by the registry's mutex: samples come once per transfer, compile or run, not per op.
+struct MetricState {
+  Unit unit;
+  std::size_t max_samples;
+  std::vector<Sample> ring;  // grows to max_samples, then `next` is the oldest
+  std::size_t next = 0;
+  std::int64_t total_samples = 0;
+  double accumulator = 0;
+};
+
+namespace {
+
+struct CounterState {
+  // A line of its own: threads that count different things do not slow each other down.
+  alignas(64) std::atomic<std::int64_t> cell{0};
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<CounterState>, std::less<>> counters;
+  std::map<std::string, std::unique_ptr<MetricState>, std::less<>> metrics;
+  // What counter() has handed out; a map's elements stay where they are.
+  std::map<std::string, Counter, std::less<>> handles;
+};
+
+// Never destroyed: static Counters and running threads count until the process is gone.
+Registry& registry() {
+  static Registry* const instance = [] {
+    // A child forked while another thread holds the lock must find it free.
+    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                   [] { registry().mutex.unlock(); });
+    return new Registry();
+  }();
+  return *instance;
+}
+
+std::atomic<std::int64_t>* counter_cell(std::string_view name) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  auto found = all.counters.find(name);
+  if (found == all.counters.end()) {
+    found = all.counters.emplace(name, std::make_unique<CounterState>()).first;
+  }
+  return &found->second->cell;
+}
+
+std::vector<Sample> ordered_samples(const MetricState& state) {
+  std::vector<Sample> result(state.ring);
+  std::rotate(result.begin(), result.begin() + static_cast<std::ptrdiff_t>(state.next),
+              result.end());
+  return result;
+}
+
+MetricData data_of(const MetricState& state) {
+  return {state.unit, state.total_samples, state.accumulator, ordered_samples(state)};
+}
+
+std::string format_time(double nanoseconds) {
+  const bool negative = nanoseconds < 0;
+  const auto total = static_cast<std::uint64_t>(std::llround(std::fabs(nanoseconds)));
+  struct Part {
+    std::uint64_t nanoseconds;
+    const char* format;
+  };
+  constexpr std::array<Part, 5> kParts = {{{86'400'000'000'000, "%llud"},
+                                           {3'600'000'000'000, "%02lluh"},
+                                           {60'000'000'000, "%02llum"},
+                                           {1'000'000'000, "%02llus"},
+                                           {1'000'000, "%03llums"}}};
+  std::string text = negative ? "-" : "";
+  char buffer[64];
+  std::uint64_t rest = total;
+  bool started = false;
+  for (const Part& part : kParts) {
+    const std::uint64_t count = rest / part.nanoseconds;
+    rest %= part.nanoseconds;
+    started = started || count != 0;
+    if (started) {
+      std::snprintf(buffer, sizeof(buffer), part.format, static_cast<unsigned long long>(count));
+      text += buffer;
+    }
+  }
+  std::snprintf(buffer, sizeof(buffer), "%llu.%03lluus",
+                static_cast<unsigned long long>(rest / 1000),
+                static_cast<unsigned long long>(rest % 1000));
+  return text + buffer;
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KB", "MB", "GB", "TB", "PB"};
+  std::size_t unit = 0;
+  while (std::fabs(bytes) >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char buffer[64];
+  std::snprintf(buffer, sizeof(buffer), "%.2f%s", bytes, kUnits[unit]);
+  return buffer;
+}
+
+std::string format_number(double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof(buffer), "%g", value);
+  return buffer;
+}
+
+void append_metric(std::string& report, const std::string& name, const MetricData& data) {
+  report += "Metric: " + name + "\n";
+  report += "  TotalSamples: " + std::to_string(data.total_samples) + "\n";
+  report += "  Counter: " + format_value(data.accumulator, data.unit) + "\n";
+
+  // The rates are those of the samples kept, over the time they span.
+  const std::vector<Sample>& samples = data.samples;
+  const double seconds =
+      static_cast<double>(samples.back().timestamp_ns - samples.front().timestamp_ns) * 1e-9;
+  std::vector<double> values;
+  double sum = 0;
+  for (const Sample& sample : samples) {
+    values.push_back(sample.value);
+    sum += sample.value;
+  }
+  if (seconds > 0) {
+    report += "  ValueRate: " + format_value(sum / seconds, data.unit) + " / second\n";
+    report +=
+        "  Rate: " + format_number(static_cast<double>(samples.size()) / seconds) + " / second\n";
+  }
+
+  std::sort(values.begin(), values.end());
+  report += "  Percentiles: ";
+  bool first = true;
+  for (const std::size_t percent : {1, 5, 10, 20, 50, 80, 90, 95, 99}) {
+    const std::size_t index = std::min(values.size() * percent / 100, values.size() - 1);
+    report += (first ? "" : "; ") + std::to_string(percent) +
+              "%=" + format_value(values[index], data.unit);
+    first = false;
+  }
+  report += "\n";
+}
+
+// `wanted` says by name which metrics and counters are printed.
+template <class WantedMetric, class WantedCounter>
+std::string report_of(WantedMetric wanted_metric, WantedCounter wanted_counter) {
+  // Copied under the lock, formatted outside of it.
+  std::vector<std::pair<std::string, MetricData>> metrics;
+  std::vector<std::pair<std::string, std::int64_t>> counters;
+  {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    for (const auto& [name, state] : all.metrics) {
+      if (state->total_samples != 0 && wanted_metric(name)) {
+        metrics.emplace_back(name, data_of(*state));
+      }
+    }
+    for (const auto& [name, state] : all.counters) {
+      const std::int64_t value = state->cell.load(std::memory_order_relaxed);
+      if (value != 0 && wanted_counter(name)) {
+        counters.emplace_back(name, value);
+      }
+    }
+  }
+  std::string report;
+  for (const auto& [name, data] : metrics) {
+    append_metric(report, name, data);
+  }
+  for (const auto& [name, value] : counters) {
+    report += "Counter: " + name + "\n  Value: " + std::to_string(value) + "\n";
+  }
+  return report;
+}
+
+}  // namespace
+
+Counter::Counter(std::string_view name) : cell_(counter_cell(name)) {}
+
+Counter* counter(std::string_view name) {
+  const Counter made(name);
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  return &all.handles.try_emplace(std::string(name), made).first->second;
+}
+
+Metric::Metric(std::string_view name, Unit unit, std::size_t max_samples) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  auto found = all.metrics.find(name);
+  if (found == all.metrics.end()) {
+    auto state = std::make_unique<MetricState>();
+    state->unit = unit;
+    state->max_samples = std::max<std::size_t>(max_samples, 1);
+    found = all.metrics.emplace(name, std::move(state)).first;
+  }
+  state_ = found->second.get();
+}
+
+void Metric::add(double value) const {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  // Taken under the lock, so that samples are kept in the order of their times.
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const Sample sample{std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), value};
+  MetricState& state = *state_;
+  if (state.ring.size() < state.max_samples) {
+    state.ring.push_back(sample);
+  } else {
+    state.ring[state.next] = sample;
+    state.next = (state.next + 1) % state.max_samples;
+  }
+  ++state.total_samples;
+  state.accumulator += value;
+}
+
+std::vector<std::string> counter_names() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, state] : all.counters) {
+    if (state->cell.load(std::memory_order_relaxed) != 0) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> metric_names() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, state] : all.metrics) {
+    if (state->total_samples != 0) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::optional<std::int64_t> counter_value(std::string_view name) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  const auto found = all.counters.find(name);
+  if (found == all.counters.end()) {
+    return std::nullopt;
+  }
+  const std::int64_t value = found->second->cell.load(std::memory_order_relaxed);
+  return value == 0 ? std::nullopt : std::optional(value);
+}
+
+std::optional<MetricData> metric_data(std::string_view name) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  const auto found = all.metrics.find(name);
+  if (found == all.metrics.end() || found->second->total_samples == 0) {
+    return std::nullopt;
+  }
+  return data_of(*found->second);
+}
+
+void clear_counters() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  for (const auto& entry : all.counters) {
+    entry.second->cell.store(0, std::memory_order_relaxed);
+  }
+}
+
+void clear_metrics() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  for (const auto& entry : all.metrics) {
+    MetricState& state = *entry.second;
+    state.ring.clear();
+    state.next = 0;
+    state.total_samples = 0;
+    state.accumulator = 0;
+  }
+}
+
+std::string metrics_report() {
+  const auto all = [](const std::string&) { return true; };
+  return report_of(all, all);
+}
+
+std::string short_metrics_report(const std::vector<std::string>& counters,
+                                 const std::vector<std::string>& metrics) {
+  const std::set<std::string> wanted_counters(counters.begin(), counters.end());
+  const std::set<std::string> wanted_metrics(metrics.begin(), metrics.end());
+  return report_of([&](const std::string& name) { return wanted_metrics.contains(name); },
+                   [&](const std::string& name) {
+                     return wanted_counters.contains(name) || name.starts_with("aten::");
+                   });
+}
+
+std::string format_value(double value, Unit unit) {
+  switch (unit) {
+    case Unit::Time:
+      return format_time(value);
+    case Unit::Bytes:
+      return format_bytes(value);
+    case Unit::Value:
+      return format_number(value);
+  }
+  return format_number(value);
+}
+
+}  // namespace torch_xla::debug

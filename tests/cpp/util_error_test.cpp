@@ -1,0 +1,56 @@
+#include <gtest/gtest.h>
+
+#include "util/error.h"
+
+namespace torch_xla::util {
+namespace {
+
+TEST(Error, FailThrowsTheKindAndTheStreamedMessage) {
+  try {
+    fail(ErrorKind::Index, "select: expected an index below ", 3, ", got ", 7L, '.');
+    FAIL() << "fail() returned";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Index);
+    EXPECT_STREQ(error.what(), "select: expected an index below 3, got 7.");
+  }
+}
+
+TEST(Error, CheckPassesWithoutEvaluatingItsMessage) {
+  int evaluated = 0;
+  TXLA_CHECK(2 > 1, ++evaluated);
+  EXPECT_EQ(evaluated, 0);
+}
+
+TEST(Error, CheckThrowsRuntimeAndCheckKindItsKind) {
+  const auto kind_of = [](auto check) {
+    try {
+      check();
+    } catch (const Error& error) {
+      return std::string(error_kind_name(error.kind())) + " " + error.what();
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(kind_of([] { TXLA_CHECK(1 > 2, "one"); }), "Runtime one");
+  EXPECT_EQ(kind_of([] { TXLA_CHECK_KIND(ErrorKind::Type, false, "t", 1.5); }), "Type t1.5");
+}
+
+TEST(Error, CheckIsOneStatement) {
+  // An `else` after it belongs to the `if` before it.
+  bool taken = false;
+  if (taken)
+    TXLA_CHECK(false, "not reached");
+  else
+    taken = true;
+  EXPECT_TRUE(taken);
+}
+
+TEST(Error, EveryKindHasAName) {
+  for (const ErrorKind kind :
+       {ErrorKind::Runtime, ErrorKind::Value, ErrorKind::Type, ErrorKind::Index,
+        ErrorKind::NotImplemented, ErrorKind::OutOfMemory}) {
+    EXPECT_STRNE(error_kind_name(kind), "unknown");
+  }
+}
+
+}  // namespace
+}  // namespace torch_xla::util
