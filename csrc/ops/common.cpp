@@ -1,0 +1,119 @@
+#include "ops/common.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace torch_xla::ops {
+
+using hlo::DType;
+using hlo::Value;
+
+DType compute_dtype(DType dtype) {
+  return hlo::is_float(dtype) && hlo::bit_width(dtype) < 32 ? DType::F32 : dtype;
+}
+
+Value cast(const Value& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  if (dtype == DType::Pred) return hlo::not_equal(x, hlo::zero(x.builder(), x.type()));
+  if (hlo::is_float(x.dtype()) && hlo::is_integer(dtype) && hlo::bit_width(dtype) < 32) {
+    return hlo::convert(hlo::convert(x, DType::S64), dtype);
+  }
+  return hlo::convert(x, dtype);
+}
+
+Value as_result(const Lowering& l, const Value& x, size_t i) {
+  const hlo::Type type = l.out(i);
+  return hlo::broadcast_to(cast(x, type.dtype), type.dims);
+}
+
+bool is_static_number(const Lowering& l, size_t arg, double value) {
+  const lazy::Argument& a = l.signature().arguments.at(arg);
+  if (a.kind != lazy::Argument::Kind::Static || !a.value.isScalar()) return false;
+  const c10::Scalar s = a.value.toScalar();
+  return !s.isComplex() && s.toDouble() == value;
+}
+
+Value is_inf(const Value& x) {
+  if (hlo::is_complex(x.dtype())) return is_inf(hlo::real(x)) | is_inf(hlo::imag(x));
+  if (!hlo::is_float(x.dtype())) return hlo::zero(x.builder(), x.type().with(DType::Pred));
+  return hlo::equal(hlo::abs(x), std::numeric_limits<double>::infinity());
+}
+
+Value sign_bit(const Value& x) {
+  const DType dtype = x.dtype();
+  hlo::Builder& b = x.builder();
+  if (dtype == DType::Pred || hlo::is_unsigned(dtype)) {
+    return hlo::zero(b, x.type().with(DType::Pred));
+  }
+  if (hlo::is_integer(dtype)) return hlo::less(x, 0);
+  const DType bits = dtype == DType::F64           ? DType::S64
+                     : hlo::bit_width(dtype) == 32 ? DType::S32
+                     : hlo::bit_width(dtype) == 16 ? DType::S16
+                                                   : DType::S8;
+  return hlo::less(hlo::bitcast_convert(x, x.type().with(bits)), 0);
+}
+
+Value trunc(const Value& x) {
+  if (!hlo::is_float(x.dtype())) return x;
+  return hlo::select(hlo::less(x, 0), hlo::ceil(x), hlo::floor(x));
+}
+
+int64_t wrap_dim(int64_t dim, int64_t rank) {
+  const int64_t n = std::max<int64_t>(rank, 1);
+  if (dim < -n || dim >= n) {
+    throw std::invalid_argument("dimension: expected one in [" + std::to_string(-n) + ", " +
+                                std::to_string(n - 1) + "], got " + std::to_string(dim) + ".");
+  }
+  return dim < 0 ? dim + n : dim;
+}
+
+std::vector<int64_t> all_dims(int64_t rank) {
+  std::vector<int64_t> dims(rank);
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+std::vector<int64_t> dims_or_all(const Lowering& l, size_t arg, int64_t rank) {
+  std::vector<int64_t> dims = l.ints_or_empty(arg);
+  if (rank == 0 || dims.empty()) return all_dims(rank);
+  for (int64_t& dim : dims) dim = wrap_dim(dim, rank);
+  std::sort(dims.begin(), dims.end());
+  return dims;
+}
+
+int64_t elements_along(const Value& x, std::span<const int64_t> dims) {
+  int64_t n = 1;
+  for (const int64_t dim : dims) n *= x.dim(dim);
+  return n;
+}
+
+Value spread(const Value& reduced, const hlo::Dims& full, std::span<const int64_t> dims) {
+  std::vector<int64_t> kept;
+  for (int64_t dim = 0; dim < static_cast<int64_t>(full.size()); ++dim) {
+    if (std::find(dims.begin(), dims.end(), dim) == dims.end()) kept.push_back(dim);
+  }
+  return hlo::broadcast_in_dim(reduced, full, kept);
+}
+
+Value reduce_sum(const Value& x, std::span<const int64_t> dims) {
+  if (dims.empty()) return x;
+  return hlo::reduce(x, hlo::scalar(x.builder(), 0, x.dtype()), dims, hlo::add);
+}
+Value reduce_max(const Value& x, std::span<const int64_t> dims) {
+  if (dims.empty()) return x;
+  return hlo::reduce(x, hlo::lowest(x.builder(), {x.dtype(), {}}), dims, hlo::max);
+}
+Value reduce_min(const Value& x, std::span<const int64_t> dims) {
+  if (dims.empty()) return x;
+  return hlo::reduce(x, hlo::highest(x.builder(), {x.dtype(), {}}), dims, hlo::min);
+}
+
+void not_implemented(std::string_view name, at::ScalarType dtype) {
+  throw std::invalid_argument('"' + std::string(name) + "\" not implemented for '" +
+                              c10::toString(dtype) + "'");
+}
+
+}  // namespace torch_xla::ops

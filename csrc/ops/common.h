@@ -1,0 +1,58 @@
+// What the families of lowering rules share: PyTorch's conversions, the types in which it computes,
+// lists of dimensions, and the shape of a rule's result.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ops/lowering.h"
+#include "ops/notation.h"
+
+namespace torch_xla::ops {
+
+// The type in which PyTorch computes on elements of this type: f32 for the narrow floats, rounded
+// once at the end; others unchanged.
+hlo::DType compute_dtype(hlo::DType dtype);
+
+// PyTorch's conversion between dtypes: anything but zero is true, floats wrap into narrow integers.
+hlo::Value cast(const hlo::Value& x, hlo::DType dtype);
+
+// Result `i` of the node: cast to its dtype and broadcast to its dimensions.
+hlo::Value as_result(const Lowering& l, const hlo::Value& x, size_t i = 0);
+inline hlo::Values result(const Lowering& l, const hlo::Value& x) { return {as_result(l, x)}; }
+
+// Operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0.
+inline hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype) {
+  return l.in(arg, dtype, l.out().dims);
+}
+// A number in the shape of x and its dtype.
+inline hlo::Value number_like(const Lowering& l, size_t arg, const hlo::Value& x) {
+  return hlo::broadcast_to(l.number(arg, x.dtype()), x.dims());
+}
+// Whether a Scalar argument is known, when the program is built, to be this number.
+bool is_static_number(const Lowering& l, size_t arg, double value);
+
+// True where an element is infinite, of either sign; complex: in either part.
+hlo::Value is_inf(const hlo::Value& x);
+// True for negative numbers, -0.0 and nan with its sign bit set.
+hlo::Value sign_bit(const hlo::Value& x);
+hlo::Value trunc(const hlo::Value& x);
+
+// Dimension lists. A 0-dim tensor accepts dimensions 0 and -1, as in PyTorch.
+int64_t wrap_dim(int64_t dim, int64_t rank);
+std::vector<int64_t> all_dims(int64_t rank);
+// Sorted dimensions of an `int[]?` argument; none given or an empty list: all of them.
+std::vector<int64_t> dims_or_all(const Lowering& l, size_t arg, int64_t rank);
+int64_t elements_along(const hlo::Value& x, std::span<const int64_t> dims);
+// The value of a reduction over `dims`, spread over the dimensions it was reduced from.
+hlo::Value spread(const hlo::Value& reduced, const hlo::Dims& full, std::span<const int64_t> dims);
+
+hlo::Value reduce_sum(const hlo::Value& x, std::span<const int64_t> dims);
+hlo::Value reduce_max(const hlo::Value& x, std::span<const int64_t> dims);
+hlo::Value reduce_min(const hlo::Value& x, std::span<const int64_t> dims);
+
+// Throws `"NAME" not implemented for 'DTYPE'`, PyTorch's own words.
+[[noreturn]] void not_implemented(std::string_view name, at::ScalarType dtype);
+
+}  // namespace torch_xla::ops
