@@ -1,0 +1,190 @@
+"""torch_xla.debug.metrics: values, clearing, and the text of the reports."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+
+import pytest
+
+import torch_xla.debug.metrics as met
+from torch_xla import _XLAC
+
+count = _XLAC._xla_add_to_counter
+sample = _XLAC._xla_add_sample
+
+
+@pytest.fixture(autouse=True)
+def cleared():
+    met.clear_all()
+    yield
+    met.clear_all()
+
+
+def test_counter_value_and_names():
+    assert met.counter_names() == []
+    assert met.counter_value("test::b") is None
+    count("test::b")
+    count("test::b", 4)
+    count("test::a")
+    assert met.counter_names() == ["test::a", "test::b"]
+    assert met.counter_value("test::b") == 5
+    assert type(met.counter_value("test::b")) is int
+
+
+def test_cleared_counter_is_gone_until_it_counts_again():
+    count("test::a", 3)
+    met.clear_counters()
+    assert met.counter_names() == []
+    assert met.counter_value("test::a") is None
+    assert met.metrics_report() == ""
+    count("test::a")
+    assert met.counter_value("test::a") == 1
+
+
+def test_metric_data():
+    assert met.metric_data("TestTime") is None
+    before = time.time()
+    sample("TestTime", 1500.0)
+    sample("TestTime", 500.0)
+    total, accumulator, samples = met.metric_data("TestTime")
+    assert (total, accumulator) == (2, 2000.0)
+    assert isinstance(samples, list)
+    assert [value for _, value in samples] == [1500.0, 500.0]
+    times = [moment for moment, _ in samples]
+    # A time is a double of seconds: exact to less than a microsecond.
+    assert before - 1e-6 <= times[0] <= times[1] <= time.time() + 1e-6
+    assert met.metric_names() == ["TestTime"]
+
+
+def test_metric_keeps_the_last_1024_samples_and_counts_all():
+    for value in range(1500):
+        sample("TestValue", value, "value")
+    total, accumulator, samples = met.metric_data("TestValue")
+    assert total == 1500
+    assert accumulator == sum(range(1500))
+    assert [value for _, value in samples] == list(range(1500 - 1024, 1500))
+    assert "  TotalSamples: 1500\n" in met.metrics_report()
+
+
+def test_clears():
+    count("test::a")
+    sample("TestTime", 1)
+    met.clear_metrics()
+    assert met.metric_names() == [] and met.metric_data("TestTime") is None
+    assert met.counter_names() == ["test::a"]
+    sample("TestTime", 1)
+    met.clear_counters()
+    assert met.metric_names() == ["TestTime"] and met.counter_names() == []
+    count("test::a")
+    met.clear_all()
+    assert met.metric_names() == [] and met.counter_names() == []
+
+
+def test_report_text():
+    for value in (1_032_778, 61_500_000_000):
+        sample("CompileTime", value)
+        time.sleep(0.01)
+    count("CachedSyncTensors", 395)
+    duration = r"(\d+d)?(\d\dh)?(\d\dm)?(\d\ds)?(\d\d\dms)?\d+\.\d\d\dus"
+    percentiles = "; ".join(f"{p}%=001ms32.778us" for p in (1, 5, 10, 20))
+    percentiles += "; " + "; ".join(f"{p}%=01m01s500ms0.000us" for p in (50, 80, 90, 95, 99))
+    expected = (
+        r"Metric: CompileTime\n"
+        r"  TotalSamples: 2\n"
+        r"  Counter: 01m01s501ms32\.778us\n"
+        rf"  ValueRate: {duration} / second\n"
+        r"  Rate: [0-9.e+]+ / second\n"
+        rf"  Percentiles: {re.escape(percentiles)}\n"
+        r"Counter: CachedSyncTensors\n"
+        r"  Value: 395\n"
+    )
+    assert re.fullmatch(expected, met.metrics_report())
+
+
+def test_units():
+    sample("TestBytes", 3 << 20, "bytes")
+    sample("TestValue", 12.5, "value")
+    report = met.metrics_report()
+    assert "  Counter: 3.00MB\n" in report
+    assert "  Counter: 12.5\n" in report
+    with pytest.raises((ValueError, RuntimeError), match="TestValue: expected the unit.*'meter'"):
+        sample("TestValue", 1, "meter")
+
+
+def test_rate_and_percentiles_agree_with_the_samples():
+    for value in (5, 1, 4, 2, 3):
+        sample("TestValue", value, "value")
+        time.sleep(0.005)
+    _, accumulator, samples = met.metric_data("TestValue")
+    # The report's times are integer nanoseconds, those of metric_data doubles.
+    seconds = samples[-1][0] - samples[0][0]
+    report = met.metrics_report()
+    rate = float(re.search(r"  Rate: (\S+) / second", report)[1])
+    value_rate = float(re.search(r"  ValueRate: (\S+) / second", report)[1])
+    assert rate == pytest.approx(len(samples) / seconds, rel=1e-3)
+    assert value_rate == pytest.approx(accumulator / seconds, rel=1e-3)
+    assert "1%=1; 5%=1; 10%=1; 20%=2; 50%=3; 80%=5; 90%=5; 95%=5; 99%=5" in report
+
+
+def fill_for_short_report():
+    for name in ("CachedCompile", "MarkStep", "test::other", "aten::nonzero"):
+        count(name)
+    for name in ("CompileTime", "TransferToDeviceTime", "TestTime"):
+        sample(name, 1)
+
+
+def named(report: str) -> list[str]:
+    return re.findall(r"^(?:Metric|Counter): (.*)$", report, re.MULTILINE)
+
+
+def test_short_report_by_default():
+    fill_for_short_report()
+    assert named(met.short_metrics_report()) == [
+        *("CompileTime", "TransferToDeviceTime"),
+        *("CachedCompile", "MarkStep", "aten::nonzero"),
+    ]
+
+
+def test_short_report_of_chosen_names():
+    fill_for_short_report()
+    report = met.short_metrics_report(counter_names=["test::other", "test::absent"])
+    assert named(report) == ["CompileTime", "TransferToDeviceTime", "aten::nonzero", "test::other"]
+    report = met.short_metrics_report(metric_names=["TestTime"])
+    assert named(report) == ["TestTime", "CachedCompile", "MarkStep", "aten::nonzero"]
+    assert named(met.short_metrics_report([], ["TestTime"])) == ["TestTime", "aten::nonzero"]
+
+
+def test_executed_fallback_ops():
+    for name in ("aten::nonzero", "xla::add", "aten::_ctc_loss"):
+        count(name)
+    assert met.executed_fallback_ops() == ["aten::_ctc_loss", "aten::nonzero"]
+    met.clear_counters()
+    assert met.executed_fallback_ops() == []
+
+
+def test_threads_lose_no_count():
+    def work():
+        for _ in range(2000):
+            count("test::shared")
+            sample("TestValue", 1, "value")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert met.counter_value("test::shared") == 8000
+    assert met.metric_data("TestValue")[:2] == (8000, 8000.0)
+
+
+def test_forked_child_counts_on():
+    count("test::a", 2)
+    child = os.fork()
+    if child == 0:
+        count("test::a")
+        os._exit(met.counter_value("test::a"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert met.counter_value("test::a") == 2

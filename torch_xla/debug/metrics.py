@@ -1,0 +1,98 @@
+"""Counters and metrics of the running process, and their reports.
+
+A counter is a named integer: `aten::nonzero` counts how often `nonzero` ran on the host. A metric
+is a named series of samples: `CompileTime` has one per compilation. Both grow until cleared.
+"""
+
+from __future__ import annotations
+
+from torch_xla import _XLAC
+
+_SHORT_COUNTERS = ["CachedCompile", "UncachedCompile", "MarkStep", "DynamoSyncInputExecuteTime"]
+_SHORT_METRICS = [
+    "CompileTime",
+    "ExecuteTime",
+    "ExecuteReplicatedTime",
+    "TransferToDeviceTime",
+    "TransferFromDeviceTime",
+]
+# An operator that ran on the host is counted under its own name.
+_FALLBACK_PREFIX = "aten::"
+
+
+def metrics_report() -> str:
+    """The report of every counter and metric that has counted since the last clear.
+
+    For a metric it gives the number of samples (`TotalSamples`), their sum (`Counter`), and over
+    the samples that are kept the sum and the number per second (`ValueRate`, `Rate`) and the
+    percentiles.
+    """
+    return _XLAC._xla_metrics_report()
+
+
+def short_metrics_report(
+    counter_names: list[str] | None = None, metric_names: list[str] | None = None
+) -> str:
+    """The report of a few counters and metrics.
+
+    Args:
+        counter_names: The counters to print; without it compilations and steps. The `aten::`
+            counters, of operators that ran on the host, are always printed.
+        metric_names: The metrics to print; without it the times of compilations, executions and
+            transfers.
+    """
+    counters = _SHORT_COUNTERS if counter_names is None else list(counter_names)
+    metrics = _SHORT_METRICS if metric_names is None else list(metric_names)
+    return _XLAC._short_xla_metrics_report(counters, metrics)
+
+
+def counter_names() -> list[str]:
+    """The names of the active counters, sorted. One that was cleared is active once it counts."""
+    return _XLAC._xla_counter_names()
+
+
+def counter_value(counter_name: str) -> int | None:
+    """The value of an active counter, None for any other name."""
+    return _XLAC._xla_counter_value(counter_name)
+
+
+def metric_names() -> list[str]:
+    """The names of the active metrics, sorted. One that was cleared is back at its next sample."""
+    return _XLAC._xla_metric_names()
+
+
+def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+    """The samples of an active metric, None for any other name.
+
+    Returns:
+        `(total_samples, accumulator, samples)`. The first two are the number and the sum of all
+        samples since the last clear. `samples` holds the last ones (at most 1024) as pairs
+        `(time, value)`, oldest first: time in seconds since the epoch; value in nanoseconds where
+        the metric is a time, in bytes where it is a size.
+    """
+    return _XLAC._xla_metric_data(metric_name)
+
+
+def clear_counters() -> None:
+    """Sets all counters back, so that none is active."""
+    _XLAC._clear_xla_counters()
+
+
+def clear_metrics() -> None:
+    """Drops the samples of all metrics, so that none is active."""
+    _XLAC._clear_xla_metrics()
+
+
+def clear_all() -> None:
+    """Clears counters and metrics, for example between epochs."""
+    clear_metrics()
+    clear_counters()
+
+
+def executed_fallback_ops() -> list[str]:
+    """The operators that ran on the host since the last clear, as their counters' names.
+
+    Each is a detour from the device to the host and back. Other than `aten::nonzero` and
+    `aten::_local_scalar_dense`, which read values, it means that a lowering is missing.
+    """
+    return [name for name in counter_names() if name.startswith(_FALLBACK_PREFIX)]
