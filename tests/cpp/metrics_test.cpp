@@ -119,16 +119,16 @@ TEST_F(Metrics, MetricKeepsTheLastSamplesAndTheTotals) {
 }
 
 TEST_F(Metrics, MetricAfterClearStartsAnew) {
-  const Metric metric("RingValue", Unit::Value, 4);
+  const Metric metric("ClearedValue", Unit::Value, 4);
   for (int i = 0; i < 6; ++i) {
     metric.add(100);
   }
   clear_metrics();
-  EXPECT_FALSE(metric_data("RingValue").has_value());
+  EXPECT_FALSE(metric_data("ClearedValue").has_value());
   for (int i = 1; i <= 3; ++i) {
     metric.add(i);
   }
-  const MetricData data = metric_data("RingValue").value();
+  const MetricData data = metric_data("ClearedValue").value();
   EXPECT_EQ(data.total_samples, 3);
   EXPECT_EQ(data.accumulator, 6);
   ASSERT_EQ(data.samples.size(), 3u);
