@@ -74,7 +74,7 @@ $(BUILD)/.configured: $(VENV)/.installed
 	@touch $@
 
 build: $(BUILD)/.configured
-	ninja -C $(BUILD) -j $(JOBS) --quiet _XLAC
+	ninja -C $(BUILD) -j $(JOBS) _XLAC
 
 $(BUILD)/.configured-tests: $(BUILD)/.configured
 	bash scripts/system_deps.sh $(PY) --tests
@@ -82,12 +82,12 @@ $(BUILD)/.configured-tests: $(BUILD)/.configured
 	@touch $@
 
 cpp-tests: $(BUILD)/.configured-tests
-	ninja -C $(BUILD) -j $(JOBS) --quiet torch_xla_tests
+	ninja -C $(BUILD) -j $(JOBS) torch_xla_tests
 
 sanitizers: $(BUILD)/.configured-tests
 	for kind in address thread; do \
 	  cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
-	  ninja -C $(BUILD)/$$kind -j $(JOBS) --quiet torch_xla_tests && \
+	  ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
 	  ctest --test-dir $(BUILD)/$$kind --output-on-failure -j $(JOBS) || exit 1; \
 	done
 
