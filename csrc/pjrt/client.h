@@ -62,18 +62,21 @@ struct MemoryStats {
       pool_bytes, peak_pool_bytes;
 };
 
-// What is known of a device when its client is created.
-struct DeviceInfo {
-  const Client* client = nullptr;
-  PJRT_Device* handle = nullptr;
+// A device, there or not (Topology).
+struct DeviceDescription {
   int id = 0;
   int process_index = 0;
-  int local_hardware_id =
-      -1;  // -1 where the plugin knows none, or the device belongs to another process
-  bool addressable = false;
   std::string kind;
   std::string debug_string;
   Options attributes;
+};
+
+// What is known of a device when its client is created.
+struct DeviceInfo : DeviceDescription {
+  const Client* client = nullptr;
+  PJRT_Device* handle = nullptr;
+  bool addressable = false;
+  int local_hardware_id = -1;  // -1: the plugin knows none, or another process has the device
 };
 
 // A cheap handle, valid as long as its client.
@@ -105,7 +108,7 @@ struct ArrayType {
 // An array on a device. Owns it; not copyable.
 class Buffer {
  public:
-  // `type` and `client` travel in one reference count: Client::own makes both.
+  // `type` keeps `client` alive too (Client::own), so that a buffer counts one reference only.
   Buffer(std::shared_ptr<const ArrayType> type, const Client* client, PJRT_Buffer* buffer)
       : type_(std::move(type)), client_(client), buffer_(buffer) {}
   Buffer(Buffer&& other) noexcept;
@@ -122,7 +125,7 @@ class Buffer {
   // Copies into `dst` in dense row-major order; `size` must be at least host_size(). `dst` must
   // stay valid until the event is ready.
   Event copy_to_host(void* dst, size_t size) const;
-  // The address of the contents on the device; waits for nothing. Valid until the buffer dies or is
+  // The address of the contents, which may not be ready yet. Valid until the buffer dies or is
   // donated.
   void* unsafe_pointer() const;
   bool is_on_cpu() const;
@@ -177,25 +180,32 @@ class CompiledProgram {
   size_t num_replicas() const;
   size_t num_partitions() const;
   // Per device.
-  size_t num_outputs() const { return outputs_->size(); }
+  size_t num_outputs() const { return num_outputs_; }
+  // Per device; empty where the plugin cannot tell before an execution.
   const std::vector<ArrayType>& outputs() const { return *outputs_; }
   std::vector<std::string> output_memory_kinds() const;
   int64_t generated_code_size() const;
   std::string serialize() const;
   // Equal for equal programs and options; throws UNIMPLEMENTED where the plugin makes none.
-  std::string fingerprint() const;
+  virtual std::string fingerprint() const;
   // Such as "flops", "bytes accessed", "optimal_seconds".
   Options cost_analysis() const;
   CompiledMemoryStats memory_stats() const;
   Program optimized_program() const;
 
  protected:
-  const Plugin& plugin() const { return *plugin_; }
+  // Calls a method whose only input is the executable.
+  template <auto Field>
+  typename Method<Field>::Args query() const;
 
   std::shared_ptr<const Plugin> plugin_;
   std::shared_ptr<const Client> client_;  // null for a program that was compiled for a topology
   PJRT_Executable* executable_;
-  std::shared_ptr<const std::vector<ArrayType>> outputs_;
+  size_t num_outputs_ = 0;
+  std::shared_ptr<const std::vector<ArrayType>> outputs_;  // keeps the client alive too
+
+ private:
+  void destroy() noexcept;
 };
 
 // A program loaded on its devices.
@@ -207,6 +217,7 @@ class Executable : public CompiledProgram {
     Event done;
   };
 
+  // Owns `loaded` once constructed.
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
   ~Executable() override;
 
@@ -220,15 +231,20 @@ class Executable : public CompiledProgram {
   std::vector<Result> execute(std::span<const std::vector<PJRT_Buffer*>> args_per_device,
                               std::span<const int64_t> non_donatable = {}) const;
 
+  std::string fingerprint() const override;
+
   // The addressable devices that the program runs on.
   const std::vector<Device>& devices() const { return devices_; }
 
  private:
-  void collect(std::span<PJRT_Buffer* const> buffers, PJRT_Event* done, Result& result) const;
+  void launch(std::span<PJRT_Buffer* const* const> argument_lists, size_t num_args,
+              std::span<const int64_t> non_donatable, PJRT_Buffer** const* output_lists,
+              PJRT_Event** done, PJRT_Device* device) const;
+  Result collect(std::span<PJRT_Buffer* const> outputs, PJRT_Event* done) const;
+  ArrayType read_type(PJRT_Buffer* buffer) const;
 
   PJRT_LoadedExecutable* loaded_;
   std::vector<Device> devices_;
-  std::vector<std::shared_ptr<const ArrayType>> output_types_;  // each also keeps the client alive
 };
 
 // One per process and plugin. After fork() the child may not use its parent's client: methods
@@ -279,10 +295,12 @@ class Client : public std::enable_shared_from_this<Client> {
   bool in_forked_child() const noexcept;
 
  private:
-  Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client);
+  Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client, unsigned generation);
+  void read_properties();
   [[noreturn]] static void throw_forked(const char* method);
+  // The type of a new buffer, in a block that keeps this client alive.
   std::shared_ptr<const ArrayType> own(ArrayType type) const;
-  void read_devices();
+  std::unique_ptr<Executable> adopt(PJRT_LoadedExecutable* loaded) const;
 
   std::shared_ptr<Plugin> plugin_;
   PJRT_Client* client_;
@@ -294,7 +312,6 @@ class Client : public std::enable_shared_from_this<Client> {
   std::vector<Device> devices_;
   std::vector<Device> addressable_devices_;
 
-  friend class Buffer;
   friend class Executable;
 };
 

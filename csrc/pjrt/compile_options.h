@@ -17,6 +17,9 @@ struct CompileOptions {
   // Global device ids, replica after replica: partition p of replica r runs on device_ids[r *
   // num_partitions + p]. Empty: the plugin's default assignment.
   std::vector<int> device_ids;
+  // Run on any one device, chosen by each execution; needs one replica and partition and no
+  // device_ids.
+  bool portable = false;
   // One entry for all outputs or one for each: may the partitioner choose the output's sharding?
   std::vector<bool> allow_spmd_sharding_propagation_to_output;
   // Compiler flags by name, such as {"xla_cpu_enable_fast_math", false}; no list values.

@@ -12,14 +12,6 @@
 
 namespace torch_xla::pjrt {
 
-struct DeviceDescription {
-  int id = 0;
-  int process_index = 0;
-  std::string kind;
-  std::string debug_string;
-  Options attributes;
-};
-
 class Topology {
  public:
   static std::unique_ptr<Topology> create(std::shared_ptr<Plugin> plugin, std::string_view name,
@@ -43,6 +35,10 @@ class Topology {
   Topology(std::shared_ptr<const Plugin> plugin, std::shared_ptr<const Client> client,
            PJRT_TopologyDescription* topology)
       : plugin_(std::move(plugin)), client_(std::move(client)), topology_(topology) {}
+
+  // Calls a method whose only input is the topology.
+  template <auto Field>
+  typename Method<Field>::Args query() const;
 
   std::shared_ptr<const Plugin> plugin_;
   std::shared_ptr<const Client> client_;  // the owner of topology_, where it is a client's

@@ -1,0 +1,197 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::pjrt {
+
+namespace {
+
+struct DTypeInfo {
+  const char* name;
+  size_t host_size;
+};
+
+DTypeInfo dtype_info(DType dtype) {
+  switch (dtype) {
+#define CASE(NAME, SIZE)        \
+  case PJRT_Buffer_Type_##NAME: \
+    return {#NAME, SIZE};
+    CASE(INVALID, 0)
+    CASE(PRED, 1)
+    CASE(S8, 1)
+    CASE(S16, 2)
+    CASE(S32, 4)
+    CASE(S64, 8)
+    CASE(U8, 1)
+    CASE(U16, 2)
+    CASE(U32, 4)
+    CASE(U64, 8)
+    CASE(F16, 2)
+    CASE(F32, 4)
+    CASE(F64, 8)
+    CASE(BF16, 2)
+    CASE(C64, 8)
+    CASE(C128, 16)
+    CASE(F8E5M2, 1)
+    CASE(F8E4M3FN, 1)
+    CASE(F8E4M3B11FNUZ, 1)
+    CASE(F8E5M2FNUZ, 1)
+    CASE(F8E4M3FNUZ, 1)
+    CASE(S4, 1)
+    CASE(U4, 1)
+    CASE(TOKEN, 0)
+    CASE(S2, 1)
+    CASE(U2, 1)
+    CASE(F8E4M3, 1)
+    CASE(F8E3M4, 1)
+    CASE(F8E8M0FNU, 1)
+    CASE(F4E2M1FN, 1)
+#undef CASE
+  }
+  return {nullptr, 0};
+}
+
+}  // namespace
+
+size_t host_element_size(DType dtype) { return dtype_info(dtype).host_size; }
+
+std::string dtype_name(DType dtype) {
+  const char* name = dtype_info(dtype).name;
+  return name != nullptr ? name : "type " + std::to_string(static_cast<int>(dtype));
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : type_(std::move(other.type_)),
+      client_(other.client_),
+      buffer_(std::exchange(other.buffer_, nullptr)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    type_ = std::move(other.type_);
+    client_ = other.client_;
+    buffer_ = std::exchange(other.buffer_, nullptr);
+  }
+  return *this;
+}
+
+void Buffer::reset() noexcept {
+  if (buffer_ == nullptr) return;
+  if (!client_->in_forked_child()) {
+    PJRT_Buffer_Destroy_Args args{};
+    args.buffer = buffer_;
+    const Plugin& plugin = client_->plugin();
+    plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_Buffer_Destroy>(args));
+  }
+  buffer_ = nullptr;
+}
+
+size_t Buffer::on_device_size() const {
+  client_->check_process("PJRT_Buffer_OnDeviceSizeInBytes");
+  PJRT_Buffer_OnDeviceSizeInBytes_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_OnDeviceSizeInBytes>(args);
+  return args.on_device_size_in_bytes;
+}
+
+size_t Buffer::host_size() const {
+  size_t size = host_element_size(dtype());
+  for (int64_t dim : dims()) size *= static_cast<size_t>(dim);
+  return size;
+}
+
+Event Buffer::ready() const {
+  client_->check_process("PJRT_Buffer_ReadyEvent");
+  PJRT_Buffer_ReadyEvent_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_ReadyEvent>(args);
+  return Event(client_->shared_from_this(), args.event);
+}
+
+Event Buffer::copy_to_host(void* dst, size_t size) const {
+  constexpr const char* kMethod = "PJRT_Buffer_ToHostBuffer";
+  client_->check_process(kMethod);
+  if (size < host_size()) {
+    throw Error(kMethod, PJRT_Error_Code_INVALID_ARGUMENT,
+                "expected room for " + std::to_string(host_size()) + " bytes, got " +
+                    std::to_string(size) + ". Pass a larger destination.");
+  }
+  PJRT_Buffer_ToHostBuffer_Args args{};
+  args.src = buffer_;
+  args.dst = dst;
+  args.dst_size = size;
+
+  // The device's layout may differ from row-major, and is what would come without this request.
+  const size_t rank = dims().size();
+  PJRT_Buffer_MemoryLayout layout{};
+  std::array<int64_t, 8> few;
+  std::vector<int64_t> many;
+  if (rank > 1) {
+    int64_t* minor_to_major = few.data();
+    if (rank > few.size()) {
+      many.resize(rank);
+      minor_to_major = many.data();
+    }
+    for (size_t i = 0; i < rank; ++i) minor_to_major[i] = static_cast<int64_t>(rank - 1 - i);
+    layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
+    layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+    layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+    layout.tiled.minor_to_major = minor_to_major;
+    layout.tiled.minor_to_major_size = rank;
+    args.host_layout = &layout;
+  }
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_ToHostBuffer>(args);
+  return Event(client_->shared_from_this(), args.event);
+}
+
+void* Buffer::unsafe_pointer() const {
+  client_->check_process("PJRT_Buffer_UnsafePointer");
+  PJRT_Buffer_UnsafePointer_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_UnsafePointer>(args);
+  return reinterpret_cast<void*>(args.buffer_pointer);
+}
+
+bool Buffer::is_on_cpu() const {
+  client_->check_process("PJRT_Buffer_IsOnCpu");
+  PJRT_Buffer_IsOnCpu_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_IsOnCpu>(args);
+  return args.is_on_cpu;
+}
+
+bool Buffer::is_deleted() const {
+  client_->check_process("PJRT_Buffer_IsDeleted");
+  PJRT_Buffer_IsDeleted_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_IsDeleted>(args);
+  return args.is_deleted;
+}
+
+void Buffer::delete_() {
+  client_->check_process("PJRT_Buffer_Delete");
+  PJRT_Buffer_Delete_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_Delete>(args);
+}
+
+std::unique_ptr<Buffer> Buffer::copy_to_device(const Device& device) const {
+  client_->check_process("PJRT_Buffer_CopyToDevice");
+  PJRT_Buffer_CopyToDevice_Args args{};
+  args.buffer = buffer_;
+  args.dst_device = device.handle();
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_CopyToDevice>(args);
+  return std::make_unique<Buffer>(type_, client_, args.dst_buffer);
+}
+
+Device Buffer::device() const {
+  client_->check_process("PJRT_Buffer_Device");
+  PJRT_Buffer_Device_Args args{};
+  args.buffer = buffer_;
+  client_->plugin().call<&PJRT_Api::PJRT_Buffer_Device>(args);
+  return client_->find_device(args.device);
+}
+
+}  // namespace torch_xla::pjrt

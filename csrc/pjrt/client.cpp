@@ -1,0 +1,339 @@
+#include "pjrt/client.h"
+
+#include <atomic>
+#include <utility>
+
+#include <pthread.h>
+
+#include "pjrt/detail.h"
+
+namespace torch_xla::pjrt {
+
+namespace {
+
+// Counts the forks that led to this process: a client made at another count belongs to an ancestor.
+// Cheaper than asking for the process id on every call.
+std::atomic<unsigned> fork_generation{0};
+
+unsigned current_fork_generation() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  if (registered != 0) {
+    throw Error("pthread_atfork", PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a handler.");
+  }
+  return fork_generation.load(std::memory_order_relaxed);
+}
+
+std::string dims_text(std::span<const int64_t> dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+Error invalid(const char* method, const std::string& text) {
+  return Error(method, PJRT_Error_Code_INVALID_ARGUMENT, text);
+}
+
+std::string options_text(const Options& options) {
+  constexpr const char* kTypes[] = {"string", "integer", "float", "bool", "list of integers"};
+  static_assert(std::size(kTypes) == std::variant_size_v<OptionValue>);
+  std::string text;
+  for (const auto& [name, value] : options) {
+    text += (text.empty() ? "" : ", ") + name + " (" + kTypes[value.index()] + ")";
+  }
+  return text.empty() ? "(none)" : text;
+}
+
+PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
+  switch (semantics) {
+    case HostSemantics::ImmutableOnlyDuringCall:
+      return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+    case HostSemantics::UntilTransferCompletes:
+      return PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+    case HostSemantics::ZeroCopy:
+      return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    case HostSemantics::MutableZeroCopy:
+      return PJRT_HostBufferSemantics_kMutableZeroCopy;
+  }
+  return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+}
+
+// Runs `on_done` when the event is ready. It must not hold the client: the plugin's own threads run
+// this, and a client cannot be destroyed from them.
+void run_when_ready(const Plugin& plugin, PJRT_Event* event, std::function<void()> on_done) {
+  struct State {
+    std::function<void()> on_done;
+    const Plugin* plugin;  // never unloaded
+    PJRT_Event* event;
+    void finish() noexcept {
+      PJRT_Event_Destroy_Args args{};
+      args.event = event;
+      plugin->free_error(plugin->try_call<&PJRT_Api::PJRT_Event_Destroy>(args));
+      if (on_done) on_done();
+    }
+  };
+  auto state = std::make_unique<State>(State{std::move(on_done), &plugin, event});
+  PJRT_Event_OnReady_Args args{};
+  args.event = event;
+  args.user_arg = state.get();
+  args.callback = [](PJRT_Error* error, void* user_arg) noexcept {
+    std::unique_ptr<State> state(static_cast<State*>(user_arg));
+    // A failed transfer is reported by the buffer's own event; here the memory is free either way.
+    state->plugin->free_error(error);
+    state->finish();
+  };
+  if (PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Event_OnReady>(args)) {
+    // Without a callback, wait: the memory must not be given back before.
+    plugin.free_error(error);
+    PJRT_Event_Await_Args await{};
+    await.event = event;
+    plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_Event_Await>(await));
+    state->finish();
+    return;
+  }
+  state.release();  // the callback's
+}
+
+}  // namespace
+
+std::optional<MemoryStats> Device::memory_stats() const {
+  info_->client->check_process("PJRT_Device_MemoryStats");
+  const Plugin& plugin = info_->client->plugin();
+  if (!plugin.has<&PJRT_Api::PJRT_Device_MemoryStats>()) return std::nullopt;
+  PJRT_Device_MemoryStats_Args args{};
+  args.device = handle();
+  if (PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Device_MemoryStats>(args)) {
+    Error failure = plugin.take_error(error, "PJRT_Device_MemoryStats");
+    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return std::nullopt;
+    throw failure;
+  }
+  MemoryStats stats;
+  stats.bytes_in_use = args.bytes_in_use;
+#define COPY_IF_SET(NAME) \
+  if (args.NAME##_is_set) stats.NAME = args.NAME;
+  COPY_IF_SET(peak_bytes_in_use)
+  COPY_IF_SET(num_allocs)
+  COPY_IF_SET(largest_alloc_size)
+  COPY_IF_SET(bytes_limit)
+  COPY_IF_SET(bytes_reserved)
+  COPY_IF_SET(peak_bytes_reserved)
+  COPY_IF_SET(bytes_reservable_limit)
+  COPY_IF_SET(largest_free_block_bytes)
+  COPY_IF_SET(pool_bytes)
+  COPY_IF_SET(peak_pool_bytes)
+#undef COPY_IF_SET
+  return stats;
+}
+
+std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Options& options) {
+  unsigned generation = current_fork_generation();
+  std::vector<PJRT_NamedValue> values = to_named_values(options);
+  PJRT_Client_Create_Args args{};
+  args.create_options = values.data();
+  args.num_options = values.size();
+  try {
+    plugin->call<&PJRT_Api::PJRT_Client_Create>(args);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Plugins trust the types of their options: the CPU plugin lets std::bad_variant_access out.
+    throw invalid("PJRT_Client_Create", std::string("the plugin failed with '") + error.what() +
+                                            "' on the options " + options_text(options) +
+                                            ". Check their names and types.");
+  }
+  std::shared_ptr<Client> client(new Client(std::move(plugin), args.client, generation));
+  client->read_properties();
+  return client;
+}
+
+Client::Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client, unsigned generation)
+    : plugin_(std::move(plugin)), client_(client), fork_generation_(generation) {}
+
+Client::~Client() {
+  if (in_forked_child()) return;
+  PJRT_Client_Destroy_Args args{};
+  args.client = client_;
+  plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_Client_Destroy>(args));
+}
+
+bool Client::in_forked_child() const noexcept {
+  return fork_generation.load(std::memory_order_relaxed) != fork_generation_;
+}
+
+void Client::throw_forked(const char* method) {
+  throw Error(method, PJRT_Error_Code_FAILED_PRECONDITION,
+              "this process was forked from one that had already created its PJRT client, whose "
+              "threads and devices do not exist here. Start processes with the method 'spawn' or "
+              "'forkserver', or touch the device in the children only.");
+}
+
+void Client::read_properties() {
+  PJRT_Client_PlatformName_Args name{};
+  name.client = client_;
+  plugin_->call<&PJRT_Api::PJRT_Client_PlatformName>(name);
+  platform_name_.assign(name.platform_name, name.platform_name_size);
+
+  PJRT_Client_PlatformVersion_Args version{};
+  version.client = client_;
+  plugin_->call<&PJRT_Api::PJRT_Client_PlatformVersion>(version);
+  platform_version_.assign(version.platform_version, version.platform_version_size);
+
+  PJRT_Client_ProcessIndex_Args process{};
+  process.client = client_;
+  plugin_->call<&PJRT_Api::PJRT_Client_ProcessIndex>(process);
+  process_index_ = process.process_index;
+
+  PJRT_Client_Devices_Args devices{};
+  devices.client = client_;
+  plugin_->call<&PJRT_Api::PJRT_Client_Devices>(devices);
+  for (size_t i = 0; i < devices.num_devices; ++i) {
+    PJRT_Device_GetDescription_Args description{};
+    description.device = devices.devices[i];
+    plugin_->call<&PJRT_Api::PJRT_Device_GetDescription>(description);
+    auto info = std::make_unique<DeviceInfo>();
+    static_cast<DeviceDescription&>(*info) =
+        read_description(*plugin_, description.device_description);
+    info->client = this;
+    info->handle = devices.devices[i];
+    devices_.emplace_back(*info);
+    device_infos_.push_back(std::move(info));
+  }
+
+  PJRT_Client_AddressableDevices_Args addressable{};
+  addressable.client = client_;
+  plugin_->call<&PJRT_Api::PJRT_Client_AddressableDevices>(addressable);
+  for (size_t i = 0; i < addressable.num_addressable_devices; ++i) {
+    for (auto& info : device_infos_) {
+      if (info->handle != addressable.addressable_devices[i]) continue;
+      info->addressable = true;
+      if (plugin_->has<&PJRT_Api::PJRT_Device_LocalHardwareId>()) {
+        PJRT_Device_LocalHardwareId_Args hardware{};
+        hardware.device = info->handle;
+        plugin_->call<&PJRT_Api::PJRT_Device_LocalHardwareId>(hardware);
+        info->local_hardware_id = hardware.local_hardware_id;
+      }
+      addressable_devices_.emplace_back(*info);
+    }
+  }
+}
+
+Device Client::device_by_id(int id) const {
+  for (const Device& device : devices_) {
+    if (device.id() == id) return device;
+  }
+  throw invalid("PJRT_Client_LookupDevice",
+                "expected the id of one of the " + std::to_string(devices_.size()) +
+                    " devices of platform " + platform_name_ + ", got " + std::to_string(id) + ".");
+}
+
+Device Client::find_device(PJRT_Device* handle) const {
+  for (const Device& device : devices_) {
+    if (device.handle() == handle) return device;
+  }
+  throw invalid("PJRT_Client_Devices",
+                "the plugin returned a device that its client does not list.");
+}
+
+std::shared_ptr<const ArrayType> Client::own(ArrayType type) const {
+  struct Owned {
+    ArrayType type;
+    std::shared_ptr<const Client> client;
+  };
+  auto owned = std::make_shared<Owned>(Owned{std::move(type), shared_from_this()});
+  return std::shared_ptr<const ArrayType>(owned, &owned->type);
+}
+
+std::unique_ptr<Buffer> Client::from_host(const void* data, DType dtype,
+                                          std::span<const int64_t> dims,
+                                          std::optional<std::span<const int64_t>> byte_strides,
+                                          HostSemantics semantics, const Device& device,
+                                          std::function<void()> on_done) const {
+  constexpr const char* kMethod = "PJRT_Client_BufferFromHostBuffer";
+  check_process(kMethod);
+  if (byte_strides && byte_strides->size() != dims.size()) {
+    throw invalid(kMethod, "expected one stride for each dimension of " + dims_text(dims) +
+                               ", got the strides " + dims_text(*byte_strides) + ".");
+  }
+  bool empty = false;
+  for (int64_t dim : dims) {
+    if (dim < 0) throw invalid(kMethod, "expected no negative dimension, got " + dims_text(dims));
+    empty |= dim == 0;
+  }
+  if (data == nullptr && !empty) {
+    throw invalid(kMethod, "expected data for " + dtype_name(dtype) + dims_text(dims) +
+                               ", got a null pointer.");
+  }
+  std::shared_ptr<const ArrayType> type = own({dtype, {dims.begin(), dims.end()}});
+
+  PJRT_Client_BufferFromHostBuffer_Args args{};
+  args.client = client_;
+  args.data = data;
+  args.type = dtype;
+  args.dims = dims.data();
+  args.num_dims = dims.size();
+  if (byte_strides && !empty) {
+    args.byte_strides = byte_strides->data();
+    args.num_byte_strides = byte_strides->size();
+  }
+  args.host_buffer_semantics = to_pjrt(semantics);
+  args.device = device.handle();
+  plugin_->call<&PJRT_Api::PJRT_Client_BufferFromHostBuffer>(args);
+
+  auto buffer = std::make_unique<Buffer>(std::move(type), this, args.buffer);
+  if (args.done_with_host_buffer != nullptr) {
+    run_when_ready(*plugin_, args.done_with_host_buffer, std::move(on_done));
+  } else if (on_done) {
+    on_done();
+  }
+  return buffer;
+}
+
+std::unique_ptr<Buffer> Client::uninitialized(DType dtype, std::span<const int64_t> dims,
+                                              const Device& device) const {
+  check_process("PJRT_Client_CreateUninitializedBuffer");
+  PJRT_Client_CreateUninitializedBuffer_Args args{};
+  args.client = client_;
+  args.shape_dims = dims.data();
+  args.shape_num_dims = dims.size();
+  args.shape_element_type = dtype;
+  args.device = device.handle();
+  plugin_->call<&PJRT_Api::PJRT_Client_CreateUninitializedBuffer>(args);
+  return std::make_unique<Buffer>(own({dtype, {dims.begin(), dims.end()}}), this, args.buffer);
+}
+
+std::unique_ptr<Executable> Client::adopt(PJRT_LoadedExecutable* loaded) const {
+  try {
+    return std::make_unique<Executable>(shared_from_this(), loaded);
+  } catch (...) {
+    PJRT_LoadedExecutable_Destroy_Args args{};
+    args.executable = loaded;
+    plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_LoadedExecutable_Destroy>(args));
+    throw;
+  }
+}
+
+std::unique_ptr<Executable> Client::compile(std::string_view stablehlo,
+                                            const CompileOptions& options) const {
+  check_process("PJRT_Client_Compile");
+  const std::string serialized = options.serialize();
+  PJRT_Program program = stablehlo_program(stablehlo);
+  PJRT_Client_Compile_Args args{};
+  args.client = client_;
+  args.program = &program;
+  args.compile_options = serialized.data();
+  args.compile_options_size = serialized.size();
+  plugin_->call<&PJRT_Api::PJRT_Client_Compile>(args);
+  return adopt(args.executable);
+}
+
+std::unique_ptr<Executable> Client::deserialize(std::string_view serialized) const {
+  check_process("PJRT_Executable_DeserializeAndLoad");
+  PJRT_Executable_DeserializeAndLoad_Args args{};
+  args.client = client_;
+  args.serialized_executable = serialized.data();
+  args.serialized_executable_size = serialized.size();
+  plugin_->call<&PJRT_Api::PJRT_Executable_DeserializeAndLoad>(args);
+  return adopt(args.loaded_executable);
+}
+
+}  // namespace torch_xla::pjrt

@@ -1,0 +1,288 @@
+#include <utility>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::pjrt {
+
+namespace {
+
+PJRT_Executable* get_executable(const Plugin& plugin, PJRT_LoadedExecutable* loaded) {
+  PJRT_LoadedExecutable_GetExecutable_Args args{};
+  args.loaded_executable = loaded;
+  plugin.call<&PJRT_Api::PJRT_LoadedExecutable_GetExecutable>(args);
+  return args.executable;
+}
+
+// The plugin's element types and dimensions of all outputs; empty where it cannot tell.
+std::vector<ArrayType> read_output_types(const Plugin& plugin, PJRT_Executable* executable) {
+  PJRT_Executable_OutputElementTypes_Args types{};
+  types.executable = executable;
+  PJRT_Executable_OutputDimensions_Args dims{};
+  dims.executable = executable;
+  if (!plugin.has<&PJRT_Api::PJRT_Executable_OutputElementTypes>() ||
+      !plugin.has<&PJRT_Api::PJRT_Executable_OutputDimensions>()) {
+    return {};
+  }
+  PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Executable_OutputElementTypes>(types);
+  if (error == nullptr) {
+    error = plugin.try_call<&PJRT_Api::PJRT_Executable_OutputDimensions>(dims);
+  }
+  if (error != nullptr) {
+    Error failure = plugin.take_error(error, "PJRT_Executable_OutputDimensions");
+    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return {};
+    throw failure;
+  }
+  std::vector<ArrayType> result(types.num_output_types);
+  const int64_t* position = dims.dims;
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i].dtype = types.output_types[i];
+    result[i].dims.assign(position, position + dims.dim_sizes[i]);
+    position += dims.dim_sizes[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+CompiledProgram::CompiledProgram(std::shared_ptr<const Plugin> plugin,
+                                 std::shared_ptr<const Client> client, PJRT_Executable* executable)
+    : plugin_(std::move(plugin)), client_(std::move(client)), executable_(executable) {
+  try {
+    PJRT_Executable_NumOutputs_Args args{};
+    args.executable = executable_;
+    plugin_->call<&PJRT_Api::PJRT_Executable_NumOutputs>(args);
+    num_outputs_ = args.num_outputs;
+
+    struct Owned {
+      std::vector<ArrayType> types;
+      std::shared_ptr<const Client> client;
+    };
+    auto owned = std::make_shared<Owned>(Owned{read_output_types(*plugin_, executable_), client_});
+    if (owned->types.size() != num_outputs_) owned->types.clear();
+    outputs_ = std::shared_ptr<const std::vector<ArrayType>>(owned, &owned->types);
+  } catch (...) {
+    destroy();
+    throw;
+  }
+}
+
+CompiledProgram::~CompiledProgram() { destroy(); }
+
+void CompiledProgram::destroy() noexcept {
+  if (client_ != nullptr && client_->in_forked_child()) return;
+  PJRT_Executable_Destroy_Args args{};
+  args.executable = executable_;
+  plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_Executable_Destroy>(args));
+}
+
+template <auto Field>
+typename Method<Field>::Args CompiledProgram::query() const {
+  if (client_ != nullptr) client_->check_process(Method<Field>::name);
+  typename Method<Field>::Args args{};
+  args.executable = executable_;
+  plugin_->call<Field>(args);
+  return args;
+}
+
+std::string CompiledProgram::name() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_Name>();
+  return std::string(args.executable_name, args.executable_name_size);
+}
+
+size_t CompiledProgram::num_replicas() const {
+  return query<&PJRT_Api::PJRT_Executable_NumReplicas>().num_replicas;
+}
+
+size_t CompiledProgram::num_partitions() const {
+  return query<&PJRT_Api::PJRT_Executable_NumPartitions>().num_partitions;
+}
+
+std::vector<std::string> CompiledProgram::output_memory_kinds() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_OutputMemoryKinds>();
+  std::vector<std::string> kinds;
+  for (size_t i = 0; i < args.num_outputs; ++i) {
+    kinds.emplace_back(args.memory_kinds[i], args.memory_kind_sizes[i]);
+  }
+  return kinds;
+}
+
+int64_t CompiledProgram::generated_code_size() const {
+  return query<&PJRT_Api::PJRT_Executable_SizeOfGeneratedCodeInBytes>().size_in_bytes;
+}
+
+std::string CompiledProgram::serialize() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_Serialize>();
+  std::string result;
+  try {
+    result.assign(args.serialized_bytes, args.serialized_bytes_size);
+  } catch (...) {
+    args.serialized_executable_deleter(args.serialized_executable);
+    throw;
+  }
+  args.serialized_executable_deleter(args.serialized_executable);
+  return result;
+}
+
+std::string CompiledProgram::fingerprint() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_Fingerprint>();
+  return std::string(args.executable_fingerprint, args.executable_fingerprint_size);
+}
+
+Options CompiledProgram::cost_analysis() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_GetCostAnalysis>();
+  return read_named_values(args.properties, args.num_properties);
+}
+
+CompiledMemoryStats CompiledProgram::memory_stats() const {
+  auto args = query<&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats>();
+  CompiledMemoryStats stats;
+  stats.generated_code_bytes = args.generated_code_size_in_bytes;
+  stats.argument_bytes = args.argument_size_in_bytes;
+  stats.output_bytes = args.output_size_in_bytes;
+  stats.alias_bytes = args.alias_size_in_bytes;
+  stats.temp_bytes = args.temp_size_in_bytes;
+  stats.host_generated_code_bytes = args.host_generated_code_size_in_bytes;
+  stats.host_argument_bytes = args.host_argument_size_in_bytes;
+  stats.host_output_bytes = args.host_output_size_in_bytes;
+  stats.host_alias_bytes = args.host_alias_size_in_bytes;
+  stats.host_temp_bytes = args.host_temp_size_in_bytes;
+  stats.peak_bytes = args.peak_memory_in_bytes;
+  return stats;
+}
+
+Program CompiledProgram::optimized_program() const {
+  if (client_ != nullptr) client_->check_process("PJRT_Executable_OptimizedProgram");
+  PJRT_Program program{};
+  program.struct_size = PJRT_Program_STRUCT_SIZE;
+  PJRT_Executable_OptimizedProgram_Args args{};
+  args.executable = executable_;
+  args.program = &program;
+  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the size
+  Program result;
+  result.code.resize(program.code_size);
+  program.code = result.code.data();
+  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the code
+  result.format.assign(program.format, program.format_size);
+  return result;
+}
+
+Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded)
+    : CompiledProgram(client->shared_plugin(), client, get_executable(client->plugin(), loaded)),
+      loaded_(loaded) {
+  PJRT_LoadedExecutable_AddressableDevices_Args args{};
+  args.executable = loaded_;
+  plugin_->call<&PJRT_Api::PJRT_LoadedExecutable_AddressableDevices>(args);
+  for (size_t i = 0; i < args.num_addressable_devices; ++i) {
+    devices_.push_back(client_->find_device(args.addressable_devices[i]));
+  }
+}
+
+Executable::~Executable() {
+  if (client_->in_forked_child()) return;
+  PJRT_LoadedExecutable_Destroy_Args args{};
+  args.executable = loaded_;
+  plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_LoadedExecutable_Destroy>(args));
+}
+
+std::string Executable::fingerprint() const {
+  if (plugin_->has<&PJRT_Api::PJRT_Executable_Fingerprint>()) return CompiledProgram::fingerprint();
+  client_->check_process("PJRT_LoadedExecutable_Fingerprint");
+  PJRT_LoadedExecutable_Fingerprint_Args args{};
+  args.executable = loaded_;
+  plugin_->call<&PJRT_Api::PJRT_LoadedExecutable_Fingerprint>(args);
+  return std::string(args.executable_fingerprint, args.executable_fingerprint_size);
+}
+
+Executable::Result Executable::execute(std::span<PJRT_Buffer* const> args,
+                                       std::span<const int64_t> non_donatable,
+                                       std::optional<Device> device) const {
+  PJRT_Buffer* const* argument_list = args.data();
+  std::vector<PJRT_Buffer*> outputs(num_outputs_);
+  PJRT_Buffer** output_list = outputs.data();
+  PJRT_Event* done = nullptr;
+  launch({&argument_list, 1}, args.size(), non_donatable, &output_list, &done,
+         device ? device->handle() : nullptr);
+  return collect(outputs, done);
+}
+
+std::vector<Executable::Result> Executable::execute(
+    std::span<const std::vector<PJRT_Buffer*>> args_per_device,
+    std::span<const int64_t> non_donatable) const {
+  const size_t num_devices = args_per_device.size();
+  if (num_devices != devices_.size()) {
+    throw Error("PJRT_LoadedExecutable_Execute", PJRT_Error_Code_INVALID_ARGUMENT,
+                "expected arguments for " + std::to_string(devices_.size()) + " devices, got " +
+                    std::to_string(num_devices) + " lists. Pass one list for each device.");
+  }
+  const size_t num_args = num_devices == 0 ? 0 : args_per_device[0].size();
+  std::vector<PJRT_Buffer* const*> argument_lists;
+  for (const auto& args : args_per_device) {
+    if (args.size() != num_args) {
+      throw Error("PJRT_LoadedExecutable_Execute", PJRT_Error_Code_INVALID_ARGUMENT,
+                  "expected equally many arguments for all devices, got " +
+                      std::to_string(num_args) + " and " + std::to_string(args.size()) + ".");
+    }
+    argument_lists.push_back(args.data());
+  }
+  std::vector<PJRT_Buffer*> outputs(num_devices * num_outputs_);
+  std::vector<PJRT_Buffer**> output_lists;
+  for (size_t i = 0; i < num_devices; ++i) {
+    output_lists.push_back(outputs.data() + i * num_outputs_);
+  }
+  std::vector<PJRT_Event*> done(num_devices);
+  launch(argument_lists, num_args, non_donatable, output_lists.data(), done.data(), nullptr);
+
+  std::vector<Result> results;
+  for (size_t i = 0; i < num_devices; ++i) {
+    results.push_back(collect({output_lists[i], num_outputs_}, done[i]));
+  }
+  return results;
+}
+
+void Executable::launch(std::span<PJRT_Buffer* const* const> argument_lists, size_t num_args,
+                        std::span<const int64_t> non_donatable, PJRT_Buffer** const* output_lists,
+                        PJRT_Event** done, PJRT_Device* device) const {
+  client_->check_process("PJRT_LoadedExecutable_Execute");
+  PJRT_ExecuteOptions options{};
+  options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
+  options.non_donatable_input_indices = non_donatable.data();
+  options.num_non_donatable_input_indices = non_donatable.size();
+  PJRT_LoadedExecutable_Execute_Args args{};
+  args.executable = loaded_;
+  args.options = &options;
+  args.argument_lists = argument_lists.data();
+  args.num_devices = argument_lists.size();
+  args.num_args = num_args;
+  args.output_lists = output_lists;
+  args.device_complete_events = done;
+  args.execute_device = device;
+  plugin_->call<&PJRT_Api::PJRT_LoadedExecutable_Execute>(args);
+}
+
+Executable::Result Executable::collect(std::span<PJRT_Buffer* const> outputs,
+                                       PJRT_Event* done) const {
+  Result result;
+  result.done = Event(client_, done);
+  result.outputs.reserve(outputs.size());
+  const bool known = !outputs_->empty();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    // One count on the shared block of types, which holds the client too.
+    std::shared_ptr<const ArrayType> type =
+        known ? std::shared_ptr<const ArrayType>(outputs_, &(*outputs_)[i])
+              : client_->own(read_type(outputs[i]));
+    result.outputs.push_back(std::make_shared<Buffer>(std::move(type), client_.get(), outputs[i]));
+  }
+  return result;
+}
+
+ArrayType Executable::read_type(PJRT_Buffer* buffer) const {
+  PJRT_Buffer_ElementType_Args type{};
+  type.buffer = buffer;
+  plugin_->call<&PJRT_Api::PJRT_Buffer_ElementType>(type);
+  PJRT_Buffer_Dimensions_Args dims{};
+  dims.buffer = buffer;
+  plugin_->call<&PJRT_Api::PJRT_Buffer_Dimensions>(dims);
+  return {type.type, {dims.dims, dims.dims + dims.num_dims}};
+}
+
+}  // namespace torch_xla::pjrt

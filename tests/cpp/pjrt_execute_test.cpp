@@ -1,0 +1,291 @@
+#include <atomic>
+#include <barrier>
+#include <numeric>
+#include <thread>
+
+#include "pjrt_testing.h"
+
+namespace torch_xla::pjrt::testing {
+namespace {
+
+std::vector<PJRT_Buffer*> handles(std::initializer_list<const Buffer*> buffers) {
+  std::vector<PJRT_Buffer*> result;
+  for (const Buffer* buffer : buffers) result.push_back(buffer->handle());
+  return result;
+}
+
+TEST(PjrtExecute, OneOutput) {
+  auto executable = client()->compile(kAddOne);
+  auto x = upload<float>({0, 1, 2, 3, 4, 5}, {2, 3});
+  auto result = executable->execute(handles({x.get()}));
+  result.done.await();
+  EXPECT_TRUE(result.done.ready());
+  ASSERT_EQ(result.outputs.size(), 1u);
+  const Buffer& output = *result.outputs[0];
+  EXPECT_EQ(output.dtype(), PJRT_Buffer_Type_F32);
+  EXPECT_EQ(output.dims(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(output.device(), device(0));
+  EXPECT_EQ(download<float>(output), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_FALSE(x->is_deleted());
+}
+
+TEST(PjrtExecute, SeveralOutputsOfSeveralTypes) {
+  auto executable = client()->compile(R"(
+func.func @main(%x: tensor<3xf32>, %y: tensor<3xf32>)
+    -> (tensor<3xf32>, tensor<f32>, tensor<3xi32>) {
+  %sum = stablehlo.add %x, %y : tensor<3xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %total = stablehlo.reduce(%sum init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<3xf32>, tensor<f32>) -> tensor<f32>
+  %integers = stablehlo.convert %sum : (tensor<3xf32>) -> tensor<3xi32>
+  return %sum, %total, %integers : tensor<3xf32>, tensor<f32>, tensor<3xi32>
+})");
+  auto x = upload<float>({1, 2, 3}, {3}), y = upload<float>({10, 20, 30}, {3});
+  auto result = executable->execute(handles({x.get(), y.get()}));
+  ASSERT_EQ(result.outputs.size(), 3u);
+  EXPECT_EQ(download<float>(*result.outputs[0]), (std::vector<float>{11, 22, 33}));
+  EXPECT_EQ(download<float>(*result.outputs[1]), std::vector<float>{66});
+  EXPECT_EQ(download<int32_t>(*result.outputs[2]), (std::vector<int32_t>{11, 22, 33}));
+}
+
+TEST(PjrtExecute, OutputsFeedTheNextRunBeforeTheyAreReady) {
+  auto executable = client()->compile(kAddOne);
+  std::shared_ptr<Buffer> x = upload<float>(std::vector<float>(6), {2, 3});
+  for (int i = 0; i < 100; ++i) {
+    x = executable->execute(handles({x.get()})).outputs[0];
+  }
+  EXPECT_EQ(download<float>(*x), std::vector<float>(6, 100.0f));
+}
+
+// The CPU plugin behind an API of 2023, which knows neither the outputs' types nor memory analysis.
+TEST(PjrtExecute, OldPlugin) {
+  auto old = Plugin::load(std::string(TORCH_XLA_FAKE_PLUGINS) + "/fake_plugin_7.so");
+  EXPECT_EQ(old->api_minor(), 28);
+  auto own = Client::create(old, {{"cpu_device_count", int64_t{1}}});
+  auto executable = own->compile(kAddOne);
+  EXPECT_EQ(executable->num_outputs(), 1u);
+  EXPECT_TRUE(executable->outputs().empty());
+  Error error = error_of([&] { executable->memory_stats(); });
+  EXPECT_EQ(error.code(), PJRT_Error_Code_UNIMPLEMENTED);
+  EXPECT_EQ(error.method(), "PJRT_Executable_GetCompiledMemoryStats");
+
+  std::vector<float> values(6, 1.0f);
+  auto x =
+      own->from_host(values.data(), PJRT_Buffer_Type_F32, std::vector<int64_t>{2, 3}, std::nullopt,
+                     HostSemantics::ImmutableOnlyDuringCall, own->addressable_devices()[0]);
+  auto result = executable->execute(handles({x.get()}));
+  EXPECT_EQ(result.outputs[0]->dims(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(download<float>(*result.outputs[0]), std::vector<float>(6, 2.0f));
+}
+
+constexpr std::string_view kAddOneInPlace = R"(
+func.func @main(%x: tensor<1024xf32> {tf.aliasing_output = 0 : i32}) -> tensor<1024xf32> {
+  %one = stablehlo.constant dense<1.0> : tensor<1024xf32>
+  %sum = stablehlo.add %x, %one : tensor<1024xf32>
+  return %sum : tensor<1024xf32>
+})";
+
+TEST(PjrtExecute, DonatedArgumentIsReused) {
+  auto executable = client()->compile(kAddOneInPlace);
+  EXPECT_EQ(executable->memory_stats().alias_bytes, 4096);
+  auto x = upload(std::vector<float>(1024, 1.0f), {1024});
+  x->ready().await();
+  void* address = x->unsafe_pointer();
+  auto result = executable->execute(handles({x.get()}));
+  result.done.await();
+  EXPECT_TRUE(x->is_deleted());
+  EXPECT_EQ(result.outputs[0]->unsafe_pointer(), address);
+  EXPECT_EQ(download<float>(*result.outputs[0])[7], 2.0f);
+  // A donated buffer is no argument any more.
+  Error error = error_of([&] { executable->execute(handles({x.get()})); });
+  EXPECT_HAS(error.what(), "donated");
+}
+
+TEST(PjrtExecute, NonDonatableArgumentIsKept) {
+  auto executable = client()->compile(kAddOneInPlace);
+  auto x = upload(std::vector<float>(1024, 1.0f), {1024});
+  const int64_t keep[] = {0};
+  auto result = executable->execute(handles({x.get()}), keep);
+  result.done.await();
+  EXPECT_FALSE(x->is_deleted());
+  EXPECT_EQ(download<float>(*x)[7], 1.0f);
+  EXPECT_EQ(download<float>(*result.outputs[0])[7], 2.0f);
+}
+
+TEST(PjrtExecute, ZeroCopyArgumentIsNotWrittenThroughDonation) {
+  auto executable = client()->compile(kAddOneInPlace);
+  auto* data = static_cast<float*>(std::aligned_alloc(64, 4096));
+  std::fill_n(data, 1024, 1.0f);
+  auto x = client()->from_host(data, PJRT_Buffer_Type_F32, std::vector<int64_t>{1024}, std::nullopt,
+                               HostSemantics::ZeroCopy, device(), [data] { std::free(data); });
+  const int64_t keep[] = {0};
+  auto result = executable->execute(handles({x.get()}), keep);
+  EXPECT_EQ(download<float>(*result.outputs[0])[0], 2.0f);
+  EXPECT_EQ(data[0], 1.0f);
+}
+
+TEST(PjrtExecute, WrongArgumentsAreNamed) {
+  auto executable = client()->compile(kAddOne);
+  Error none = error_of([&] { executable->execute(std::span<PJRT_Buffer* const>()); });
+  EXPECT_EQ(none.code(), PJRT_Error_Code_INVALID_ARGUMENT);
+  EXPECT_EQ(none.method(), "PJRT_LoadedExecutable_Execute");
+
+  auto small = upload<float>({1}, {1});
+  Error wrong_size = error_of([&] {
+    auto result = executable->execute(handles({small.get()}));
+    result.done.await();
+  });
+  EXPECT_EQ(wrong_size.code(), PJRT_Error_Code_INVALID_ARGUMENT);
+  // The executable is as good as before.
+  auto x = upload<float>(std::vector<float>(6), {2, 3});
+  EXPECT_EQ(download<float>(*executable->execute(handles({x.get()})).outputs[0])[0], 1.0f);
+}
+
+TEST(PjrtExecute, OutOfMemoryIsReportedAndSurvived) {
+  auto executable = client()->compile(R"(
+func.func @main(%x: tensor<f32>) -> tensor<1048576x1048576x64xf32> {
+  %big = stablehlo.broadcast_in_dim %x, dims = [] : (tensor<f32>) -> tensor<1048576x1048576x64xf32>
+  return %big : tensor<1048576x1048576x64xf32>
+})");
+  auto x = upload<float>({1}, {});
+  Error error = error_of([&] {
+    auto result = executable->execute(handles({x.get()}));
+    result.done.await();
+    result.outputs[0]->ready().await();
+  });
+  EXPECT_EQ(error.code(), PJRT_Error_Code_RESOURCE_EXHAUSTED) << error.what();
+  auto add = client()->compile(kAddOne);
+  auto y = upload<float>(std::vector<float>(6), {2, 3});
+  EXPECT_EQ(download<float>(*add->execute(handles({y.get()})).outputs[0])[0], 1.0f);
+}
+
+TEST(PjrtExecute, ChosenDevice) {
+  CompileOptions options;
+  options.device_ids = {2};
+  auto fixed = client()->compile(kAddOne, options);
+  ASSERT_EQ(fixed->devices().size(), 1u);
+  EXPECT_EQ(fixed->devices()[0], device(2));
+  auto x = upload<float>(std::vector<float>(6), {2, 3}, device(2));
+  EXPECT_EQ(fixed->execute(handles({x.get()})).outputs[0]->device(), device(2));
+}
+
+TEST(PjrtExecute, PortableProgramRunsWhereItIsTold) {
+  CompileOptions options;
+  options.portable = true;
+  auto executable = client()->compile(kAddOne, options);
+  for (int i = 0; i < 4; ++i) {
+    auto x = upload<float>(std::vector<float>(6, float(i)), {2, 3}, device(i));
+    auto result = executable->execute(handles({x.get()}), {}, device(i));
+    EXPECT_EQ(result.outputs[0]->device(), device(i));
+    EXPECT_EQ(download<float>(*result.outputs[0])[0], i + 1.0f);
+  }
+}
+
+// Shardy splits the rows over two devices, each of which returns its half.
+TEST(PjrtExecute, PartitionsRunTogether) {
+  CompileOptions options;
+  options.num_partitions = 2;
+  options.use_spmd = options.use_shardy = true;
+  options.device_ids = {0, 1};
+  auto executable = client()->compile(R"(
+module @sharded {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @main(%a: tensor<4x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<4x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+          tensor<f32> {sdy.sharding = #sdy.sharding<@mesh, []>}) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %total = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0, 1]
+        : (tensor<4x3xf32>, tensor<f32>) -> tensor<f32>
+    %twice = stablehlo.add %a, %a : tensor<4x3xf32>
+    return %twice, %total : tensor<4x3xf32>, tensor<f32>
+  }
+})",
+                                      options);
+  EXPECT_EQ(executable->num_partitions(), 2u);
+  ASSERT_EQ(executable->devices().size(), 2u);
+  // The types are those of one device's part.
+  ASSERT_EQ(executable->outputs().size(), 2u);
+  EXPECT_EQ(executable->outputs()[0].dims, (std::vector<int64_t>{2, 3}));
+  std::vector<float> ones(6, 1.0f), tens(6, 10.0f);
+  auto upper = upload(ones, {2, 3}, device(0)), lower = upload(tens, {2, 3}, device(1));
+  std::vector<std::vector<PJRT_Buffer*>> args{{upper->handle()}, {lower->handle()}};
+  auto results = executable->execute(args);
+  ASSERT_EQ(results.size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    results[i].done.await();
+    EXPECT_EQ(results[i].outputs[0]->device(), device(i));
+    EXPECT_EQ(download<float>(*results[i].outputs[0]), std::vector<float>(6, i ? 20.0f : 2.0f));
+    EXPECT_EQ(download<float>(*results[i].outputs[1]), std::vector<float>{66.0f});
+  }
+  args.pop_back();
+  EXPECT_HAS(error_of([&] { executable->execute(args); }).what(),
+             "expected arguments for 2 devices, got 1 lists");
+}
+
+TEST(PjrtExecute, ReplicasLaunchedFromTheirOwnThreads) {
+  constexpr int kReplicas = 4;
+  CompileOptions options;
+  options.num_replicas = kReplicas;
+  options.device_ids = {0, 1, 2, 3};
+  auto executable = client()->compile(R"(
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %sum = "stablehlo.all_reduce"(%x) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+  }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>} : (tensor<f32>) -> tensor<f32>
+  return %sum : tensor<f32>
+})",
+                                      options);
+  std::vector<float> sums(kReplicas);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kReplicas; ++i) {
+    threads.emplace_back([&, i] {
+      auto x = upload<float>({float(1 << i)}, {}, device(i));
+      sums[i] =
+          download<float>(*executable->execute(handles({x.get()}), {}, device(i)).outputs[0])[0];
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sums, std::vector<float>(kReplicas, 15.0f));
+}
+
+TEST(PjrtExecute, ManyThreadsShareOneClient) {
+  constexpr int kThreads = 8, kRuns = 50;
+  auto executable = client()->compile(kAddOne);
+  std::atomic<int> wrong{0};
+  std::barrier start(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      start.arrive_and_wait();
+      if (t == 0) client()->compile(kAddOneInPlace);
+      std::shared_ptr<Buffer> x = upload<float>(std::vector<float>(6, t), {2, 3});
+      for (int i = 0; i < kRuns; ++i) x = executable->execute(handles({x.get()})).outputs[0];
+      if (download<float>(*x) != std::vector<float>(6, t + kRuns)) ++wrong;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(PjrtExecute, OneBufferSharedByThreads) {
+  auto executable = client()->compile(kAddOne);
+  std::shared_ptr<Buffer> shared = upload<float>(std::vector<float>(6, 5.0f), {2, 3});
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, mine = shared] {
+      for (int i = 0; i < 50; ++i) {
+        auto output = executable->execute(handles({mine.get()})).outputs[0];
+        if (download<float>(*output)[0] != 6.0f) ++wrong;
+      }
+    });
+  }
+  shared.reset();
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace torch_xla::pjrt::testing
