@@ -12,17 +12,18 @@ TORCH := torch==2.13.0
 JAXLIB := jaxlib==0.8.0
 
 VENV := .venv
-PY := $(abspath $(VENV))/bin/python
+BIN := $(abspath $(VENV))/bin
+PY := $(BIN)/python
 BUILD := build
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
-# The environment's cmake, ninja and formatters come first; nothing may wait for a keyboard.
-export PATH := $(abspath $(VENV))/bin:$(PATH)
+# cmake looks for ninja; nothing may wait for a keyboard.
+export PATH := $(BIN):$(PATH)
 export PIP_NO_INPUT := 1
 
 CCACHE := $(shell command -v ccache)
 CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE))
 
-CPP_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.h' 'csrc/*.cpp' 'tests/cpp/*.h' 'tests/cpp/*.cpp')
+CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now.
 PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api)
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
@@ -35,32 +36,33 @@ demo: build
 	$(PY) examples/train_digits.py
 
 test: lint cpp-tests build
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
 
 test-all: lint cpp-tests build sanitizers
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 	$(PYTEST) $(PYTHON_TESTS)
 
 bench: build
 	$(PY) -m benchmarks
 
 lint: $(VENV)/.installed
-	clang-format --dry-run -Werror $(CPP_FILES)
-	ruff check --quiet .
-	ruff format --check --quiet .
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
 	$(PY) scripts/check_includes.py
 
 format: $(VENV)/.installed
-	clang-format -i $(CPP_FILES)
-	ruff check --quiet --fix .
-	ruff format --quiet .
+	$(BIN)/clang-format -i $(CPP_FILES)
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
 
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: requirements-dev.txt Makefile
 	bash scripts/system_deps.sh $(PYTHON)
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@# An interrupted first run leaves an environment without pip.
+	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing $(TORCH) and requirements-dev.txt into $(VENV)"
 	$(PIP) $(TORCH_INDEX) $(TORCH)
 	$(PIP) -r requirements-dev.txt
@@ -70,25 +72,25 @@ $(VENV)/.installed: requirements-dev.txt Makefile
 	@touch $@
 
 $(BUILD)/.configured: $(VENV)/.installed
-	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
+	$(BIN)/cmake -S . -B $(BUILD) $(CMAKE_ARGS)
 	@touch $@
 
 build: $(BUILD)/.configured
-	ninja -C $(BUILD) -j $(JOBS) _XLAC
+	$(BIN)/ninja -C $(BUILD) -j $(JOBS) _XLAC
 
 $(BUILD)/.configured-tests: $(BUILD)/.configured
 	bash scripts/system_deps.sh $(PY) --tests
-	cmake -S . -B $(BUILD) $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON
+	$(BIN)/cmake -S . -B $(BUILD) $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON
 	@touch $@
 
 cpp-tests: $(BUILD)/.configured-tests
-	ninja -C $(BUILD) -j $(JOBS) torch_xla_tests
+	$(BIN)/ninja -C $(BUILD) -j $(JOBS) torch_xla_tests
 
 sanitizers: $(BUILD)/.configured-tests
 	for kind in address thread; do \
-	  cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
-	  ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
-	  ctest --test-dir $(BUILD)/$$kind --output-on-failure -j $(JOBS) || exit 1; \
+	  $(BIN)/cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
+	  $(BIN)/ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
+	  $(BIN)/ctest --test-dir $(BUILD)/$$kind --output-on-failure -j $(JOBS) || exit 1; \
 	done
 
 clean:
