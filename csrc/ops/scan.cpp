@@ -1,7 +1,149 @@
-#include "ops/lowering.h"
+// Running sums, products and extremes along one dimension.
+// StableHLO has no scan, and a window as long as the dimension costs O(n^2): these run in blocks,
+// log2(block) steps inside each, and then scan the blocks' totals the same way.
+#include <functional>
+#include <limits>
+
+#include "ops/common.h"
 
 namespace torch_xla::ops {
+namespace {
 
-void register_scan(Registry& r) { (void)r; }
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// (earlier, later) -> both together; associative.
+using Join = std::function<Values(std::span<const Value>, std::span<const Value>)>;
+
+constexpr int64_t kBlock = 16;
+
+// Element i becomes element i - by; the first ones become the neutral element.
+Value shifted(const Value& x, const Value& neutral, int64_t dim, int64_t by) {
+  Dims low(x.rank(), 0), high(x.rank(), 0), interior(x.rank(), 0);
+  low[dim] = by;
+  high[dim] = -by;
+  return hlo::pad(x, neutral, low, high, interior);
+}
+
+Values shifted(const Values& xs, const Values& neutral, int64_t dim, int64_t by) {
+  Values out;
+  for (size_t i = 0; i < xs.size(); ++i) out.push_back(shifted(xs[i], neutral[i], dim, by));
+  return out;
+}
+
+// Each step doubles the reach of every element.
+Values scan_block(Values xs, const Values& neutral, int64_t dim, const Join& join) {
+  for (int64_t reach = 1; reach < xs[0].dim(dim); reach *= 2) {
+    xs = join(shifted(xs, neutral, dim, reach), xs);
+  }
+  return xs;
+}
+
+Values scan(const Values& xs, const Values& neutral, int64_t dim, const Join& join) {
+  const int64_t n = xs[0].dim(dim);
+  const int64_t rank = xs[0].rank();
+  if (n <= 2 * kBlock) return scan_block(xs, neutral, dim, join);
+
+  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  Dims blocked = xs[0].dims();
+  blocked[dim] = blocks;
+  blocked.insert(blocked.begin() + dim + 1, kBlock);
+  Dims low(rank, 0), high(rank, 0), interior(rank, 0);
+  high[dim] = blocks * kBlock - n;
+  Values inner;
+  for (size_t i = 0; i < xs.size(); ++i) {
+    inner.push_back(hlo::reshape(hlo::pad(xs[i], neutral[i], low, high, interior), blocked));
+  }
+  inner = scan_block(inner, neutral, dim + 1, join);
+
+  Dims per_block = xs[0].dims();
+  per_block[dim] = blocks;
+  Values totals;
+  for (const Value& x : inner) {
+    totals.push_back(hlo::reshape(hlo::slice_dim(x, dim + 1, kBlock - 1, kBlock), per_block));
+  }
+  const Values before = shifted(scan(totals, neutral, dim, join), neutral, dim, 1);
+  Values carried;
+  const std::vector<int64_t> block_dim = {dim + 1};
+  for (const Value& x : before) carried.push_back(spread(x, blocked, block_dim));
+  const Values joined = join(carried, inner);
+
+  Values out;
+  Dims padded = xs[0].dims();
+  padded[dim] = blocks * kBlock;
+  for (const Value& x : joined) {
+    out.push_back(hlo::slice_dim(hlo::reshape(x, padded), dim, 0, n));
+  }
+  return out;
+}
+
+// --- rules -------------------------------------------------------------------------------------
+
+template <hlo::Value (*combine)(const Value&, const Value&)>
+Values cumulative(Lowering& l, const Value& neutral) {
+  const Value x = cast(l.in(0), neutral.dtype());
+  const int64_t dim = wrap_dim(l.integer(1), x.rank());
+  if (x.rank() == 0 || x.type().elements() == 0) return result(l, x);
+  const Join join = [](std::span<const Value> a, std::span<const Value> b) {
+    return Values{combine(a[0], b[0])};
+  };
+  return result(l, scan({x}, {neutral}, dim, join)[0]);
+}
+
+Values cumsum(Lowering& l) {
+  return cumulative<hlo::add>(l, hlo::scalar(l.b, 0, compute_dtype(l.out().dtype)));
+}
+Values cumprod(Lowering& l) {
+  return cumulative<hlo::mul>(l, hlo::scalar(l.b, 1, compute_dtype(l.out().dtype)));
+}
+
+Value log_add(const Value& x, const Value& y) {
+  const Value top = hlo::max(x, y);
+  const Value bottom = hlo::min(x, y);
+  const Value sum = hlo::log1p(hlo::exp(bottom - top)) + top;
+  return hlo::select(is_inf(top) & hlo::equal(top, bottom), top, sum);
+}
+Values logcumsumexp(Lowering& l) {
+  const hlo::Type type = {compute_dtype(l.out().dtype), {}};
+  return cumulative<log_add>(l, hlo::lowest(l.b, type));
+}
+
+// Values and positions; of equals the later one, and nan for good once it has appeared.
+template <hlo::Direction direction>
+Values cumulative_extreme(Lowering& l) {
+  const Value x = l.in(0);
+  const int64_t dim = wrap_dim(l.integer(1), x.rank());
+  if (x.rank() == 0 || x.type().elements() == 0) {
+    return {as_result(l, x, 0), hlo::zero(l.b, l.out(1))};
+  }
+  const Join join = [](std::span<const Value> a, std::span<const Value> b) {
+    Value later = hlo::compare(direction, b[0], a[0]);
+    if (hlo::is_float(b[0].dtype())) {
+      later = hlo::is_nan(b[0]) | (later & !hlo::is_nan(a[0]));
+    }
+    return Values{hlo::select(later, b[0], a[0]), hlo::select(later, b[1], a[1])};
+  };
+  const hlo::Type scalar = {x.dtype(), {}};
+  const Value neutral =
+      direction == hlo::Direction::GE ? hlo::lowest(l.b, scalar) : hlo::highest(l.b, scalar);
+  const DType index = x.dim(dim) <= std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
+  const Values scanned = scan({x, hlo::iota(l.b, x.type().with(index), dim)},
+                              {neutral, hlo::scalar_int(l.b, 0, index)}, dim, join);
+  return {as_result(l, scanned[0], 0), as_result(l, scanned[1], 1)};
+}
+
+}  // namespace
+
+// cummax and cummin are composites recorded whole on purpose: theirs write through raw pointers.
+void register_scan(Registry& r) {
+  r.add("aten::cumsum", cumsum);
+  r.add("aten::cumprod", cumprod);
+  r.add("aten::_logcumsumexp", logcumsumexp);
+  r.add("aten::logcumsumexp", logcumsumexp);
+  r.add("aten::cummax", cumulative_extreme<hlo::Direction::GE>);
+  r.add("aten::cummin", cumulative_extreme<hlo::Direction::LE>);
+}
 
 }  // namespace torch_xla::ops

@@ -1,0 +1,39 @@
+// Patterns that most elementwise rules are made of, and the files that the family is split into.
+#pragma once
+
+#include "ops/common.h"
+
+namespace torch_xla::ops {
+
+using UnaryFormula = hlo::Value (*)(const hlo::Value&);
+using BinaryFormula = hlo::Value (*)(const hlo::Value&, const hlo::Value&);
+
+// In the dtype of the result: integers go to PyTorch's default float where the result is one.
+// A formula of several steps computes in f32 on narrow floats; a single operation needs no help.
+enum class Steps { One, Many };
+
+template <UnaryFormula formula, Steps steps = Steps::One>
+hlo::Values unary_rule(Lowering& l) {
+  const hlo::DType dtype = l.out().dtype;
+  return result(l, formula(cast(l.in(0), steps == Steps::One ? dtype : compute_dtype(dtype))));
+}
+
+// Both operands in the compute type of the result, broadcast. A number or a 0-dim operand of a
+// wider type is never rounded to a narrow float first; two operands of one type stay in it.
+template <BinaryFormula formula, Steps steps = Steps::Many>
+hlo::Values binary_rule(Lowering& l) {
+  const hlo::DType dtype = l.out().dtype;
+  const bool direct = steps == Steps::One && l.in(0).dtype() == dtype && l.in(1).dtype() == dtype;
+  const hlo::DType compute = direct ? dtype : compute_dtype(dtype);
+  return result(l, formula(operand(l, 0, compute), operand(l, 1, compute)));
+}
+
+// One function per file of the family.
+void register_arithmetic(Registry& r);
+void register_comparison(Registry& r);
+void register_unary_math(Registry& r);
+void register_special(Registry& r);
+void register_complex(Registry& r);
+void register_copies(Registry& r);
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,163 @@
+// Functions of one operand: rounding, signs, roots, exponentials, logarithms, trigonometry.
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "ops/elementwise.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// --- signs and rounding ----------------------------------------------------------------------
+
+Value absolute(const Value& x) {
+  return x.dtype() == DType::Pred || hlo::is_unsigned(x.dtype()) ? x : hlo::abs(x);
+}
+// The result of a complex operand is real: computed before the cast that unary_rule makes.
+Values abs(Lowering& l) { return result(l, absolute(l.in(0))); }
+
+// 0 for nan, as PyTorch.
+Value sign(const Value& x) {
+  if (x.dtype() == DType::Pred) return x;
+  if (hlo::is_unsigned(x.dtype())) return cast(cast(x, DType::Pred), x.dtype());
+  const Value s = hlo::unary("sign", x);
+  return hlo::is_float(x.dtype()) ? hlo::select(hlo::is_nan(x), 0.0, s) : s;
+}
+Value sgn(const Value& x) { return hlo::is_complex(x.dtype()) ? hlo::unary("sign", x) : sign(x); }
+
+template <UnaryFormula formula>
+Value floats_only(const Value& x) {
+  return hlo::is_float(x.dtype()) ? formula(x) : x;
+}
+Value round_even(const Value& x) { return hlo::unary("round_nearest_even", x); }
+Value frac(const Value& x) { return x - trunc(x); }
+
+Values round_decimals(Lowering& l) {
+  const int64_t decimals = l.integer(1);
+  const Value x = cast(l.in(0), compute_dtype(l.out().dtype));
+  if (!hlo::is_float(x.dtype())) return result(l, x);
+  const double scale = std::pow(10.0, std::abs(decimals));
+  if (decimals == 0) return result(l, round_even(x));
+  // The scale stands as a full constant: dividing by it, not by its rounded reciprocal.
+  return result(l, decimals > 0 ? round_even(x * scale) / scale : round_even(x / scale) * scale);
+}
+
+Values nan_to_num(Lowering& l) {
+  const Value x = l.in(0);
+  if (!hlo::is_float(x.dtype()) && !hlo::is_complex(x.dtype())) return result(l, x);
+  const auto replace = [&](const Value& part) {
+    const Value largest = hlo::finite_highest(l.b, part.type());
+    const Value nan = hlo::like(part, l.has(1) ? l.floating(1) : 0.0);
+    const Value high = l.has(2) ? hlo::like(part, l.floating(2)) : largest;
+    const Value low = l.has(3) ? hlo::like(part, l.floating(3)) : -largest;
+    const double infinity = std::numeric_limits<double>::infinity();
+    Value y = hlo::select(hlo::is_nan(part), nan, part);
+    y = hlo::select(hlo::equal(part, infinity), high, y);
+    return hlo::select(hlo::equal(part, -infinity), low, y);
+  };
+  if (!hlo::is_complex(x.dtype())) return {replace(x)};
+  return {hlo::complex(replace(hlo::real(x)), replace(hlo::imag(x)))};
+}
+
+// --- roots, exponentials, logarithms -----------------------------------------------------------
+
+Value reciprocal(const Value& x) { return 1.0 / x; }
+// By a power of 2 rather than exp(x ln 2), whose error grows with x.
+Value exp2(const Value& x) { return hlo::pow(hlo::like(x, 2), x); }
+Value log2(const Value& x) { return hlo::log(x) * (1 / std::numbers::ln2); }
+Value log10(const Value& x) { return hlo::log(x) * (1 / std::numbers::ln10); }
+
+Value sigmoid(const Value& x) {
+  return hlo::is_complex(x.dtype()) ? 1.0 / (hlo::exp(-x) + 1) : hlo::logistic(x);
+}
+
+// log(x / (1 - x)) of x held within [eps, 1 - eps].
+Values logit(Lowering& l) {
+  Value x = cast(l.in(0), compute_dtype(l.out().dtype));
+  if (l.has(1)) {
+    const double eps = l.floating(1);
+    x = hlo::select(hlo::less(x, eps), eps, hlo::select(hlo::greater(x, 1 - eps), 1 - eps, x));
+  }
+  return result(l, hlo::log(x / (1.0 - x)));
+}
+
+Values logit_backward(Lowering& l) {
+  const DType compute = compute_dtype(l.out().dtype);
+  const Value grad = operand(l, 0, compute);
+  const Value x = operand(l, 1, compute);
+  const Value slope = grad / (x * (1.0 - x));
+  const double eps = l.has(2) ? l.floating(2) : -1;
+  if (eps < 0) {
+    const Value outside = hlo::less(x, 0) | hlo::greater(x, 1);
+    return result(l, hlo::select(outside, std::numeric_limits<double>::quiet_NaN(), slope));
+  }
+  return result(l, hlo::select(hlo::less(x, eps) | hlo::greater(x, 1 - eps), 0.0, slope));
+}
+
+// --- trigonometry ------------------------------------------------------------------------------
+
+Value tan(const Value& x) { return hlo::chlo_unary("tan", x); }
+Value asin(const Value& x) { return hlo::chlo_unary("asin", x); }
+Value acos(const Value& x) { return hlo::chlo_unary("acos", x); }
+Value atan(const Value& x) { return hlo::chlo_unary("atan", x); }
+Value sinh(const Value& x) { return hlo::chlo_unary("sinh", x); }
+Value cosh(const Value& x) { return hlo::chlo_unary("cosh", x); }
+Value asinh(const Value& x) { return hlo::chlo_unary("asinh", x); }
+Value acosh(const Value& x) { return hlo::chlo_unary("acosh", x); }
+Value atanh(const Value& x) { return hlo::chlo_unary("atanh", x); }
+
+Value sinc(const Value& x) {
+  const Value angle = x * std::numbers::pi;
+  return hlo::select(hlo::equal(x, 0), 1.0, hlo::sin(angle) / angle);
+}
+
+}  // namespace
+
+// Composite operators recorded whole on purpose: abs, nan_to_num.
+void register_unary_math(Registry& r) {
+  r.add("aten::abs", abs);
+  r.add("aten::neg", unary_rule<hlo::neg>);
+  r.add("aten::sign", unary_rule<sign>);
+  r.add("aten::sgn", unary_rule<sgn>);
+  r.add("aten::ceil", unary_rule<floats_only<hlo::ceil>>);
+  r.add("aten::floor", unary_rule<floats_only<hlo::floor>>);
+  r.add("aten::trunc", unary_rule<trunc>);
+  r.add("aten::round", unary_rule<floats_only<round_even>>);
+  r.add("aten::round.decimals", round_decimals);
+  r.add("aten::frac", unary_rule<frac>);
+  r.add("aten::nan_to_num", nan_to_num);
+
+  r.add("aten::reciprocal", unary_rule<reciprocal>);
+  r.add("aten::sqrt", unary_rule<hlo::sqrt>);
+  r.add("aten::rsqrt", unary_rule<hlo::rsqrt>);
+  r.add("aten::exp", unary_rule<hlo::exp>);
+  r.add("aten::exp2", unary_rule<exp2, Steps::Many>);
+  r.add("aten::expm1", unary_rule<hlo::expm1>);
+  r.add("aten::log", unary_rule<hlo::log>);
+  r.add("aten::log1p", unary_rule<hlo::log1p>);
+  r.add("aten::log2", unary_rule<log2, Steps::Many>);
+  r.add("aten::log10", unary_rule<log10, Steps::Many>);
+  r.add("aten::sigmoid", unary_rule<sigmoid>);
+  r.add("aten::logit", logit);
+  r.add("aten::logit_backward", logit_backward);
+
+  r.add("aten::sin", unary_rule<hlo::sin>);
+  r.add("aten::cos", unary_rule<hlo::cos>);
+  r.add("aten::tan", unary_rule<tan, Steps::Many>);
+  r.add("aten::asin", unary_rule<asin, Steps::Many>);
+  r.add("aten::acos", unary_rule<acos, Steps::Many>);
+  r.add("aten::atan", unary_rule<atan, Steps::Many>);
+  r.add("aten::sinh", unary_rule<sinh, Steps::Many>);
+  r.add("aten::cosh", unary_rule<cosh, Steps::Many>);
+  r.add("aten::tanh", unary_rule<hlo::tanh>);
+  r.add("aten::asinh", unary_rule<asinh, Steps::Many>);
+  r.add("aten::acosh", unary_rule<acosh, Steps::Many>);
+  r.add("aten::atanh", unary_rule<atanh, Steps::Many>);
+  r.add("aten::sinc", unary_rule<sinc, Steps::Many>);
+}
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,107 @@
+// Variances, norms and logsumexp.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/reduce.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Value;
+using hlo::Values;
+using Dimensions = std::vector<int64_t>;
+
+// --- variance ----------------------------------------------------------------------------------
+
+struct Moments {
+  Value variance;
+  Value mean;
+};
+
+// Two passes, mean then squared distances: exact where sums of squares would cancel.
+Moments moments(const Lowering& l) {
+  Value x = l.in(0);
+  x = cast(x, compute_dtype(hlo::is_complex(x.dtype()) ? x.dtype() : l.out().dtype));
+  const Dimensions dims = dims_or_all(l, 1, x.rank());
+  const double n = static_cast<double>(elements_along(x, dims));
+  const double correction = l.has(2) ? l.attr(2).toScalar().toDouble() : 1.0;
+  const Value mean = reduce_sum(x, dims) / n;
+  const Value distance = x - spread(mean, x.dims(), dims);
+  const Value square = hlo::is_complex(x.dtype())
+                           ? hlo::square(hlo::real(distance)) + hlo::square(hlo::imag(distance))
+                           : hlo::square(distance);
+  return {reduce_sum(square, dims) / std::max(0.0, n - correction), mean};
+}
+
+Values var(Lowering& l) { return {reduced(l, moments(l).variance)}; }
+Values std(Lowering& l) { return {reduced(l, hlo::sqrt(moments(l).variance))}; }
+Values var_mean(Lowering& l) {
+  const Moments m = moments(l);
+  return {reduced(l, m.variance, 0), reduced(l, m.mean, 1)};
+}
+Values std_mean(Lowering& l) {
+  const Moments m = moments(l);
+  return {reduced(l, hlo::sqrt(m.variance), 0), reduced(l, m.mean, 1)};
+}
+
+// --- norms -------------------------------------------------------------------------------------
+
+Values norm(const Lowering& l, double p, const Dimensions& dims) {
+  Value x = l.in(0);
+  const bool complex_input = hlo::is_complex(x.dtype());
+  if (complex_input) {
+    x = cast(x, hlo::complex_of(compute_dtype(hlo::real_part(l.out().dtype))));
+    // Squares of parts, without the root that abs would take.
+    if (p == 2) {
+      const Value square = hlo::square(hlo::real(x)) + hlo::square(hlo::imag(x));
+      return {reduced(l, hlo::sqrt(reduce_sum(square, dims)))};
+    }
+    x = hlo::abs(x);
+  } else {
+    x = cast(x, compute_dtype(l.out().dtype));
+    if (p == 2) return {reduced(l, hlo::sqrt(reduce_sum(x * x, dims)))};
+    x = hlo::abs(x);
+  }
+  if (p == 0) return {reduced(l, reduce_sum(cast(hlo::not_equal(x, 0), x.dtype()), dims))};
+  if (p == 1) return {reduced(l, reduce_sum(x, dims))};
+  if (std::isinf(p)) return {reduced(l, p > 0 ? reduce_max(x, dims) : reduce_min(x, dims))};
+  const Value power = hlo::pow(x, hlo::like(x, p));
+  const Value total = reduce_sum(power, dims);
+  return {reduced(l, hlo::pow(total, hlo::like(total, 1 / p)))};
+}
+
+double order(const Lowering& l) { return l.has(1) ? l.attr(1).toScalar().toDouble() : 2.0; }
+
+// (self, p) and (self, p, dim, keepdim)
+Values norm_of_all(Lowering& l) { return norm(l, order(l), all_dims(l.in(0).rank())); }
+Values norm_along(Lowering& l) { return norm(l, order(l), dims_or_all(l, 2, l.in(0).rank())); }
+
+Values logsumexp(Lowering& l) {
+  const Value x = cast(l.in(0), compute_dtype(l.out().dtype));
+  const Dimensions dims = dims_or_all(l, 1, x.rank());
+  Value top = reduce_max(x, dims);
+  // Where everything is infinite there is nothing to scale by.
+  top = hlo::select(is_inf(top), 0.0, top);
+  const Value sum = reduce_sum(hlo::exp(x - spread(top, x.dims(), dims)), dims);
+  return {reduced(l, hlo::log(sum) + top)};
+}
+
+}  // namespace
+
+// Composite operators recorded whole on purpose: logsumexp, norm.Scalar, norm.ScalarOpt_dtype.
+// The correction of a variance and the order of a norm choose the formula: static.
+void register_statistics(Registry& r) {
+  r.add("aten::var.correction", var).static_numbers = {2};
+  r.add("aten::std.correction", std).static_numbers = {2};
+  r.add("aten::var_mean.correction", var_mean).static_numbers = {2};
+  r.add("aten::std_mean.correction", std_mean).static_numbers = {2};
+
+  r.add("aten::norm.Scalar", norm_of_all).static_numbers = {1};
+  r.add("aten::norm.ScalarOpt_dtype", norm_of_all).static_numbers = {1};
+  r.add("aten::norm.ScalarOpt_dim", norm_along).static_numbers = {1};
+  r.add("aten::norm.ScalarOpt_dim_dtype", norm_along).static_numbers = {1};
+  r.add("aten::linalg_vector_norm", norm_along).static_numbers = {1};
+  r.add("aten::logsumexp", logsumexp);
+}
+
+}  // namespace torch_xla::ops
