@@ -16,6 +16,7 @@ BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 BUILD := build
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+CTEST = $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 # cmake looks for ninja; nothing may wait for a keyboard.
 export PATH := $(BIN):$(PATH)
 export PIP_NO_INPUT := 1
@@ -36,11 +37,11 @@ demo: build
 	$(PY) examples/train_digits.py
 
 test: lint cpp-tests build
-	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
 
 test-all: lint cpp-tests build sanitizers
-	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) $(PYTHON_TESTS)
 
 bench: build
@@ -90,7 +91,7 @@ sanitizers: $(BUILD)/.configured-tests
 	for kind in address thread; do \
 	  $(BIN)/cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
 	  $(BIN)/ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
-	  $(BIN)/ctest --test-dir $(BUILD)/$$kind --output-on-failure -j $(JOBS) || exit 1; \
+	  $(CTEST) --test-dir $(BUILD)/$$kind || exit 1; \
 	done
 
 clean:
