@@ -46,7 +46,8 @@ std::string array(std::span<const bool> values) {
 
 std::string matrix(std::span<const int64_t> values, int64_t columns) {
   const int64_t rows = columns == 0 ? 0 : static_cast<int64_t>(values.size()) / columns;
-  const std::string type = "tensor<" + std::to_string(rows) + "x" + std::to_string(columns) + "xi64>";
+  const std::string type =
+      "tensor<" + std::to_string(rows) + "x" + std::to_string(columns) + "xi64>";
   if (values.empty()) return "dense<> : " + type;
   std::string text = "dense<[";
   for (int64_t r = 0; r < rows; ++r) {

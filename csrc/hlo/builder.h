@@ -1,5 +1,6 @@
 // Builds a StableHLO module as text through one generic operation printer.
-// Helpers for single operations are in hlo/ops.h; this file knows no operation by name but `return`.
+// Helpers for single operations are in hlo/ops.h; this file knows no operation by name but
+// `return`.
 #pragma once
 
 #include <functional>
@@ -47,18 +48,19 @@ struct Attribute {
 using Attributes = std::vector<Attribute>;
 
 namespace attr {
-std::string i64(int64_t value);                     // 3 : i64
-std::string i32(int64_t value);                     // 3 : i32
-std::string boolean(bool value);                    // true
-std::string string(std::string_view value);         // "text", escaped
-std::string symbol(std::string_view name);          // @name
+std::string i64(int64_t value);                      // 3 : i64
+std::string i32(int64_t value);                      // 3 : i32
+std::string boolean(bool value);                     // true
+std::string string(std::string_view value);          // "text", escaped
+std::string symbol(std::string_view name);           // @name
 std::string array(std::span<const int64_t> values);  // array<i64: 1, 2>
 std::string array(std::span<const bool> values);
 inline std::string array(std::initializer_list<int64_t> values) {
   return array(std::span<const int64_t>(values.begin(), values.size()));
 }
-std::string matrix(std::span<const int64_t> values, int64_t columns);  // dense<[[0, 1]]> : tensor<1x2xi64>
-std::string stablehlo(std::string_view kind, std::string_view value);   // #stablehlo<kind VALUE>
+std::string matrix(std::span<const int64_t> values,
+                   int64_t columns);  // dense<[[0, 1]]> : tensor<1x2xi64>
+std::string stablehlo(std::string_view kind, std::string_view value);  // #stablehlo<kind VALUE>
 }  // namespace attr
 
 // The text of one region, made by Builder::region.

@@ -137,7 +137,9 @@ Value splat_int(Builder& b, int64_t value, const Type& type) {
   return dense_splat(b, literal_int(value, type.dtype), type);
 }
 Value scalar(Builder& b, double value, DType dtype) { return splat(b, value, {dtype, {}}); }
-Value scalar_int(Builder& b, int64_t value, DType dtype) { return splat_int(b, value, {dtype, {}}); }
+Value scalar_int(Builder& b, int64_t value, DType dtype) {
+  return splat_int(b, value, {dtype, {}});
+}
 Value zero(Builder& b, const Type& type) { return splat_int(b, 0, type); }
 Value one(Builder& b, const Type& type) { return splat_int(b, 1, type); }
 
@@ -158,13 +160,20 @@ Value highest(Builder& b, const Type& type) {
 
 Value finite_highest(Builder& b, const Type& type) {
   switch (type.dtype) {
-    case DType::F64: return splat(b, std::numeric_limits<double>::max(), type);
-    case DType::F32: return splat(b, std::numeric_limits<float>::max(), type);
-    case DType::BF16: return splat(b, 0x1.FEp127, type);
-    case DType::F16: return splat(b, 65504.0, type);
-    case DType::F8E5M2: return splat(b, 57344.0, type);
-    case DType::F8E4M3FN: return splat(b, 448.0, type);
-    default: return highest(b, type);
+    case DType::F64:
+      return splat(b, std::numeric_limits<double>::max(), type);
+    case DType::F32:
+      return splat(b, std::numeric_limits<float>::max(), type);
+    case DType::BF16:
+      return splat(b, 0x1.FEp127, type);
+    case DType::F16:
+      return splat(b, 65504.0, type);
+    case DType::F8E5M2:
+      return splat(b, 57344.0, type);
+    case DType::F8E4M3FN:
+      return splat(b, 448.0, type);
+    default:
+      return highest(b, type);
   }
 }
 
@@ -230,8 +239,9 @@ Value is_finite(const Value& x) {
   return x.builder().op("stablehlo.is_finite", {x}, x.type().with(DType::Pred));
 }
 Value complex(const Value& real_part_value, const Value& imag_part) {
-  return real_part_value.builder().op("stablehlo.complex", {real_part_value, imag_part},
-                                      real_part_value.type().with(complex_of(real_part_value.dtype())));
+  return real_part_value.builder().op(
+      "stablehlo.complex", {real_part_value, imag_part},
+      real_part_value.type().with(complex_of(real_part_value.dtype())));
 }
 Value real(const Value& x) {
   if (!is_complex(x.dtype())) return x;
@@ -408,9 +418,9 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
                               ", rhs_batching_dimensions = " + list(d.rhs_batch) +
                               ", lhs_contracting_dimensions = " + list(d.lhs_contract) +
                               ", rhs_contracting_dimensions = " + list(d.rhs_contract) + ">";
-  return lhs.builder().op("stablehlo.dot_general", {lhs, rhs}, type,
-                          {{"dot_dimension_numbers", numbers},
-                           {"precision_config", precision_attribute(precision)}});
+  return lhs.builder().op(
+      "stablehlo.dot_general", {lhs, rhs}, type,
+      {{"dot_dimension_numbers", numbers}, {"precision_config", precision_attribute(precision)}});
 }
 
 Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const ConvOptions& o,
@@ -495,8 +505,8 @@ Value select_and_scatter(const Value& operand, const Value& source, const Value&
   Builder& b = operand.builder();
   const std::array<Type, 2> types = {scalar_of(operand), scalar_of(operand)};
   const auto region_of = [&](const Combine& combine) {
-    return b.region(
-        types, [&](std::span<const Value> args) { return Values{combine(args[0], args[1])}; });
+    return b.region(types,
+                    [&](std::span<const Value> args) { return Values{combine(args[0], args[1])}; });
   };
   const std::array<Region, 2> regions = {region_of(select_fn), region_of(scatter_fn)};
   return b.op("stablehlo.select_and_scatter", {operand, source, init}, operand.type(),
@@ -531,8 +541,7 @@ Values while_loop(std::span<const Value> init,
   return b.op("stablehlo.while", init, types, {}, regions);
 }
 
-std::pair<Value, Value> rng_bits(const Value& state, const Type& bits,
-                                 std::string_view algorithm) {
+std::pair<Value, Value> rng_bits(const Value& state, const Type& bits, std::string_view algorithm) {
   const std::array<Type, 2> types = {state.type(), bits};
   const Values results =
       state.builder().op("stablehlo.rng_bit_generator", std::span<const Value>(&state, 1), types,

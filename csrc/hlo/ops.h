@@ -13,8 +13,8 @@
 namespace torch_xla::hlo {
 
 // --- constants -----------------------------------------------------------------------------
-Value splat(Builder& b, double value, const Type& type);        // floats, complex, ints below 2^53
-Value splat_int(Builder& b, int64_t value, const Type& type);   // exact for every integer type
+Value splat(Builder& b, double value, const Type& type);       // floats, complex, ints below 2^53
+Value splat_int(Builder& b, int64_t value, const Type& type);  // exact for every integer type
 Value scalar(Builder& b, double value, DType dtype);
 Value scalar_int(Builder& b, int64_t value, DType dtype);
 Value zero(Builder& b, const Type& type);
@@ -95,8 +95,12 @@ Values reduce(std::span<const Value> xs, std::span<const Value> inits,
 struct Window {  // one entry per dimension of the operand
   Dims sizes, strides, base_dilations, window_dilations, pad_low, pad_high;
   explicit Window(size_t rank)
-      : sizes(rank, 1), strides(rank, 1), base_dilations(rank, 1), window_dilations(rank, 1),
-        pad_low(rank, 0), pad_high(rank, 0) {}
+      : sizes(rank, 1),
+        strides(rank, 1),
+        base_dilations(rank, 1),
+        window_dilations(rank, 1),
+        pad_low(rank, 0),
+        pad_high(rank, 0) {}
 };
 Value reduce_window(const Value& x, const Value& init, const Window& window,
                     const Combine& combine);
@@ -137,8 +141,8 @@ Value gather(const Value& operand, const Value& indices, const GatherDims& dims,
              std::span<const int64_t> slice_sizes, const Type& result,
              bool indices_are_sorted = false);
 struct ScatterDims {
-  Dims update_window_dims, inserted_window_dims, input_batching_dims,
-      scatter_indices_batching_dims, scatter_dims_to_operand_dims;
+  Dims update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
+      scatter_dims_to_operand_dims;
   int64_t index_vector_dim = 0;
 };
 // `combine` gets (current, update).

@@ -2,11 +2,11 @@
 // Equal geometries are one object, so comparing and hashing one is comparing a pointer.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-#include <c10/util/ArrayRef.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
 #include "util/hash.h"
 
@@ -17,7 +17,7 @@ struct Geometry {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   int64_t numel;
-  bool contiguous;   // row-major
+  bool contiguous;     // row-major
   util::Hash128 hash;  // of all of the above
 
   // Bytes of storage that these sizes and strides span.

@@ -2,15 +2,15 @@
 // All that is static about a call sits in its interned Signature; a node adds operands and numbers.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <c10/util/SmallVector.h>
-#include <c10/util/intrusive_ptr.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "lazy/geometry.h"
 #include "util/hash.h"
@@ -27,11 +27,11 @@ struct Operator;  // an ATen operator as the recorder knows it (lazy/operator.h)
 // How one argument of the schema is held.
 struct Argument {
   enum class Kind : uint8_t {
-    Static,   // `value` holds it: part of the program's identity
-    None,     // an optional argument that was not given
-    Tensor,   // operand `first`
-    List,     // operands first .. first+count (Tensor[], or Tensor?[] with gaps in `present`)
-    Number,   // dynamic scalar `first`: a runtime input of the program
+    Static,  // `value` holds it: part of the program's identity
+    None,    // an optional argument that was not given
+    Tensor,  // operand `first`
+    List,    // operands first .. first+count (Tensor[], or Tensor?[] with gaps in `present`)
+    Number,  // dynamic scalar `first`: a runtime input of the program
   };
   Kind kind = Kind::Static;
   uint32_t first = 0;
@@ -51,15 +51,19 @@ struct OperandInfo {
   int32_t number = -1;
 };
 
+struct Expansion;
+
 // The static part of a recorded call. Interned: one per distinct call, shared by its nodes.
 struct Signature : c10::intrusive_ptr_target {
   const Operator* op = nullptr;
-  util::Hash128 key;  // over everything below: the node's share of a graph key
-  std::vector<Argument> arguments;         // in schema order
-  std::vector<OperandInfo> operands;       // in the order of Node::operands
-  std::vector<NumberKind> numbers;         // in the order of Node::numbers
-  std::vector<const Geometry*> outputs;    // of the functional form
-  bool has_seed = false;                   // the last number is a fresh random seed
+  util::Hash128 key;                     // over everything below: the node's share of a graph key
+  std::vector<Argument> arguments;       // in schema order
+  std::vector<OperandInfo> operands;     // in the order of Node::operands
+  std::vector<NumberKind> numbers;       // in the order of Node::numbers
+  std::vector<const Geometry*> outputs;  // of the functional form
+  bool has_seed = false;                 // the last number is a fresh random seed
+  // What the operator decomposes into, where it has no lowering of its own.
+  std::shared_ptr<const Expansion> expansion;
 };
 
 // Result `index` of `node`.
@@ -119,7 +123,9 @@ class Node final : public c10::intrusive_ptr_target {
 
   // The Python line that recorded this node; empty unless XLA_IR_DEBUG or XLA_HLO_DEBUG is set.
   const std::shared_ptr<const std::string>& location() const { return location_; }
-  void set_location(std::shared_ptr<const std::string> location) { location_ = std::move(location); }
+  void set_location(std::shared_ptr<const std::string> location) {
+    location_ = std::move(location);
+  }
 
   // Scratch of the one walk that holds the executor's lock: ordinal of this node in that walk.
   mutable uint64_t walk = 0;
@@ -138,6 +144,13 @@ class Node final : public c10::intrusive_ptr_target {
   DeviceData data_;
   bool is_data_ = false;
   std::shared_ptr<const std::string> location_;
+};
+
+// An operator written in terms of others: a small graph over placeholders, one for each operand.
+struct Expansion {
+  std::vector<Value> placeholders;
+  std::vector<c10::intrusive_ptr<Node>> calls;  // operands before users
+  std::vector<Value> results;                   // empty where the operator returns nothing
 };
 
 inline const Geometry& Value::geometry() const { return node->output(index); }

@@ -1,9 +1,10 @@
-// An ATen operator as the recorder and the lowerings know it: its functional form and how to lower it.
+// An ATen operator as the recorder and the lowerings know it: its functional form and how to lower
+// it.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <string>
+
+#include <ATen/core/dispatch/Dispatcher.h>
 
 namespace torch_xla::ops {
 struct Rule;

@@ -1,8 +1,8 @@
 #include "ops/lowering.h"
 
-#include <c10/core/DefaultDtype.h>
-
 #include <stdexcept>
+
+#include <c10/core/DefaultDtype.h>
 
 #include "lazy/operator.h"
 
@@ -12,9 +12,10 @@ namespace {
 using Kind = lazy::Argument::Kind;
 
 [[noreturn]] void mismatch(const lazy::Signature& signature, size_t arg, const char* expected) {
-  throw std::logic_error(signature.op->name + ": lowering expected argument " + std::to_string(arg) +
-                         " (" + signature.op->schema().arguments()[arg].name() + ") to be " +
-                         expected + ". Please report this operator.");
+  throw std::logic_error(signature.op->name + ": lowering expected argument " +
+                         std::to_string(arg) + " (" +
+                         signature.op->schema().arguments()[arg].name() + ") to be " + expected +
+                         ". Please report this operator.");
 }
 
 // PyTorch's three promotion priorities: tensors with dimensions, 0-dim tensors, Python numbers.
@@ -33,8 +34,9 @@ struct Promotion {
     if (low == at::ScalarType::Undefined) return high;
     if (c10::isComplexType(high)) return high;
     if (c10::isFloatingType(high)) {
-      return c10::isComplexType(low) ? c10::promoteTypes(c10::toComplexType(high), c10::toComplexType(high))
-                                     : high;
+      return c10::isComplexType(low)
+                 ? c10::promoteTypes(c10::toComplexType(high), c10::toComplexType(high))
+                 : high;
     }
     if (high == at::ScalarType::Bool || c10::isFloatingType(low) || c10::isComplexType(low)) {
       return c10::promoteTypes(high, low);
@@ -53,10 +55,14 @@ at::ScalarType weak_dtype(at::ScalarType dtype) {
 
 at::ScalarType number_dtype(lazy::NumberKind kind) {
   switch (kind) {
-    case lazy::NumberKind::Float: return at::kDouble;
-    case lazy::NumberKind::Int: return at::kLong;
-    case lazy::NumberKind::Bool: return at::kBool;
-    case lazy::NumberKind::Complex: return at::kComplexDouble;
+    case lazy::NumberKind::Float:
+      return at::kDouble;
+    case lazy::NumberKind::Int:
+      return at::kLong;
+    case lazy::NumberKind::Bool:
+      return at::kBool;
+    case lazy::NumberKind::Complex:
+      return at::kComplexDouble;
   }
   return at::kDouble;
 }
@@ -65,34 +71,51 @@ at::ScalarType number_dtype(lazy::NumberKind kind) {
 
 hlo::DType to_hlo(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBool: return hlo::DType::Pred;
-    case at::kByte: return hlo::DType::U8;
-    case at::kChar: return hlo::DType::S8;
-    case at::kShort: return hlo::DType::S16;
-    case at::kInt: return hlo::DType::S32;
-    case at::kLong: return hlo::DType::S64;
-    case at::kUInt16: return hlo::DType::U16;
-    case at::kUInt32: return hlo::DType::U32;
-    case at::kUInt64: return hlo::DType::U64;
-    case at::kBFloat16: return hlo::DType::BF16;
-    case at::kHalf: return hlo::DType::F16;
-    case at::kFloat: return hlo::DType::F32;
-    case at::kDouble: return hlo::DType::F64;
-    case at::kComplexFloat: return hlo::DType::C64;
-    case at::kComplexDouble: return hlo::DType::C128;
-    case at::kFloat8_e4m3fn: return hlo::DType::F8E4M3FN;
-    case at::kFloat8_e4m3fnuz: return hlo::DType::F8E4M3FNUZ;
-    case at::kFloat8_e5m2: return hlo::DType::F8E5M2;
-    case at::kFloat8_e5m2fnuz: return hlo::DType::F8E5M2FNUZ;
+    case at::kBool:
+      return hlo::DType::Pred;
+    case at::kByte:
+      return hlo::DType::U8;
+    case at::kChar:
+      return hlo::DType::S8;
+    case at::kShort:
+      return hlo::DType::S16;
+    case at::kInt:
+      return hlo::DType::S32;
+    case at::kLong:
+      return hlo::DType::S64;
+    case at::kUInt16:
+      return hlo::DType::U16;
+    case at::kUInt32:
+      return hlo::DType::U32;
+    case at::kUInt64:
+      return hlo::DType::U64;
+    case at::kBFloat16:
+      return hlo::DType::BF16;
+    case at::kHalf:
+      return hlo::DType::F16;
+    case at::kFloat:
+      return hlo::DType::F32;
+    case at::kDouble:
+      return hlo::DType::F64;
+    case at::kComplexFloat:
+      return hlo::DType::C64;
+    case at::kComplexDouble:
+      return hlo::DType::C128;
+    case at::kFloat8_e4m3fn:
+      return hlo::DType::F8E4M3FN;
+    case at::kFloat8_e4m3fnuz:
+      return hlo::DType::F8E4M3FNUZ;
+    case at::kFloat8_e5m2:
+      return hlo::DType::F8E5M2;
+    case at::kFloat8_e5m2fnuz:
+      return hlo::DType::F8E5M2FNUZ;
     default:
       throw std::invalid_argument(std::string("xla: expected a dtype that XLA has, got ") +
                                   c10::toString(dtype) + ". Convert the tensor to another dtype.");
   }
 }
 
-const lazy::Argument& Lowering::argument(size_t arg) const {
-  return signature_.arguments.at(arg);
-}
+const lazy::Argument& Lowering::argument(size_t arg) const { return signature_.arguments.at(arg); }
 
 hlo::Value Lowering::in(size_t arg) const {
   const lazy::Argument& a = argument(arg);
@@ -220,7 +243,8 @@ hlo::Value Lowering::in(size_t arg, hlo::DType dtype, const hlo::Dims& dims) con
 
 hlo::Value Lowering::seed() const {
   if (!signature_.has_seed) {
-    throw std::logic_error(signature_.op->name + ": lowering asked for a seed of an operator that "
+    throw std::logic_error(signature_.op->name +
+                           ": lowering asked for a seed of an operator that "
                            "is not tagged nondeterministic_seeded. Please report this operator.");
   }
   return hlo::bitcast_convert(numbers_.back(), {hlo::DType::U64, {}});

@@ -3,13 +3,13 @@
 // result types; it never recomputes them.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
 
 #include "hlo/ops.h"
 #include "lazy/node.h"
@@ -35,7 +35,7 @@ class Lowering {
   // Operands, by position in the operator's schema. A Python number that stands in a tensor's place
   // comes as a 0-dim value of its own dtype (f64, i64 or i1).
   hlo::Value in(size_t arg) const;
-  bool has(size_t arg) const;                     // an optional tensor or argument that was given
+  bool has(size_t arg) const;                      // an optional tensor or argument that was given
   std::vector<hlo::Value> list(size_t arg) const;  // Tensor[]
   std::vector<std::optional<hlo::Value>> optional_list(size_t arg) const;  // Tensor?[]
 
@@ -109,6 +109,7 @@ class Registry {
 };
 
 // Each family's file defines its own; registry.cpp lists them.
+void register_cast(Registry& r);
 void register_elementwise(Registry& r);
 void register_activation(Registry& r);
 void register_reduce(Registry& r);

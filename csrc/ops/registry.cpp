@@ -55,6 +55,7 @@ std::vector<std::string> Registry::names() const {
 Registry& Registry::get() {
   static Registry registry;
   static const bool filled = [] {
+    register_cast(registry);
     register_elementwise(registry);
     register_activation(registry);
     register_reduce(registry);

@@ -1,0 +1,57 @@
+#include "dispatch/context.h"
+
+#include <atomic>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "lazy/rng.h"
+#include "util/flags.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+std::atomic<bool> keep_locations{false};
+std::atomic<bool> eager{false};
+
+}  // namespace
+
+std::string (*python_location)() = nullptr;
+
+int current_device() { return executor::current_device(); }
+
+int current_device_or(const at::Device& device) {
+  if (device.type() != at::kXLA) return -1;
+  return device.has_index() ? device.index() : current_device();
+}
+
+uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device) {
+  for (size_t i = 0; i < plan.arguments.size(); ++i) {
+    if (plan.arguments[i].type != ArgumentType::Generator) continue;
+    const c10::IValue& v = stack[base + i];
+    if (!v.isGenerator()) continue;
+    at::Generator generator = v.toGenerator();
+    if (generator.defined() && generator.device().is_cpu()) {
+      const std::lock_guard lock(generator.mutex());
+      return generator.get<at::CPUGeneratorImpl>()->random64();
+    }
+  }
+  return lazy::next_seed(device);
+}
+
+void refresh_debug_flags() {
+  keep_locations = util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG();
+  eager = util::flag::XLA_USE_EAGER_DEBUG_MODE();
+}
+
+void note_location(lazy::Node& node) {
+  if (!keep_locations.load(std::memory_order_relaxed) || python_location == nullptr) return;
+  node.set_location(std::make_shared<const std::string>(python_location()));
+}
+
+void after_record(int device) {
+  if (eager.load(std::memory_order_relaxed)) executor::sync_device(device, false);
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,172 @@
+#include "dispatch/decompose.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "executor/sync.h"
+#include "util/error.h"
+#include "util/log.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::Expansion;
+using lazy::Node;
+using lazy::Value;
+
+thread_local int depth = 0;
+
+struct DecompositionScope {
+  DecompositionScope() { ++depth; }
+  ~DecompositionScope() { --depth; }
+};
+
+bool has_tag(const lazy::Operator& op, at::Tag tag) {
+  const auto tags = op.handle.getTags();
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
+}
+
+// Operands before users, down to the placeholders. False where a call draws random numbers, whose
+// seed must not be frozen, or where data other than placeholders is used.
+bool collect(Expansion& expansion) {
+  std::unordered_set<const Node*> known;
+  for (const Value& p : expansion.placeholders) known.insert(p.node.get());
+  std::vector<std::pair<c10::intrusive_ptr<Node>, size_t>> stack;
+  for (const Value& result : expansion.results) {
+    if (!result || known.count(result.node.get()) != 0) continue;
+    known.insert(result.node.get());
+    stack.emplace_back(result.node, 0);
+    while (!stack.empty()) {
+      Node* node = stack.back().first.get();
+      if (node->is_data() || node->signature().has_seed) return false;
+      if (stack.back().second < node->operands().size()) {
+        const Value& operand = node->operands()[stack.back().second++];
+        if (known.insert(operand.node.get()).second) stack.emplace_back(operand.node, 0);
+        continue;
+      }
+      expansion.calls.push_back(stack.back().first);
+      stack.pop_back();
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_decomposing() { return depth > 0; }
+
+Decompositions& decompositions() {
+  static auto& hooks = *new Decompositions;
+  return hooks;
+}
+
+Route route_of(const lazy::Operator& op) {
+  if (op.rule != nullptr) return Route::Record;
+  if (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output)) {
+    return Route::Host;
+  }
+  static std::mutex mutex;
+  static auto& known = *new std::unordered_map<const lazy::Operator*, Route>;
+  {
+    const std::lock_guard lock(mutex);
+    const auto it = known.find(&op);
+    if (it != known.end()) return it->second;
+  }
+  Route route = Route::Host;
+  if (decompositions().has && decompositions().has(op.handle)) {
+    route = op.seeded ? Route::Inline : Route::Record;
+  }
+  const std::lock_guard lock(mutex);
+  known[&op] = route;
+  return route;
+}
+
+Route expand_signature(lazy::Signature& signature, int device) {
+  auto expansion = std::make_shared<Expansion>();
+  std::vector<at::Tensor> placeholders;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    Value value = executor::data_value(
+        lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
+    expansion->placeholders.push_back(value);
+    placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
+  }
+  torch::jit::Stack stack;
+  const auto& schema = signature.op->schema().arguments();
+  for (size_t i = 0; i < signature.arguments.size(); ++i) {
+    const lazy::Argument& a = signature.arguments[i];
+    switch (a.kind) {
+      case lazy::Argument::Kind::None:
+        stack.emplace_back();
+        break;
+      case lazy::Argument::Kind::Static:
+        stack.push_back(a.value);
+        break;
+      case lazy::Argument::Kind::Tensor:
+        stack.emplace_back(placeholders[a.first]);
+        break;
+      case lazy::Argument::Kind::Number:
+        util::fail(util::ErrorKind::Runtime, signature.op->name, ": expected static numbers (",
+                   schema[i].name(), "). Please report this operator.");
+      case lazy::Argument::Kind::List: {
+        uint32_t next = a.first;
+        if (a.present.empty()) {
+          c10::List<at::Tensor> list;
+          for (uint32_t k = 0; k < a.count; ++k) list.push_back(placeholders[next++]);
+          stack.emplace_back(std::move(list));
+        } else {
+          c10::List<std::optional<at::Tensor>> list;
+          for (const bool present : a.present) {
+            list.push_back(present ? std::optional(placeholders[next++]) : std::nullopt);
+          }
+          stack.emplace_back(std::move(list));
+        }
+        break;
+      }
+    }
+  }
+  const DecompositionScope scope;
+  try {
+    decompositions().run(signature.op->handle, &stack);
+  } catch (const std::exception& e) {
+    TXLA_VLOG(1) << signature.op->name
+                 << " runs on the host: its decomposition failed: " << e.what();
+    return Route::Host;
+  }
+  for (const c10::IValue& v : stack) {
+    const auto add = [&](const c10::IValue& one) {
+      if (one.isNone() || !one.toTensor().defined()) {
+        expansion->results.emplace_back();
+        return true;
+      }
+      lazy::TensorImpl* impl = lazy::as_lazy(one.toTensor());
+      if (impl == nullptr) return false;
+      expansion->results.push_back(impl->read());
+      return true;
+    };
+    if (v.isTensorList()) {
+      for (const c10::IValue& e : v.toListRef()) {
+        if (!add(e)) return Route::Host;
+      }
+    } else if (!add(v)) {
+      return Route::Host;
+    }
+  }
+  bool fits = expansion->results.size() == signature.outputs.size();
+  for (size_t i = 0; fits && i < signature.outputs.size(); ++i) {
+    const lazy::Geometry* expected = signature.outputs[i];
+    const Value& result = expansion->results[i];
+    if (expected == nullptr) continue;
+    fits = result && result.geometry().dtype == expected->dtype &&
+           result.geometry().sizes == expected->sizes;
+  }
+  if (!fits || !collect(*expansion)) {
+    TXLA_VLOG(1) << signature.op->name << " runs on the host: its decomposition has other results";
+    return Route::Host;
+  }
+  signature.expansion = std::move(expansion);
+  return Route::Record;
+}
+
+}  // namespace torch_xla::dispatch

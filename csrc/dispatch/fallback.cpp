@@ -1,0 +1,242 @@
+#include "dispatch/fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+
+#include "dispatch/call.h"
+#include "dispatch/context.h"
+#include "dispatch/decompose.h"
+#include "executor/transfer.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+
+using torch::jit::Stack;
+
+std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> results(tensors.size());
+  // One run and one batch of copies per device.
+  std::vector<bool> done(tensors.size(), false);
+  for (size_t first = 0; first < tensors.size(); ++first) {
+    if (done[first]) continue;
+    lazy::TensorImpl* head = lazy::as_lazy(tensors[first]);
+    TXLA_CHECK(head != nullptr, "xla: expected an xla tensor, got one on ",
+               tensors[first].device().str(), ".");
+    const int device = head->device_index();
+    std::vector<lazy::Value> values;
+    std::vector<size_t> positions;
+    {
+      const lazy::GraphLock lock;
+      for (size_t i = first; i < tensors.size(); ++i) {
+        lazy::TensorImpl* impl = lazy::as_lazy(tensors[i]);
+        if (done[i] || impl == nullptr || impl->device_index() != device) continue;
+        values.push_back(impl->read());
+        positions.push_back(i);
+        done[i] = true;
+      }
+    }
+    std::vector<at::Tensor> fetched = executor::download(values, device);
+    for (size_t k = 0; k < positions.size(); ++k) results[positions[k]] = std::move(fetched[k]);
+  }
+  return results;
+}
+
+at::Tensor to_device(const at::Tensor& cpu, int device) {
+  lazy::Value value = executor::upload(cpu, device);
+  const lazy::Geometry* g = lazy::intern(cpu.scalar_type(), cpu.sizes(), cpu.strides());
+  // Strides survive where they describe dense memory; others become row-major.
+  if (g->storage_elements() != g->numel)
+    g = lazy::intern_contiguous(cpu.scalar_type(), cpu.sizes());
+  return lazy::make_tensor(std::move(value), g, device);
+}
+
+namespace {
+
+// The arguments of a call on the host, and the way back for those that it writes.
+class HostCall {
+ public:
+  HostCall(const c10::OperatorHandle& op, Stack* stack) : op_(op), stack_(stack) {
+    const size_t count = op.schema().arguments().size();
+    base_ = stack->size() - count;
+    original_.assign(stack->begin() + static_cast<std::ptrdiff_t>(base_), stack->end());
+  }
+
+  void run() {
+    gather();
+    c10::Stack cpu = replaced_;
+    op_.callBoxedForDispatchKey(c10::DispatchKey::CPU, cpu);
+    write_back();
+    torch::jit::drop(*stack_, original_.size());
+    const auto& returns = op_.schema().returns();
+    for (size_t i = 0; i < returns.size(); ++i) push_result(cpu[i], returns[i]);
+  }
+
+ private:
+  void collect(const at::Tensor& t) {
+    if (t.defined() && lazy::is_lazy(t)) {
+      lazy_.push_back(t);
+      device_ = lazy::as_lazy(t)->device_index();
+    }
+  }
+
+  void gather() {
+    for (const c10::IValue& v : original_) {
+      if (v.isTensor()) {
+        collect(v.toTensor());
+      } else if (v.isTensorList() || v.isOptionalTensorList()) {
+        for (const c10::IValue& e : v.toListRef()) {
+          if (e.isTensor()) collect(e.toTensor());
+        }
+      } else if (v.isDevice() && v.toDevice().type() == at::kXLA) {
+        device_ = current_device_or(v.toDevice());
+      }
+    }
+    if (device_ < 0) device_ = current_device();
+    host_ = fetch(lazy_);
+    size_t next = 0;
+    const auto swap = [&](const at::Tensor& t) {
+      return t.defined() && lazy::is_lazy(t) ? host_[next++] : t;
+    };
+    for (const c10::IValue& v : original_) {
+      if (v.isTensor()) {
+        replaced_.emplace_back(swap(v.toTensor()));
+      } else if (v.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const c10::IValue& e : v.toListRef()) list.push_back(swap(e.toTensor()));
+        replaced_.emplace_back(std::move(list));
+      } else if (v.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const c10::IValue& e : v.toListRef()) {
+          list.push_back(e.isNone() ? std::optional<at::Tensor>() : swap(e.toTensor()));
+        }
+        replaced_.emplace_back(std::move(list));
+      } else if (v.isDevice()) {
+        replaced_.emplace_back(at::Device(at::kCPU));
+      } else {
+        replaced_.push_back(v);
+      }
+    }
+  }
+
+  // Each written argument takes what its copy on the host now holds.
+  void write_back() {
+    const auto& arguments = op_.schema().arguments();
+    size_t next = 0;
+    const auto visit = [&](const at::Tensor& t, bool written) {
+      if (!t.defined() || !lazy::is_lazy(t)) return;
+      const at::Tensor& host = host_[next++];
+      if (!written) return;
+      const lazy::GraphLock lock;
+      lazy::TensorImpl* impl = lazy::as_lazy(t);
+      if (host.sizes() != t.sizes()) {
+        const lazy::Geometry* g = lazy::intern_contiguous(host.scalar_type(), host.sizes());
+        impl->lazy_storage().reset(g, executor::upload(host, device_));
+        impl->assign(
+            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(t.storage().unsafeGetStorageImpl()),
+            g, 0, {});
+        return;
+      }
+      write(*impl, executor::upload(host, device_));
+    };
+    for (size_t i = 0; i < original_.size(); ++i) {
+      const c10::IValue& v = original_[i];
+      const bool written =
+          arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+      if (v.isTensor()) {
+        visit(v.toTensor(), written);
+      } else if (v.isTensorList() || v.isOptionalTensorList()) {
+        for (const c10::IValue& e : v.toListRef()) {
+          if (e.isTensor()) visit(e.toTensor(), written);
+        }
+      }
+    }
+  }
+
+  at::Tensor result_tensor(const at::Tensor& t) {
+    return t.defined() && t.is_cpu() ? to_device(t, device_) : t;
+  }
+
+  void push_result(const c10::IValue& v, const c10::Argument& info) {
+    if (info.alias_info() != nullptr && info.alias_info()->isWrite()) {
+      // The written argument itself is what the caller gets.
+      const auto& arguments = op_.schema().arguments();
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i].alias_info() != nullptr &&
+            *arguments[i].alias_info() == *info.alias_info()) {
+          stack_->push_back(original_[i]);
+          return;
+        }
+      }
+    }
+    if (v.isTensor()) {
+      stack_->emplace_back(result_tensor(v.toTensor()));
+    } else if (v.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& e : v.toListRef()) list.push_back(result_tensor(e.toTensor()));
+      stack_->emplace_back(std::move(list));
+    } else {
+      stack_->push_back(v);
+    }
+  }
+
+  const c10::OperatorHandle& op_;
+  Stack* stack_;
+  size_t base_ = 0;
+  int device_ = -1;
+  Stack original_;
+  Stack replaced_;
+  std::vector<at::Tensor> lazy_;
+  std::vector<at::Tensor> host_;
+};
+
+}  // namespace
+
+void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const std::string name = full_name(op.operator_name());
+  TXLA_CHECK(!is_decomposing(), name, ": runs on the host, which a decomposition cannot.");
+  debug::counter(op.schema().name())->add();
+  HostCall(op, stack).run();
+}
+
+void run_without_node(Route route, const c10::OperatorHandle& op, Stack* stack) {
+  if (route == Route::Inline) {
+    decompositions().run(op, stack);
+  } else {
+    host_fallback(op, stack);
+  }
+}
+
+void upload_index_or_fail(const c10::OperatorHandle& op, Stack& stack, size_t base, int argument,
+                          const at::Tensor& tensor) {
+  const c10::IValue& v = stack[base + argument];
+  int device = current_device();
+  std::string other;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().defined()) {
+      if (lazy::TensorImpl* impl = lazy::as_lazy(stack[i].toTensor())) {
+        device = impl->device_index();
+        other = "xla:" + std::to_string(device);
+      }
+    }
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& e : v.toListRef()) {
+      if (e.isNone()) {
+        list.push_back(std::optional<at::Tensor>());
+      } else {
+        const at::Tensor t = e.toTensor();
+        list.push_back(t.defined() && t.is_cpu() ? to_device(t, device) : t);
+      }
+    }
+    stack[base + argument] = std::move(list);
+    return;
+  }
+  util::fail(util::ErrorKind::Runtime, "Expected all tensors to be on the same device, but got ",
+             op.schema().arguments()[argument].name(),
+             " is on cpu, different from other tensors on ", other.empty() ? "xla" : other,
+             " (when checking argument in method ", full_name(op.operator_name()),
+             "). Input tensor is not an XLA tensor: torch.", c10::toString(tensor.scalar_type()),
+             "Tensor. Move it with .to('xla').");
+}
+
+}  // namespace torch_xla::dispatch

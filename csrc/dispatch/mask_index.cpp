@@ -1,0 +1,49 @@
+#include "dispatch/mask_index.h"
+
+#include <set>
+
+#include <ATen/ops/nonzero.h>
+
+namespace torch_xla::dispatch {
+namespace {
+
+bool is_mask(const at::Tensor& t) {
+  return t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
+}
+
+}  // namespace
+
+bool takes_masks(const std::string& op) {
+  static const std::set<std::string> kOps = {
+      "aten::index.Tensor",     "aten::index.Tensor_out",  "aten::_unsafe_index.Tensor",
+      "aten::index_put_",       "aten::index_put",         "aten::index_put.out",
+      "aten::_index_put_impl_", "aten::_unsafe_index_put", "aten::_index_put_impl"};
+  return kOps.count(op) != 0;
+}
+
+void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                 torch::jit::Stack* stack) {
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const c10::IValue& indices = (*stack)[base + 1];
+  bool has_mask = false;
+  for (const c10::IValue& e : indices.toListRef()) {
+    if (e.isTensor() && is_mask(e.toTensor())) has_mask = true;
+  }
+  const bool is_put = op.schema().name().find("index_put") != std::string::npos;
+  const bool stays = is_put && (*stack)[base + 2].toTensor().numel() == 1;
+  if (has_mask && !stays) {
+    c10::List<std::optional<at::Tensor>> expanded;
+    for (const c10::IValue& e : indices.toListRef()) {
+      if (!e.isTensor() || !is_mask(e.toTensor())) {
+        expanded.push_back(e.isNone() ? std::optional<at::Tensor>() : e.toTensor());
+        continue;
+      }
+      const at::Tensor positions = at::nonzero(e.toTensor());
+      for (const at::Tensor& column : positions.unbind(1)) expanded.push_back(column);
+    }
+    (*stack)[base + 1] = std::move(expanded);
+  }
+  (*recorder_)(op, keys, stack);
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,24 @@
+// Boolean masks as indices: their number of true elements is a value, so the mask is turned into
+// integer indices first; a write of one value under a mask needs no count and stays in the graph.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dispatch/recorder.h"
+
+namespace torch_xla::dispatch {
+
+bool takes_masks(const std::string& op);
+
+class MaskIndexKernel final : public c10::OperatorKernel {
+ public:
+  explicit MaskIndexKernel(std::unique_ptr<Recorder> recorder) : recorder_(std::move(recorder)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  std::unique_ptr<Recorder> recorder_;
+};
+
+}  // namespace torch_xla::dispatch

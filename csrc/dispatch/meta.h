@@ -1,0 +1,26 @@
+// Runs PyTorch's own Meta kernels: the output shapes, strides and dtypes of every recorded call.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "lazy/geometry.h"
+
+namespace torch_xla::dispatch {
+
+// A tensor without memory that has this geometry.
+at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
+
+// Calls the operator's Meta kernel on `stack`. PyTorch's Python functions shadow most C++ Meta
+// kernels and cost far more, so the C++ one runs where there is one. Thread-safe.
+class MetaKernel {
+ public:
+  explicit MetaKernel(const c10::OperatorHandle& op);
+  void call(torch::jit::Stack* stack) const;
+
+ private:
+  c10::OperatorHandle op_;
+  const c10::KernelFunction* native_ = nullptr;  // the shadowed C++ kernel, if any
+};
+
+}  // namespace torch_xla::dispatch

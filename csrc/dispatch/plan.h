@@ -1,0 +1,66 @@
+// What the recorder knows of an ATen operator from its schema alone: the functional operator that
+// a node will mean, which arguments are written, and where each result goes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "lazy/operator.h"
+#include "ops/lowering.h"
+
+namespace torch_xla::dispatch {
+
+enum class ArgumentType : uint8_t {
+  Tensor,
+  OptionalTensor,
+  TensorList,
+  OptionalTensorList,
+  Number,       // Scalar and Scalar?: a runtime input unless the rule says otherwise
+  NumberList,   // Scalar[]
+  FloatNumber,  // float that the rule declares a runtime input
+  Generator,
+  Static,
+};
+
+struct ArgumentPlan {
+  ArgumentType type = ArgumentType::Static;
+  bool static_number = false;  // a Scalar that is part of the program's identity
+  // A number equal to its default was not given: it is a constant (alpha = 1).
+  bool has_default = false;
+  c10::IValue fallback;
+};
+
+// One result of the original operator.
+struct ReturnPlan {
+  int argument = -1;  // not negative: this (written) argument itself is returned
+  int output = -1;    // not negative: this result of the functional operator
+};
+
+struct Plan {
+  std::shared_ptr<const lazy::Operator> target;  // the functional operator
+  std::vector<ArgumentPlan> arguments;           // of the functional operator
+  // Written arguments of the original operator and the functional results that they take.
+  struct Write {
+    int argument;
+    int output;
+    bool is_out;  // an out= argument: resized and not read
+  };
+  std::vector<Write> writes;
+  std::vector<ReturnPlan> returns;
+  std::vector<bool> list_output;  // per functional result: Tensor[]
+  size_t num_arguments = 0;       // of the original operator
+  bool is_random = false;
+};
+
+// The functional twin of an operator, or null where the schema names none. The whole ATen schema is
+// indexed on first use.
+std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name);
+std::string full_name(const c10::OperatorName& name);  // "aten::add.Tensor"
+
+// Null where no functional twin exists; `why` then says so.
+std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,528 @@
+#include "dispatch/recorder.h"
+
+#include <ATen/core/List.h>
+#include <c10/core/DefaultDtype.h>
+
+#include "dispatch/call.h"
+#include "dispatch/context.h"
+#include "dispatch/decompose.h"
+#include "dispatch/fallback.h"
+#include "dispatch/resize.h"
+#include "executor/transfer.h"
+#include "lazy/rng.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::Argument;
+using lazy::Geometry;
+using lazy::Number;
+using lazy::NumberKind;
+using lazy::Signature;
+using lazy::Value;
+using torch::jit::Stack;
+
+// Tags keep different kinds of argument apart in the hash.
+enum HashTag : uint64_t {
+  kNone = 0x11,
+  kTensor = 0x22,
+  kWrapped = 0x33,
+  kZeroDim = 0x44,
+  kNumber = 0x55,
+  kList = 0x66,
+  kStatic = 0x77,
+};
+
+Number number_of_scalar(const c10::IValue& v, NumberKind* kind) {
+  Number n;
+  if (v.isDouble()) {
+    *kind = NumberKind::Float;
+    n.real = v.toDouble();
+  } else if (v.isInt()) {
+    *kind = NumberKind::Int;
+    n.integer = v.toInt();
+  } else if (v.isBool()) {
+    *kind = NumberKind::Bool;
+    n.integer = v.toBool();
+  } else if (v.isComplexDouble()) {
+    *kind = NumberKind::Complex;
+    n.real = v.toComplexDouble().real();
+    n.imag = v.toComplexDouble().imag();
+  } else {
+    util::fail(util::ErrorKind::Type, "expected a number, got ", v.tagKind(),
+               ". Symbolic numbers cannot be recorded.");
+  }
+  return n;
+}
+
+bool same_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble();
+  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
+  return false;
+}
+
+void hash_static(util::Hasher& h, const c10::IValue& v) {
+  h.add(kStatic);
+  if (v.isInt()) {
+    h.add(static_cast<uint64_t>(v.toInt()));
+  } else if (v.isBool()) {
+    h.add(2 + v.toBool());
+  } else if (v.isNone()) {
+    h.add(kNone);
+  } else if (v.isDouble()) {
+    h.add_double(v.toDouble());
+  } else if (v.isString()) {
+    h.add_bytes(v.toStringRef());
+  } else if (v.isComplexDouble()) {
+    h.add_double(v.toComplexDouble().real()).add_double(v.toComplexDouble().imag());
+  } else if (v.isDevice()) {
+    // Where a program runs is no part of what it computes.
+  } else if (v.isList()) {
+    const auto list = v.toListRef();
+    h.add(kList).add(list.size());
+    for (const c10::IValue& e : list) hash_static(h, e);
+  } else {
+    util::fail(util::ErrorKind::Type, "expected an argument that can be recorded, got ",
+               v.tagKind(), ". Call the operator with plain Python values.");
+  }
+}
+
+}  // namespace
+
+Number number_of(const at::Tensor& tensor, NumberKind* kind) {
+  Number n;
+  const void* data = tensor.const_data_ptr();
+  const at::ScalarType dtype = tensor.scalar_type();
+  switch (dtype) {
+    case at::kDouble:
+      *kind = NumberKind::Float;
+      n.real = *static_cast<const double*>(data);
+      break;
+    case at::kFloat:
+      *kind = NumberKind::Float;
+      n.real = *static_cast<const float*>(data);
+      break;
+    case at::kLong:
+      *kind = NumberKind::Int;
+      n.integer = *static_cast<const int64_t*>(data);
+      break;
+    case at::kInt:
+      *kind = NumberKind::Int;
+      n.integer = *static_cast<const int32_t*>(data);
+      break;
+    case at::kBool:
+      *kind = NumberKind::Bool;
+      n.integer = *static_cast<const bool*>(data);
+      break;
+    default: {
+      const c10::Scalar s = tensor.item();
+      n = number_of_scalar(c10::IValue(s), kind);
+    }
+  }
+  return n;
+}
+
+// One pass over the arguments: hash, operands, numbers. Touches no heap for ordinary calls.
+struct Recorder::Scan {
+  util::Hasher hasher;
+  lazy::Operands operands;
+  lazy::Numbers numbers;
+  int device = -1;
+  bool stranger = false;               // a tensor on key XLA that is not ours
+  const at::Tensor* on_cpu = nullptr;  // a CPU tensor with dimensions
+  int on_cpu_argument = -1;
+
+  void tensor(const at::Tensor& t, int argument) {
+    if (!t.defined()) {
+      hasher.add(kNone);
+      return;
+    }
+    if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
+      const int index = impl->device_index();
+      if (device < 0) {
+        device = index;
+      } else if (device != index) {
+        util::fail(util::ErrorKind::Runtime,
+                   "Expected all tensors to be on the same device, but found at least two devices, "
+                   "xla:",
+                   device, " and xla:", index, "!");
+      }
+      hasher.add(kTensor).add(impl->geometry()->hash.low);
+      operands.push_back(impl->read());
+      return;
+    }
+    if (t.is_cpu() && t.dim() == 0) {
+      NumberKind kind;
+      numbers.push_back(number_of(t, &kind));
+      hasher.add(t.unsafeGetTensorImpl()->is_wrapped_number() ? kWrapped : kZeroDim)
+          .add(static_cast<uint64_t>(t.scalar_type()));
+      return;
+    }
+    if (t.is_cpu()) {
+      on_cpu = &t;
+      on_cpu_argument = argument;
+      return;
+    }
+    stranger = true;
+  }
+
+  void number(const c10::IValue& v) {
+    NumberKind kind;
+    numbers.push_back(number_of_scalar(v, &kind));
+    hasher.add(kNumber).add(static_cast<uint64_t>(kind));
+  }
+};
+
+Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
+    : plan_(std::move(plan)),
+      meta_(plan_->target->handle),
+      counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
+  util::Hasher h;
+  h.add_bytes(plan_->target->name);
+  op_hash_ = h.finish().low;
+  if (!plan_->writes.empty() && !plan_->writes[0].is_out) own_meta_.emplace(op);
+}
+
+// False when the call is not one to record (s says why).
+bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
+  s.hasher.add(op_hash_).add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
+  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
+    const c10::IValue& v = stack[base + i];
+    const ArgumentPlan& plan = plan_->arguments[i];
+    switch (plan.type) {
+      case ArgumentType::Tensor:
+        s.tensor(v.toTensor(), static_cast<int>(i));
+        break;
+      case ArgumentType::OptionalTensor:
+        if (v.isNone()) {
+          s.hasher.add(kNone);
+        } else {
+          s.tensor(v.toTensor(), static_cast<int>(i));
+        }
+        break;
+      case ArgumentType::TensorList:
+      case ArgumentType::OptionalTensorList: {
+        if (v.isNone()) {
+          s.hasher.add(kNone);
+          break;
+        }
+        const auto list = v.toListRef();
+        s.hasher.add(kList).add(list.size());
+        for (const c10::IValue& e : list) {
+          if (e.isNone()) {
+            s.hasher.add(kNone);
+          } else {
+            s.tensor(e.toTensor(), static_cast<int>(i));
+          }
+        }
+        break;
+      }
+      case ArgumentType::Number:
+      case ArgumentType::FloatNumber:
+        if (v.isNone() || plan.static_number ||
+            (plan.has_default && same_number(v, plan.fallback))) {
+          hash_static(s.hasher, v);
+        } else {
+          s.number(v);
+        }
+        break;
+      case ArgumentType::NumberList: {
+        if (v.isNone() || plan.static_number) {
+          hash_static(s.hasher, v);
+          break;
+        }
+        const auto list = v.toListRef();
+        s.hasher.add(kList).add(list.size());
+        for (const c10::IValue& e : list) s.number(e);
+        break;
+      }
+      case ArgumentType::Generator:
+        break;
+      case ArgumentType::Static:
+        if (v.isDevice() && s.device < 0) s.device = current_device_or(v.toDevice());
+        hash_static(s.hasher, v);
+        break;
+    }
+  }
+  return !s.stranger && s.on_cpu == nullptr;
+}
+
+// The slow part of a call that was not seen before: PyTorch's Meta kernels run and the call's
+// signature is made.
+std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorHandle& op,
+                                                            Stack& stack, size_t base,
+                                                            const Scan& s) const {
+  auto signature = c10::make_intrusive<Signature>();
+  signature->op = plan_->target.get();
+  uint32_t number = 0;
+
+  const auto add_tensor = [&](const at::Tensor& t) {
+    if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
+      signature->operands.push_back({impl->geometry(), false, -1});
+      return;
+    }
+    NumberKind kind;
+    number_of(t, &kind);
+    signature->numbers.push_back(kind);
+    signature->operands.push_back({lazy::intern(t.scalar_type(), {}, {}),
+                                   t.unsafeGetTensorImpl()->is_wrapped_number(),
+                                   static_cast<int32_t>(number++)});
+  };
+  const auto add_number = [&](const c10::IValue& v) {
+    NumberKind kind;
+    number_of_scalar(v, &kind);
+    signature->numbers.push_back(kind);
+    ++number;
+  };
+
+  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
+    const c10::IValue& v = stack[base + i];
+    const ArgumentPlan& plan = plan_->arguments[i];
+    Argument a;
+    a.first = static_cast<uint32_t>(signature->operands.size());
+    switch (plan.type) {
+      case ArgumentType::Tensor:
+      case ArgumentType::OptionalTensor:
+        if (v.isNone() || !v.toTensor().defined()) {
+          a.kind = Argument::Kind::None;
+        } else {
+          a.kind = Argument::Kind::Tensor;
+          a.count = 1;
+          add_tensor(v.toTensor());
+        }
+        break;
+      case ArgumentType::TensorList:
+      case ArgumentType::OptionalTensorList: {
+        if (v.isNone()) {
+          a.kind = Argument::Kind::None;
+          break;
+        }
+        a.kind = Argument::Kind::List;
+        for (const c10::IValue& e : v.toListRef()) {
+          const bool present = !e.isNone() && e.toTensor().defined();
+          a.present.push_back(present);
+          if (!present) continue;
+          ++a.count;
+          add_tensor(e.toTensor());
+        }
+        if (a.count == a.present.size()) a.present.clear();
+        break;
+      }
+      case ArgumentType::Number:
+      case ArgumentType::FloatNumber:
+        if (v.isNone()) {
+          a.kind = Argument::Kind::None;
+        } else if (plan.static_number || (plan.has_default && same_number(v, plan.fallback))) {
+          a.value = v;
+        } else {
+          a.kind = Argument::Kind::Number;
+          a.first = number;
+          add_number(v);
+        }
+        break;
+      case ArgumentType::NumberList:
+        if (v.isNone()) {
+          a.kind = Argument::Kind::None;
+        } else if (plan.static_number) {
+          a.value = v;
+        } else {
+          a.kind = Argument::Kind::Number;
+          a.first = number;
+          for (const c10::IValue& e : v.toListRef()) {
+            ++a.count;
+            add_number(e);
+          }
+        }
+        break;
+      case ArgumentType::Generator:
+        a.kind = Argument::Kind::None;
+        break;
+      case ArgumentType::Static:
+        if (v.isNone() || v.isDevice()) {
+          a.kind = Argument::Kind::None;
+        } else {
+          a.value = v;
+        }
+        break;
+    }
+    signature->arguments.push_back(std::move(a));
+  }
+  if (plan_->is_random) {
+    signature->numbers.push_back(NumberKind::Int);
+    signature->has_seed = true;
+  }
+
+  // The same call on tensors without memory.
+  const auto to_meta = [&](const c10::IValue& v) -> c10::IValue {
+    const auto one = [](const at::Tensor& t) -> at::Tensor {
+      if (!t.defined()) return t;
+      if (lazy::TensorImpl* impl = lazy::as_lazy(t)) return meta_tensor(*impl->geometry(), false);
+      return t;
+    };
+    if (v.isTensor()) return one(v.toTensor());
+    if (v.isDevice()) return at::Device(at::kMeta);
+    if (v.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& e : v.toListRef()) list.push_back(one(e.toTensor()));
+      return list;
+    }
+    if (v.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& e : v.toListRef()) {
+        list.push_back(e.isNone() ? std::optional<at::Tensor>() : one(e.toTensor()));
+      }
+      return list;
+    }
+    return v;
+  };
+  const auto meta_arguments = [&](size_t count) {
+    Stack arguments;
+    for (size_t i = 0; i < count; ++i) {
+      const bool is_generator =
+          i < plan_->arguments.size() && plan_->arguments[i].type == ArgumentType::Generator;
+      arguments.push_back(is_generator ? c10::IValue() : to_meta(stack[base + i]));
+    }
+    return arguments;
+  };
+
+  auto entry = std::make_shared<Entry>();
+  entry->route = route_of(*plan_->target);
+  if (entry->route == Route::Host) return entry;
+
+  if (own_meta_) {
+    // In-place: PyTorch's own checks of shape, dtype and overlapping memory.
+    Stack arguments = meta_arguments(plan_->num_arguments);
+    own_meta_->call(&arguments);
+  }
+  Stack results = meta_arguments(plan_->arguments.size());
+  meta_.call(&results);
+
+  const auto add_output = [&](const c10::IValue& v) {
+    if (v.isNone() || !v.toTensor().defined()) {
+      signature->outputs.push_back(nullptr);
+      return;
+    }
+    const at::Tensor& t = v.toTensor();
+    signature->outputs.push_back(lazy::intern(t.scalar_type(), t.sizes(), t.strides()));
+  };
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto first = static_cast<uint32_t>(signature->outputs.size());
+    if (plan_->list_output[k]) {
+      for (const c10::IValue& e : results[k].toListRef()) add_output(e);
+    } else {
+      add_output(results[k]);
+    }
+    entry->outputs.emplace_back(first, static_cast<uint32_t>(signature->outputs.size()) - first);
+  }
+  signature->key = s.hasher.finish();
+  if (plan_->target->rule == nullptr && entry->route == Route::Record) {
+    // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
+    entry->route = expand_signature(*signature, s.device);
+  }
+  entry->signature = std::move(signature);
+  (void)op;
+  return entry;
+}
+
+void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
+                             int device, Stack& stack, size_t base) const {
+  const auto write_one = [&](const at::Tensor& target, uint32_t output, bool is_out) {
+    const Geometry* g = entry.signature->outputs[output];
+    if (g == nullptr || !target.defined()) return;
+    lazy::TensorImpl* impl = lazy::as_lazy(target);
+    TXLA_CHECK(impl != nullptr, plan_->target->name, ": expected the output on xla:", device,
+               ", got a tensor on ", target.device().str(), ". Create it with device='xla'.");
+    if (is_out) prepare_out(plan_->target->name, target, *g);
+    write(*impl, cast({node, output}, impl->geometry()->dtype, device));
+  };
+  for (const Plan::Write& w : plan_->writes) {
+    const auto [first, count] = entry.outputs[w.output];
+    const c10::IValue& v = stack[base + w.argument];
+    if (v.isNone()) continue;
+    if (v.isTensor()) {
+      write_one(v.toTensor(), first, w.is_out);
+    } else {
+      uint32_t k = first;
+      for (const c10::IValue& e : v.toListRef()) write_one(e.toTensor(), k++, w.is_out);
+    }
+    (void)count;
+  }
+}
+
+void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const size_t base = stack->size() - plan_->num_arguments;
+  c10::intrusive_ptr<lazy::Node> node;
+  std::shared_ptr<const Entry> entry;
+  c10::SmallVector<c10::IValue, 4> results;
+  int device;
+  {
+    const lazy::GraphLock lock;
+    Scan s;
+    if (!scan(*stack, base, s)) {
+      if (s.stranger) {
+        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+        return;
+      }
+      upload_index_or_fail(op, *stack, base, s.on_cpu_argument, *s.on_cpu);
+      (*this)(op, keys, stack);
+      return;
+    }
+    device = s.device < 0 ? current_device() : s.device;
+    s.device = device;
+    if (plan_->is_random) {
+      Number seed;
+      seed.integer = static_cast<int64_t>(seed_for(*stack, base, *plan_, device));
+      s.numbers.push_back(seed);
+    }
+    auto& slot = memo_[s.hasher.finish()];
+    if (slot == nullptr) {
+      try {
+        slot = make_entry(op, *stack, base, s);
+      } catch (...) {
+        memo_.erase(s.hasher.finish());
+        throw;
+      }
+    }
+    entry = slot;
+    if (entry->route == Route::Record) {
+      counter_.add();
+      // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
+      if (memo_.size() > 16384) memo_.clear();
+      node = c10::make_intrusive<lazy::Node>(entry->signature, std::move(s.operands),
+                                             std::move(s.numbers));
+      node->set_device(device);
+      note_location(*node);
+      write_outputs(*entry, node, device, *stack, base);
+      for (const ReturnPlan& r : plan_->returns) {
+        if (r.argument >= 0) {
+          results.push_back(std::move((*stack)[base + r.argument]));
+          continue;
+        }
+        const auto [first, count] = entry->outputs[r.output];
+        const auto tensor_of = [&](uint32_t k) {
+          const Geometry* g = entry->signature->outputs[k];
+          return g == nullptr ? at::Tensor() : lazy::make_tensor({node, k}, g, device);
+        };
+        if (!plan_->list_output[r.output]) {
+          results.emplace_back(tensor_of(first));
+          continue;
+        }
+        c10::List<at::Tensor> list;
+        list.reserve(count);
+        for (uint32_t k = first; k < first + count; ++k) list.push_back(tensor_of(k));
+        results.emplace_back(std::move(list));
+      }
+    }
+  }
+  if (entry->route != Route::Record) {
+    run_without_node(entry->route, op, stack);
+    return;
+  }
+  torch::jit::drop(*stack, plan_->num_arguments);
+  for (c10::IValue& r : results) stack->push_back(std::move(r));
+  after_record(device);
+}
+
+}  // namespace torch_xla::dispatch

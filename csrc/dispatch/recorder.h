@@ -1,0 +1,62 @@
+// The boxed kernel of every recorded operator: one object per ATen overload, driven by its schema.
+// A call that was seen before costs one hash, one table look-up and the allocation of its results.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/stack.h>
+
+#include "debug/metrics.h"
+#include "dispatch/meta.h"
+#include "dispatch/plan.h"
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+
+// How a call is carried out; found once per distinct call.
+enum class Route : uint8_t {
+  Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
+  Inline,  // PyTorch's decomposition runs now, call by call
+  Host,    // values come back, PyTorch's CPU kernel runs, results go up
+};
+
+class Recorder final : public c10::OperatorKernel {
+ public:
+  Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  // A distinct call.
+  struct Entry {
+    Route route = Route::Record;
+    c10::intrusive_ptr<const lazy::Signature> signature;
+    // Per functional result: where its tensors start among the node's outputs, and how many.
+    std::vector<std::pair<uint32_t, uint32_t>> outputs;
+  };
+  struct Scan;  // one pass over the arguments of a call
+
+  bool scan(torch::jit::Stack& stack, size_t base, Scan& s) const;
+  std::shared_ptr<const Entry> make_entry(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                                          size_t base, const Scan& s) const;
+  void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+                     torch::jit::Stack& stack, size_t base) const;
+
+  std::unique_ptr<Plan> plan_;
+  uint64_t op_hash_;
+  MetaKernel meta_;
+  std::optional<MetaKernel> own_meta_;  // of an in-place operator: checks as PyTorch checks
+  debug::Counter counter_;
+  mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>
+      memo_;
+};
+
+// The value of a 0-dim CPU tensor.
+lazy::Number number_of(const at::Tensor& tensor, lazy::NumberKind* kind);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,241 @@
+// Puts a kernel on the XLA key for every operator that needs one: hand-written ones for storage,
+// copies and views, the recorder for the rest.
+#include "dispatch/register.h"
+
+#include <set>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "dispatch/call.h"
+#include "dispatch/context.h"
+#include "dispatch/fallback.h"
+#include "dispatch/mask_index.h"
+#include "dispatch/recorder.h"
+#include "dispatch/resize.h"
+#include "dispatch/view_kernel.h"
+#include "executor/transfer.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::Geometry;
+using lazy::TensorImpl;
+using lazy::Value;
+
+// --- memory --------------------------------------------------------------------------------
+
+int device_index_of(std::optional<at::Device> device) {
+  return device ? current_device_or(*device) : current_device();
+}
+
+at::Tensor uninitialized(const at::Tensor& meta, int device) {
+  const Geometry* g = lazy::intern(meta.scalar_type(), meta.sizes(), meta.strides());
+  return lazy::make_tensor({}, g, device);
+}
+
+at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
+  return uninitialized(at::detail::empty_meta(C10_AS_INTARRAYREF_SLOW(size), dtype, layout,
+                                              at::Device(at::kMeta), pin_memory, memory_format),
+                       device_index_of(device));
+}
+
+at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return uninitialized(
+      at::detail::empty_strided_meta(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
+                                     dtype, layout, at::Device(at::kMeta), pin_memory),
+      device_index_of(device));
+}
+
+Value zeros(const Geometry& geometry, int device) {
+  return call("aten::zeros", device,
+              {c10::IValue(geometry.sizes), c10::IValue(static_cast<int64_t>(geometry.dtype))},
+              lazy::intern_contiguous(geometry.dtype, geometry.sizes));
+}
+
+const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
+                          std::optional<at::MemoryFormat> memory_format) {
+  TensorImpl* impl = lazy::as_lazy(self);
+  TXLA_CHECK(impl != nullptr, "resize_: expected an xla tensor, got one on ", self.device().str());
+  const lazy::GraphLock lock;
+  resize(*impl, C10_AS_INTARRAYREF_SLOW(size));
+  if (memory_format && *memory_format != at::MemoryFormat::Preserve &&
+      *memory_format != at::MemoryFormat::Contiguous) {
+    util::fail(util::ErrorKind::NotImplemented,
+               "resize_: expected a contiguous memory format, got ", *memory_format, ".");
+  }
+  return self;
+}
+
+// --- copies --------------------------------------------------------------------------------
+
+at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src, TensorImpl& from) {
+  const lazy::GraphLock lock;
+  const int device = to.device_index();
+  Value value = from.read();
+  if (from.device_index() != device) {
+    value = executor::copy_to_device(value, from.device_index(), device);
+  }
+  value = cast(value, to.geometry()->dtype, device);
+  if (src.sizes() != self.sizes()) {
+    // Raises PyTorch's error where the shapes do not fit.
+    (void)src.expand(self.sizes());
+    value = expand(value, self.sizes(), device);
+  }
+  write(to, std::move(value));
+  return self;
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/) {
+  TensorImpl* to = lazy::as_lazy(self);
+  TensorImpl* from = lazy::as_lazy(src);
+  if (to != nullptr && from != nullptr) return copy_within(self, *to, src, *from);
+  if (to != nullptr) {
+    TXLA_CHECK(src.is_cpu(), "copy_: expected a source on cpu or xla, got ", src.device().str(),
+               ". Move it to cpu first.");
+    const at::Tensor host = src.to(self.scalar_type()).expand(self.sizes());
+    Value value = executor::upload(host, to->device_index());
+    const lazy::GraphLock lock;
+    write(*to, std::move(value));
+    return self;
+  }
+  TXLA_CHECK(from != nullptr, "copy_: expected an xla tensor among ", self.device().str(), " and ",
+             src.device().str(), ".");
+  return self.copy_(fetch({src})[0]);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  at::Tensor target = dst;
+  copy_(target, self, non_blocking);
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+std::vector<at::Tensor> to_cpu(at::TensorList tensors) { return fetch(tensors.vec()); }
+
+c10::Scalar local_scalar_dense(const at::Tensor& self) {
+  static const debug::Counter counter("aten::_local_scalar_dense");
+  counter.add();
+  return fetch({self})[0].item();
+}
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  if (self.sizes() != other.sizes()) return false;
+  if (self.numel() == 0) return true;
+  return self.eq(other).all().item<bool>();
+}
+
+// --- the recorder --------------------------------------------------------------------------
+
+const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
+                                            "aten::empty_strided",
+                                            "aten::resize_",
+                                            "aten::copy_",
+                                            "aten::_copy_from",
+                                            "aten::_copy_from_and_resize",
+                                            "aten::_to_cpu",
+                                            "aten::_local_scalar_dense",
+                                            "aten::equal",
+                                            "aten::set_.source_Tensor",
+                                            "aten::set_.source_Storage_storage_offset",
+                                            "aten::set_",
+                                            "aten::as_strided",
+                                            "aten::as_strided_"};
+
+// Composites whose parts keep autograd, conjugation or aliasing right.
+const std::set<std::string> kStayComposite = {"aten::_to_copy",
+                                              "aten::lift",
+                                              "aten::lift_fresh",
+                                              "aten::_fw_primal",
+                                              "aten::_make_dual",
+                                              "aten::_unpack_dual",
+                                              "aten::_conj",
+                                              "aten::_neg_view",
+                                              "aten::empty_like",
+                                              "aten::new_empty",
+                                              "aten::new_empty_strided",
+                                              "aten::set_data",
+                                              "aten::is_pinned",
+                                              "aten::_pin_memory",
+                                              "aten::copy",
+                                              "aten::detach_",
+                                              "aten::record_stream",
+                                              "aten::_has_same_storage_numel",
+                                              "aten::_has_compatible_shallow_copy_type"};
+
+bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& r : schema.returns()) {
+    if (r.alias_info() != nullptr && !r.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+bool wants_recorder(const c10::OperatorHandle& op, const Plan& plan) {
+  const bool has_rule = plan.target->rule != nullptr;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    // Its autograd would be lost, but where autograd has a formula of its own.
+    return has_rule && op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
+  }
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) return has_rule;
+  return true;
+}
+
+void register_recorders(torch::Library& library) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findSchema(name);
+    const std::string full = full_name(name);
+    if (!op || kHandWritten.count(full) != 0 || kStayComposite.count(full) != 0) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::XLA) || is_view(op->schema())) continue;
+    std::unique_ptr<Plan> plan = make_plan(*op, nullptr);
+    if (plan == nullptr) continue;  // the fallback below serves it
+    if (!wants_recorder(*op, *plan)) continue;
+    auto recorder = std::make_unique<Recorder>(*op, std::move(plan));
+    const std::string local = full.substr(6);
+    if (takes_masks(full)) {
+      library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                      std::make_unique<MaskIndexKernel>(std::move(recorder))));
+    } else {
+      library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(recorder)));
+    }
+  }
+}
+
+void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  host_fallback(op, stack);
+}
+
+}  // namespace
+
+void register_kernels() {
+  lazy::zeros_value = zeros;
+  static auto& aten =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
+  aten.impl("empty.memory_format", TORCH_FN(empty));
+  aten.impl("empty_strided", TORCH_FN(empty_strided));
+  aten.impl("resize_", TORCH_FN(resize_));
+  aten.impl("copy_", TORCH_FN(copy_));
+  aten.impl("_copy_from", TORCH_FN(copy_from));
+  aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  aten.impl("_to_cpu", TORCH_FN(to_cpu));
+  aten.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  aten.impl("equal", TORCH_FN(equal));
+  register_views(aten);
+  register_recorders(aten);
+  static auto& all =
+      *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::XLA, __FILE__, __LINE__);
+  all.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+
+}  // namespace torch_xla::dispatch

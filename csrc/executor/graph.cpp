@@ -1,0 +1,268 @@
+#include "executor/graph.h"
+
+#include <atomic>
+#include <unordered_map>
+
+#include "lazy/operator.h"
+#include "ops/lowering.h"
+#include "util/error.h"
+#include "util/flags.h"
+
+namespace torch_xla::executor {
+namespace {
+
+using lazy::Geometry;
+using lazy::Node;
+using lazy::NumberKind;
+using lazy::Signature;
+using lazy::Value;
+
+uint64_t next_walk() {
+  static uint64_t counter = 0;  // guarded by the graph lock
+  return ++counter;
+}
+
+}  // namespace
+
+void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
+  switch (kind) {
+    case NumberKind::Float:
+      floats.push_back(number.real);
+      break;
+    case NumberKind::Complex:
+      floats.push_back(number.real);
+      floats.push_back(number.imag);
+      break;
+    case NumberKind::Int:
+    case NumberKind::Bool:
+      ints.push_back(number.integer);
+      break;
+  }
+}
+
+Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
+    : roots(std::move(wanted)), device(device_index) {
+  util::Hasher h;
+  walk(h);
+  aliases.assign(inputs.size(), -1);
+  if (donate) choose_aliases();
+  for (const int32_t alias : aliases) h.add(static_cast<uint64_t>(static_cast<int64_t>(alias)));
+  h.add(static_cast<uint64_t>(device));
+  key = h.finish();
+}
+
+void Graph::walk(util::Hasher& h) {
+  const uint64_t walk = next_walk();
+  uint32_t ordinal = 0;
+  // Depth first without recursion: graphs are deeper than stacks.
+  std::vector<std::pair<const Node*, size_t>> stack;
+  const auto visit_leaf = [&](const Node* node) {
+    TXLA_CHECK(node->data().buffer != nullptr,
+               "xla: expected a tensor with a value, got a "
+               "placeholder. Values cannot be read while an operator is being decomposed.");
+    node->ordinal = ordinal++;
+    node->uses = 0;
+    inputs.push_back(node);
+    h.add(0xda7a).add(node->output(0).hash.low);
+  };
+  const auto enter = [&](const Node* node) {
+    if (node->walk == walk) return;
+    node->walk = walk;
+    if (node->is_data()) {
+      visit_leaf(node);
+    } else {
+      stack.emplace_back(node, 0);
+    }
+  };
+  for (const Value& root : roots) {
+    enter(root.node.get());
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next < node->operands().size()) {
+        const Node* operand = node->operands()[next++].node.get();
+        enter(operand);  // may move the stack: `node` and `next` are not used after this
+        continue;
+      }
+      const Node* done = node;
+      stack.pop_back();
+      done->ordinal = ordinal++;
+      calls.push_back(done);
+      const Signature& s = done->signature();
+      h.add(s.key);
+      for (const Value& operand : done->operands()) {
+        ++operand.node->uses;
+        h.add((uint64_t{operand.node->ordinal} << 16) | operand.index);
+      }
+      for (size_t i = 0; i < s.numbers.size(); ++i) numbers.add(done->numbers()[i], s.numbers[i]);
+    }
+    h.add((uint64_t{root.node->ordinal} << 16) | root.index);
+  }
+}
+
+// A buffer that only this graph still refers to may hold a result of the same type.
+void Graph::choose_aliases() {
+  std::unordered_multimap<const Geometry*, int32_t> free_roots;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Geometry& g = roots[i].geometry();
+    free_roots.emplace(g.contiguous ? lazy::intern_contiguous(g.dtype, g.sizes)
+                                    : lazy::intern_contiguous(g.dtype, g.sizes),
+                       static_cast<int32_t>(i));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Node* leaf = inputs[i];
+    if (!leaf->data().donatable || leaf->data().buffer.use_count() != 1) continue;
+    if (c10::raw::intrusive_ptr::use_count(const_cast<Node*>(leaf)) != leaf->uses) continue;
+    const Geometry& g = leaf->output(0);
+    const auto it = free_roots.find(lazy::intern_contiguous(g.dtype, g.sizes));
+    if (it == free_roots.end()) continue;
+    aliases[i] = it->second;
+    free_roots.erase(it);
+  }
+}
+
+namespace {
+
+// Turns calls into operations. Expansions of decomposed operators nest.
+class Lowerer {
+ public:
+  Lowerer(hlo::Builder& builder, std::string_view platform) : b_(builder), platform_(platform) {}
+
+  using Results = std::unordered_map<const Node*, hlo::Values>;
+
+  // The packed numbers of the program, cut one by one as calls ask for them.
+  struct NumberSource {
+    hlo::Value floats, ints;
+    int64_t next_float = 0, next_int = 0;
+  };
+
+  void lower_call(const Node& node, Results& results, NumberSource* source) {
+    const Signature& s = node.signature();
+    if (node.location() != nullptr) b_.set_location(*node.location());
+    hlo::Values numbers;
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      numbers.push_back(source != nullptr ? runtime_number(*source, s.numbers[i])
+                                          : constant_number(node.numbers()[i], s.numbers[i]));
+    }
+    hlo::Values operands;
+    size_t next = 0;
+    for (const lazy::OperandInfo& info : s.operands) {
+      if (info.number >= 0) {
+        operands.push_back(hlo::convert(numbers[info.number], ops::to_hlo(info.geometry->dtype)));
+      } else {
+        const Value& v = node.operands()[next++];
+        operands.push_back(results.at(v.node.get()).at(v.index));
+      }
+    }
+    results[&node] = lower_signature(s, operands, numbers);
+    if (node.location() != nullptr) b_.set_location("");
+  }
+
+ private:
+  hlo::Values lower_signature(const Signature& s, const hlo::Values& operands,
+                              const hlo::Values& numbers) {
+    if (s.expansion != nullptr) return lower_expansion(*s.expansion, operands);
+    const ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
+    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
+                    ": expected a lowering for platform ", platform_,
+                    ", found none. Please report this operator.");
+    ops::Lowering lowering(b_, platform_, s, operands, numbers);
+    hlo::Values results = rule(lowering);
+    TXLA_CHECK(results.size() == s.outputs.size(), s.op->name, ": its lowering gave ",
+               results.size(), " results, expected ", s.outputs.size(), ".");
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (s.outputs[i] == nullptr) continue;
+      TXLA_CHECK(results[i].type() == ops::to_hlo(*s.outputs[i]), s.op->name,
+                 ": its lowering gave ", results[i].type().str(), " for result ", i, ", expected ",
+                 ops::to_hlo(*s.outputs[i]).str(), ".");
+    }
+    return results;
+  }
+
+  hlo::Values lower_expansion(const lazy::Expansion& expansion, const hlo::Values& operands) {
+    Results results;
+    for (size_t i = 0; i < expansion.placeholders.size(); ++i) {
+      results[expansion.placeholders[i].node.get()] = {operands[i]};
+    }
+    for (const auto& node : expansion.calls) lower_call(*node, results, nullptr);
+    hlo::Values values;
+    for (const Value& v : expansion.results) {
+      values.push_back(v ? results.at(v.node.get()).at(v.index) : hlo::Value());
+    }
+    return values;
+  }
+
+  static hlo::Value element(const hlo::Value& packed, int64_t i) {
+    return hlo::reshape(hlo::slice_dim(packed, 0, i, i + 1), {});
+  }
+
+  hlo::Value runtime_number(NumberSource& source, NumberKind kind) {
+    switch (kind) {
+      case NumberKind::Float:
+        return element(source.floats, source.next_float++);
+      case NumberKind::Complex: {
+        source.next_float += 2;
+        return hlo::complex(element(source.floats, source.next_float - 2),
+                            element(source.floats, source.next_float - 1));
+      }
+      case NumberKind::Int:
+        return element(source.ints, source.next_int++);
+      case NumberKind::Bool:
+        return hlo::convert(element(source.ints, source.next_int++), hlo::DType::Pred);
+    }
+    return {};
+  }
+
+  hlo::Value constant_number(const lazy::Number& n, NumberKind kind) {
+    switch (kind) {
+      case NumberKind::Float:
+        return hlo::scalar(b_, n.real, hlo::DType::F64);
+      case NumberKind::Complex:
+        return hlo::complex(hlo::scalar(b_, n.real, hlo::DType::F64),
+                            hlo::scalar(b_, n.imag, hlo::DType::F64));
+      case NumberKind::Int:
+        return hlo::scalar_int(b_, n.integer, hlo::DType::S64);
+      case NumberKind::Bool:
+        return hlo::scalar_int(b_, n.integer, hlo::DType::Pred);
+    }
+    return {};
+  }
+
+  hlo::Builder& b_;
+  std::string_view platform_;
+};
+
+}  // namespace
+
+std::string lower(const Graph& graph, std::string_view platform) {
+  hlo::Builder b;
+  std::vector<hlo::Type> types;
+  std::vector<hlo::Attributes> attributes;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    types.push_back(ops::to_hlo(graph.inputs[i]->output(0)));
+    attributes.emplace_back();
+    if (graph.aliases[i] >= 0) {
+      attributes.back().push_back({"tf.aliasing_output", hlo::attr::i32(graph.aliases[i])});
+    }
+  }
+  const auto floats = static_cast<int64_t>(graph.numbers.floats.size());
+  const auto ints = static_cast<int64_t>(graph.numbers.ints.size());
+  if (floats != 0) types.push_back({hlo::DType::F64, {floats}});
+  if (ints != 0) types.push_back({hlo::DType::S64, {ints}});
+
+  const hlo::Values arguments = b.begin_function("main", types, attributes);
+  Lowerer lowerer(b, platform);
+  Lowerer::Results results;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) results[graph.inputs[i]] = {arguments[i]};
+  Lowerer::NumberSource numbers;
+  size_t next = graph.inputs.size();
+  if (floats != 0) numbers.floats = arguments[next++];
+  if (ints != 0) numbers.ints = arguments[next++];
+
+  for (const Node* node : graph.calls) lowerer.lower_call(*node, results, &numbers);
+  hlo::Values roots;
+  for (const Value& root : graph.roots) roots.push_back(results.at(root.node.get()).at(root.index));
+  b.end_function(roots);
+  return b.finish();
+}
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,41 @@
+// The part of the recorded graph that a run computes: collected in one walk, with its key.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lazy/node.h"
+#include "util/hash.h"
+
+namespace torch_xla::executor {
+
+// Numbers of a run, packed: they travel as two arrays.
+struct PackedNumbers {
+  std::vector<double> floats;
+  std::vector<int64_t> ints;
+
+  void add(const lazy::Number& number, lazy::NumberKind kind);
+};
+
+// Valid while the graph lock is held: it borrows the nodes.
+struct Graph {
+  std::vector<const lazy::Node*> calls;   // operands before users
+  std::vector<const lazy::Node*> inputs;  // data leaves, in the order the walk met them
+  std::vector<lazy::Value> roots;         // distinct, none of them data
+  PackedNumbers numbers;
+  std::vector<int32_t> aliases;  // per input: the root that takes its buffer, or -1
+  int device = 0;
+  util::Hash128 key;  // over everything that the program depends on
+
+  Graph(std::vector<lazy::Value> roots, int device, bool donate);
+
+ private:
+  void walk(util::Hasher& h);
+  void choose_aliases();
+};
+
+// The StableHLO program of a graph: inputs, then the packed floats and ints where there are any.
+std::string lower(const Graph& graph, std::string_view platform);
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,27 @@
+#include "executor/program_cache.h"
+
+namespace torch_xla::executor {
+
+std::shared_ptr<const Program> ProgramCache::find(const util::Hash128& key) {
+  const auto it = index_.find(key);
+  if (it == index_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it->second);
+  return it->second->program;
+}
+
+void ProgramCache::insert(const util::Hash128& key, std::shared_ptr<const Program> program,
+                          size_t bound) {
+  entries_.push_front({key, std::move(program)});
+  index_[key] = entries_.begin();
+  while (entries_.size() > bound) {
+    index_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+}
+
+void ProgramCache::clear() {
+  entries_.clear();
+  index_.clear();
+}
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,34 @@
+// Compiled programs by graph key, the least recently used dropped first.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "pjrt/client.h"
+#include "util/hash.h"
+
+namespace torch_xla::executor {
+
+struct Program {
+  std::unique_ptr<pjrt::Executable> executable;
+};
+
+class ProgramCache {
+ public:
+  std::shared_ptr<const Program> find(const util::Hash128& key);
+  void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
+  size_t size() const { return entries_.size(); }
+  void clear();
+
+ private:
+  struct Entry {
+    util::Hash128 key;
+    std::shared_ptr<const Program> program;
+  };
+  std::list<Entry> entries_;  // most recently used first
+  std::unordered_map<util::Hash128, std::list<Entry>::iterator, util::Hash128Hasher> index_;
+};
+
+}  // namespace torch_xla::executor

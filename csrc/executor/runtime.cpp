@@ -1,0 +1,62 @@
+#include "executor/runtime.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "util/error.h"
+
+namespace torch_xla::executor {
+namespace {
+
+std::function<PluginChoice()>& resolver() {
+  static auto& fn = *new std::function<PluginChoice()>;
+  return fn;
+}
+
+// Never destroyed: buffers may outlive every static destructor of this library.
+std::atomic<Runtime*> made{nullptr};
+std::mutex& creation_mutex() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+thread_local int current = 0;
+
+}  // namespace
+
+void set_plugin_resolver(std::function<PluginChoice()> fn) { resolver() = std::move(fn); }
+
+Runtime& Runtime::get() {
+  if (Runtime* runtime = made.load(std::memory_order_acquire)) return *runtime;
+  TXLA_CHECK(resolver() != nullptr,
+             "xla: expected `import torch_xla` before the first xla device.");
+  // Outside the lock: choosing enters Python.
+  const PluginChoice choice = resolver()();
+  const std::lock_guard lock(creation_mutex());
+  if (made.load(std::memory_order_relaxed) == nullptr) made.store(new Runtime(choice));
+  return *made.load();
+}
+
+Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
+
+Runtime::Runtime(const PluginChoice& choice) : device_type_(choice.device_type) {
+  std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
+  client_ = pjrt::Client::create(plugin, choice.options);
+}
+
+pjrt::Device Runtime::device(int index) {
+  const auto& devices = client_->addressable_devices();
+  if (index < 0 || index >= static_cast<int>(devices.size())) {
+    util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected one of the ", devices.size(),
+               " ", device_type_, " device(s) of this process. See torch_xla.devices().");
+  }
+  return devices[index];
+}
+
+int current_device() { return current; }
+void exchange_current_device(int index) noexcept { current = index; }
+void set_current_device(int index) {
+  Runtime::get().device(index);
+  current = index;
+}
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,44 @@
+// The process's PJRT client and its devices, created when the first device is needed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::executor {
+
+struct PluginChoice {
+  std::string device_type;  // "CPU", "CUDA", "TPU" or a registered name
+  std::string library_path;
+  pjrt::Options options;
+};
+
+// Chooses the plugin; called once, when the client is made.
+void set_plugin_resolver(std::function<PluginChoice()> resolver);
+
+class Runtime {
+ public:
+  static Runtime& get();          // creates the client
+  static Runtime* get_if_made();  // null when no device was needed yet
+
+  pjrt::Client& client() { return *client_; }
+  const std::string& device_type() const { return device_type_; }
+  int device_count() const { return static_cast<int>(client_->addressable_devices().size()); }
+  pjrt::Device device(int index);
+
+ private:
+  explicit Runtime(const PluginChoice& choice);
+
+  std::string device_type_;
+  std::shared_ptr<pjrt::Client> client_;
+};
+
+// The device of calls that name none; per thread.
+int current_device();
+void set_current_device(int index);
+void exchange_current_device(int index) noexcept;  // without a check
+
+}  // namespace torch_xla::executor

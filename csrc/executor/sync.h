@@ -1,0 +1,43 @@
+// Turns recorded values into data: finds or compiles the program of a graph and launches it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lazy/tensor.h"
+
+namespace torch_xla::executor {
+
+// A leaf that stands for data on a device.
+lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceData data);
+
+// Computes everything that waits on a device and lets overwritten buffers be reused. Returns once
+// the run is launched, or done if `wait`. Nothing is lost when it throws.
+void sync_device(int device, bool wait);
+
+// Computes these values only; the rest of the graph stays recorded. They come back as data.
+void materialize(std::vector<lazy::Value>& values, int device);
+
+// Waits until the device has finished all runs; throws what failed since the last call.
+void wait_device(int device);
+
+// StableHLO of the graph that computes these values.
+std::string stablehlo_of(const std::vector<lazy::Value>& values, int device);
+
+size_t cached_programs();
+void clear_cached_programs();
+
+// Lets the Python lock go while this thread waits for a device or the compiler.
+class BlockingScope {
+ public:
+  BlockingScope();
+  ~BlockingScope();
+  BlockingScope(const BlockingScope&) = delete;
+  BlockingScope& operator=(const BlockingScope&) = delete;
+
+ private:
+  void* state_;
+};
+
+}  // namespace torch_xla::executor

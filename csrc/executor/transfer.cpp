@@ -1,0 +1,104 @@
+#include "executor/transfer.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+
+#include "debug/metrics.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "util/error.h"
+
+namespace torch_xla::executor {
+
+pjrt::DType to_pjrt(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return PJRT_Buffer_Type_PRED;
+    case at::kByte:
+      return PJRT_Buffer_Type_U8;
+    case at::kChar:
+      return PJRT_Buffer_Type_S8;
+    case at::kShort:
+      return PJRT_Buffer_Type_S16;
+    case at::kInt:
+      return PJRT_Buffer_Type_S32;
+    case at::kLong:
+      return PJRT_Buffer_Type_S64;
+    case at::kUInt16:
+      return PJRT_Buffer_Type_U16;
+    case at::kUInt32:
+      return PJRT_Buffer_Type_U32;
+    case at::kUInt64:
+      return PJRT_Buffer_Type_U64;
+    case at::kBFloat16:
+      return PJRT_Buffer_Type_BF16;
+    case at::kHalf:
+      return PJRT_Buffer_Type_F16;
+    case at::kFloat:
+      return PJRT_Buffer_Type_F32;
+    case at::kDouble:
+      return PJRT_Buffer_Type_F64;
+    case at::kComplexFloat:
+      return PJRT_Buffer_Type_C64;
+    case at::kComplexDouble:
+      return PJRT_Buffer_Type_C128;
+    case at::kFloat8_e4m3fn:
+      return PJRT_Buffer_Type_F8E4M3FN;
+    case at::kFloat8_e4m3fnuz:
+      return PJRT_Buffer_Type_F8E4M3FNUZ;
+    case at::kFloat8_e5m2:
+      return PJRT_Buffer_Type_F8E5M2;
+    case at::kFloat8_e5m2fnuz:
+      return PJRT_Buffer_Type_F8E5M2FNUZ;
+    default:
+      util::fail(util::ErrorKind::Type, "to('xla'): expected a dtype that XLA has, got ",
+                 c10::toString(dtype), ". Convert the tensor to another dtype first.");
+  }
+}
+
+lazy::Value upload(const at::Tensor& tensor, int device) {
+  static const debug::Metric time("TransferToDeviceTime");
+  static const debug::Metric bytes("OutboundData", debug::Unit::Bytes);
+  const debug::TimedScope scope(time);
+  const at::Tensor dense = tensor.contiguous();
+  bytes.add(static_cast<double>(dense.nbytes()));
+  Runtime& runtime = Runtime::get();
+  // The source may change as soon as the call returns.
+  std::shared_ptr<pjrt::Buffer> buffer = runtime.client().from_host(
+      dense.const_data_ptr(), to_pjrt(dense.scalar_type()), dense.sizes(), std::nullopt,
+      pjrt::HostSemantics::ImmutableOnlyDuringCall, runtime.device(device));
+  return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
+                    {std::move(buffer), true});
+}
+
+std::vector<at::Tensor> download(std::span<const lazy::Value> values, int device) {
+  std::vector<lazy::Value> ready(values.begin(), values.end());
+  materialize(ready, device);
+  static const debug::Metric time("TransferFromDeviceTime");
+  static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
+  const debug::TimedScope scope(time);
+  std::vector<at::Tensor> tensors;
+  std::vector<pjrt::Event> events;
+  for (const lazy::Value& value : ready) {
+    const lazy::Geometry& g = value.geometry();
+    at::Tensor t = at::empty(g.sizes, at::TensorOptions().dtype(g.dtype).device(at::kCPU));
+    if (t.numel() != 0) {
+      bytes.add(static_cast<double>(t.nbytes()));
+      events.push_back(value.node->data().buffer->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
+    }
+    tensors.push_back(std::move(t));
+  }
+  const BlockingScope blocking;
+  for (const pjrt::Event& event : events) event.await();
+  return tensors;
+}
+
+lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
+  std::vector<lazy::Value> ready = {value};
+  materialize(ready, from);
+  std::shared_ptr<pjrt::Buffer> buffer =
+      ready[0].node->data().buffer->copy_to_device(Runtime::get().device(to));
+  return data_value(&ready[0].geometry(), to, {std::move(buffer), true});
+}
+
+}  // namespace torch_xla::executor

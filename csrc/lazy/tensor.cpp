@@ -1,0 +1,209 @@
+#include "lazy/tensor.h"
+
+#include <atomic>
+#include <mutex>
+#include <typeinfo>
+
+#include "util/error.h"
+
+namespace torch_xla::lazy {
+
+Value (*zeros_value)(const Geometry& geometry, int device) = nullptr;
+
+// --- storage -------------------------------------------------------------------------------
+
+struct PendingList {
+  Storage* first = nullptr;
+  Storage* last = nullptr;
+
+  // Devices are few and fixed for the life of the process.
+  static PendingList& of(int device) {
+    static PendingList lists[256];
+    return lists[device];
+  }
+};
+
+namespace {
+
+std::atomic<int64_t> live_storages{0};
+
+size_t storage_bytes(const Geometry& g) {
+  return static_cast<size_t>(g.contiguous ? g.numel : g.storage_elements()) *
+         c10::elementSize(g.dtype);
+}
+
+}  // namespace
+
+Storage::Storage(const Geometry* geometry, int device, Value value)
+    : c10::StorageImpl(
+          use_byte_size_t(), static_cast<int64_t>(storage_bytes(*geometry)),
+          at::DataPtr(nullptr, at::Device(at::kXLA, static_cast<c10::DeviceIndex>(device))),
+          nullptr, false),
+      geometry_(geometry),
+      device_(device),
+      value_(std::move(value)) {
+  set_throw_on_mutable_data_ptr();
+  live_storages.fetch_add(1, std::memory_order_relaxed);
+  if (value_ && !value_.node->is_data()) link();
+}
+
+Storage::~Storage() {
+  live_storages.fetch_sub(1, std::memory_order_relaxed);
+  if (linked_ || value_) {
+    const GraphLock lock;
+    unlink();
+    value_ = {};
+  }
+}
+
+int64_t Storage::live_count() { return live_storages.load(std::memory_order_relaxed); }
+
+const Value& Storage::value() {
+  if (!value_) value_ = zeros_value(*geometry_, device_);
+  return value_;
+}
+
+void Storage::set_value(Value value) {
+  value_ = std::move(value);
+  ++version_;
+  if (value_ && !value_.node->is_data()) {
+    link();
+  } else {
+    unlink();
+  }
+}
+
+void Storage::materialize(Value data) {
+  value_ = std::move(data);
+  unlink();
+}
+
+void Storage::reset(const Geometry* geometry, Value value) {
+  geometry_ = geometry;
+  set_nbytes(storage_bytes(*geometry));
+  set_value(std::move(value));
+}
+
+void Storage::link() {
+  if (linked_) return;
+  PendingList& list = PendingList::of(device_);
+  previous_ = list.last;
+  next_ = nullptr;
+  (list.last != nullptr ? list.last->next_ : list.first) = this;
+  list.last = this;
+  linked_ = true;
+}
+
+void Storage::unlink() {
+  if (!linked_) return;
+  PendingList& list = PendingList::of(device_);
+  (previous_ != nullptr ? previous_->next_ : list.first) = next_;
+  (next_ != nullptr ? next_->previous_ : list.last) = previous_;
+  previous_ = next_ = nullptr;
+  linked_ = false;
+}
+
+void Storage::for_each_pending(int device, const std::function<void(Storage&)>& visit) {
+  Storage* storage = PendingList::of(device).first;
+  while (storage != nullptr) {
+    Storage* next = storage->next_;
+    visit(*storage);
+    storage = next;
+  }
+}
+
+// --- view ----------------------------------------------------------------------------------
+
+Value View::read(Storage& storage) {
+  if (cached_ && cached_version_ == storage.version()) return cached_;
+  Value from = parent_.defined() ? parent_->read(storage) : storage.value();
+  Operands operands;
+  operands.push_back(std::move(from));
+  cached_ = {c10::make_intrusive<Node>(step_, std::move(operands), Numbers{}), index_};
+  cached_.node->set_device(storage.device_index());
+  cached_version_ = storage.version();
+  return cached_;
+}
+
+// --- tensor --------------------------------------------------------------------------------
+
+TensorImpl::TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
+                       int64_t offset, c10::intrusive_ptr<View> view)
+    : c10::TensorImpl(c10::Storage(std::move(storage)),
+                      c10::DispatchKeySet{c10::DispatchKey::XLA, c10::DispatchKey::AutogradXLA},
+                      c10::scalarTypeToTypeMeta(geometry->dtype)),
+      geometry_(geometry),
+      view_(std::move(view)) {
+  sizes_and_strides_.set_sizes(geometry->sizes);
+  sizes_and_strides_.set_strides(geometry->strides);
+  storage_offset_ = offset;
+  refresh_numel();
+  refresh_contiguous();
+}
+
+Value TensorImpl::read() const {
+  Storage& storage = lazy_storage();
+  return view_.defined() ? view_->read(storage) : storage.value();
+}
+
+void TensorImpl::assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
+                        int64_t offset, c10::intrusive_ptr<View> view) {
+  storage_ = c10::Storage(std::move(storage));
+  geometry_ = geometry;
+  view_ = std::move(view);
+  data_type_ = c10::scalarTypeToTypeMeta(geometry->dtype);
+  sizes_and_strides_.set_sizes(geometry->sizes);
+  sizes_and_strides_.set_strides(geometry->strides);
+  storage_offset_ = offset;
+  refresh_numel();
+  refresh_contiguous();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> TensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_metadata_change) const {
+  auto impl = c10::make_intrusive<TensorImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_.unsafeGetStorageImpl()),
+      geometry_, storage_offset_, view_);
+  copy_tensor_metadata(this, impl.get(), version_counter, allow_metadata_change);
+  return impl;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> TensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_metadata_change) const {
+  auto impl = c10::make_intrusive<TensorImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_.unsafeGetStorageImpl()),
+      geometry_, storage_offset_, view_);
+  copy_tensor_metadata(this, impl.get(), std::move(version_counter), allow_metadata_change);
+  return impl;
+}
+
+void TensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  if (typeid(*impl) != typeid(TensorImpl)) {
+    util::fail(util::ErrorKind::Runtime, "set_data: expected an xla tensor, got one on ",
+               impl->device(), ". Move it with .to('xla') first.");
+  }
+  copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
+  const auto* source = static_cast<const TensorImpl*>(impl.get());
+  geometry_ = source->geometry_;
+  view_ = source->view_;
+}
+
+TensorImpl* as_lazy(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return typeid(*impl) == typeid(TensorImpl) ? static_cast<TensorImpl*>(impl) : nullptr;
+}
+
+at::Tensor make_tensor(Value value, const Geometry* geometry, int device) {
+  return at::Tensor(c10::make_intrusive<TensorImpl>(
+      c10::make_intrusive<Storage>(geometry, device, std::move(value)), geometry, 0,
+      c10::intrusive_ptr<View>()));
+}
+
+at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
+                     int64_t offset) {
+  return at::Tensor(c10::make_intrusive<TensorImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(of.storage().unsafeGetStorageImpl()),
+      geometry, offset, std::move(view)));
+}
+
+}  // namespace torch_xla::lazy

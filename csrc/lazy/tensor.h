@@ -1,0 +1,124 @@
+// The tensor that PyTorch sees: true sizes and strides over a storage that holds no memory.
+// All tensors that share a storage share its value; a view is a chain of calls replayed on that
+// value when it is read and inverted when it is written.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include "lazy/lock.h"
+#include "lazy/node.h"
+
+namespace torch_xla::lazy {
+
+// A storage with a value in place of bytes. Its geometry is that of the tensor it was made for.
+// Guarded by GraphLock.
+class Storage final : public c10::StorageImpl {
+ public:
+  Storage(const Geometry* geometry, int device, Value value);
+  ~Storage() override;
+
+  const Geometry& geometry() const { return *geometry_; }
+  int device_index() const { return device_; }
+  uint64_t version() const { return version_; }
+
+  // The value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
+  const Value& value();
+  bool has_value() const { return static_cast<bool>(value_); }
+  void set_value(Value value);
+  // The value has been computed: same contents, so views stay valid.
+  void materialize(Value data);
+  // Takes other sizes (resize_, set_); the contents are replaced.
+  void reset(const Geometry* geometry, Value value);
+
+  // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
+  // which they began to wait.
+  static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
+  static int64_t live_count();
+
+ private:
+  void link();
+  void unlink();
+
+  const Geometry* geometry_;
+  int device_;
+  Value value_;
+  uint64_t version_ = 1;
+  Storage* previous_ = nullptr;
+  Storage* next_ = nullptr;
+  bool linked_ = false;
+
+  friend struct PendingList;
+};
+
+// One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.
+class View final : public c10::intrusive_ptr_target {
+ public:
+  View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index)
+      : parent_(std::move(parent)), step_(std::move(step)), index_(index) {}
+
+  const c10::intrusive_ptr<View>& parent() const { return parent_; }
+  const c10::intrusive_ptr<const Signature>& step() const { return step_; }
+  uint32_t index() const { return index_; }
+
+  // The view of the storage's present value, replayed only when that has changed.
+  Value read(Storage& storage);
+  // The caller has written `value` through this view into the storage.
+  void remember(Storage& storage, Value value) {
+    cached_ = std::move(value);
+    cached_version_ = storage.version();
+  }
+
+ private:
+  c10::intrusive_ptr<View> parent_;
+  c10::intrusive_ptr<const Signature> step_;
+  uint32_t index_;
+  Value cached_;
+  uint64_t cached_version_ = 0;
+};
+
+class TensorImpl final : public c10::TensorImpl {
+ public:
+  TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry, int64_t offset,
+             c10::intrusive_ptr<View> view);
+
+  const Geometry* geometry() const { return geometry_; }
+  Storage& lazy_storage() const { return static_cast<Storage&>(*storage_.unsafeGetStorageImpl()); }
+  const c10::intrusive_ptr<View>& view() const { return view_; }
+  int device_index() const { return lazy_storage().device_index(); }
+
+  Value read() const;
+  // Replaces everything this tensor holds by another tensor's (set_, in-place views, resize_).
+  void assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
+              int64_t offset, c10::intrusive_ptr<View> view);
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version_counter, bool allow_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version_counter, bool allow_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+
+ private:
+  const char* tensorimpl_type_name() const override { return "torch_xla::TensorImpl"; }
+
+  const Geometry* geometry_;
+  c10::intrusive_ptr<View> view_;
+};
+
+// Ours, or null: kernels on key XLA also meet strangers (FakeTensor elements).
+TensorImpl* as_lazy(const at::Tensor& tensor);
+inline bool is_lazy(const at::Tensor& tensor) { return as_lazy(tensor) != nullptr; }
+
+// A tensor that owns a new storage with this value.
+at::Tensor make_tensor(Value value, const Geometry* geometry, int device);
+at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
+                     int64_t offset);
+
+// How the layers above supply what this one cannot know: the value of an uninitialised storage.
+extern Value (*zeros_value)(const Geometry& geometry, int device);
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,18 @@
+// The binding functions, one per area, each in its own file.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torch_xla::python {
+
+void init_errors(pybind11::module_& m);
+void init_flags(pybind11::module_& m);
+void init_metrics(pybind11::module_& m);
+void init_runtime(pybind11::module_& m);
+void init_tensor(pybind11::module_& m);
+void init_dispatch(pybind11::module_& m);
+
+// "xla:1" -> 1; "xla" and "" -> the current device.
+int device_index(const std::string& device);
+
+}  // namespace torch_xla::python

@@ -1,0 +1,67 @@
+// Registers the kernels and lends Python what recording asks of it: decompositions, source lines.
+#include <pybind11/stl.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "dispatch/context.h"
+#include "dispatch/decompose.h"
+#include "dispatch/register.h"
+#include "ops/lowering.h"
+#include "python/init.h"
+
+namespace py = pybind11;
+
+namespace torch_xla::python {
+namespace {
+
+py::object decomposition_module() { return py::module_::import("torch_xla._src.decompositions"); }
+
+bool has_decomposition(const c10::OperatorHandle& op) {
+  const py::gil_scoped_acquire gil;
+  return decomposition_module()
+      .attr("has")(op.schema().name(), op.schema().overload_name())
+      .cast<bool>();
+}
+
+void run_decomposition(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const py::gil_scoped_acquire gil;
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack->size() - arguments.size();
+  py::list positional;
+  py::dict keyword;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& v = (*stack)[base + i];
+    py::object value = torch::jit::toPyObject(v);
+    if (arguments[i].kwarg_only()) {
+      keyword[arguments[i].name().c_str()] = std::move(value);
+    } else {
+      positional.append(std::move(value));
+    }
+  }
+  const py::object results = decomposition_module().attr("run")(
+      op.schema().name(), op.schema().overload_name(), positional, keyword);
+  torch::jit::drop(*stack, arguments.size());
+  const auto& returns = op.schema().returns();
+  if (returns.size() == 1) {
+    stack->push_back(torch::jit::toIValue(results, returns[0].type()));
+    return;
+  }
+  size_t i = 0;
+  for (const py::handle result : results.cast<py::sequence>()) {
+    stack->push_back(result.is_none() ? c10::IValue(at::Tensor())
+                                      : torch::jit::toIValue(result, returns.at(i).type()));
+    ++i;
+  }
+}
+
+}  // namespace
+
+void init_dispatch(py::module_& m) {
+  dispatch::decompositions().has = &has_decomposition;
+  dispatch::decompositions().run = &run_decomposition;
+  dispatch::refresh_debug_flags();
+  dispatch::register_kernels();
+  m.def("_xla_lowered_ops", [] { return ops::Registry::get().names(); });
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,138 @@
+// Devices, barriers and random state.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "debug/metrics.h"
+#include "dispatch/context.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "lazy/rng.h"
+#include "python/init.h"
+#include "util/error.h"
+
+namespace py = pybind11;
+
+namespace torch_xla::python {
+
+int device_index(const std::string& device) {
+  if (device.empty() || device == "xla") return executor::current_device();
+  const size_t colon = device.find(':');
+  if (device.substr(0, colon) != "xla" || colon == std::string::npos ||
+      device.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
+    util::fail(util::ErrorKind::Value, "device: expected 'xla' or 'xla:<index>', got '", device,
+               "'.");
+  }
+  return std::stoi(device.substr(colon + 1));
+}
+
+namespace {
+
+std::string device_name(int index) { return "xla:" + std::to_string(index); }
+
+executor::PluginChoice choice_from(const py::dict& d) {
+  executor::PluginChoice choice;
+  choice.device_type = d["device_type"].cast<std::string>();
+  choice.library_path = d["library_path"].cast<std::string>();
+  if (d.contains("options")) {
+    choice.options = d["options"].cast<pjrt::Options>();
+  }
+  return choice;
+}
+
+void sync(const std::string& device, bool wait) {
+  dispatch::refresh_debug_flags();
+  executor::Runtime* runtime = executor::Runtime::get_if_made();
+  if (runtime == nullptr) return;  // nothing was recorded
+  static const debug::Counter marks("MarkStep");
+  marks.add();
+  executor::sync_device(device_index(device), wait);
+}
+
+std::vector<int> indices_or_all(const std::vector<std::string>& devices) {
+  std::vector<int> indices;
+  for (const std::string& d : devices) indices.push_back(device_index(d));
+  if (devices.empty()) {
+    if (executor::Runtime* runtime = executor::Runtime::get_if_made()) {
+      for (int i = 0; i < runtime->device_count(); ++i) indices.push_back(i);
+    }
+  }
+  return indices;
+}
+
+py::dict memory_info(const std::string& device) {
+  const pjrt::Device d = executor::Runtime::get().device(device_index(device));
+  py::dict info;
+  if (const auto stats = d.memory_stats()) {
+    info["bytes_used"] = stats->bytes_in_use;
+    info["bytes_limit"] = stats->bytes_limit.value_or(0);
+    info["peak_bytes_used"] = stats->peak_bytes_in_use.value_or(0);
+  }
+  return info;
+}
+
+}  // namespace
+
+void init_runtime(py::module_& m) {
+  m.def("_set_plugin_resolver", [](py::function fn) {
+    executor::set_plugin_resolver([fn = std::make_shared<py::function>(std::move(fn))] {
+      const py::gil_scoped_acquire gil;
+      return choice_from((*fn)().cast<py::dict>());
+    });
+  });
+  m.def("_xla_is_initialized", [] { return executor::Runtime::get_if_made() != nullptr; });
+  m.def("_xla_get_devices", [] {
+    std::vector<std::string> names;
+    for (int i = 0; i < executor::Runtime::get().device_count(); ++i)
+      names.push_back(device_name(i));
+    return names;
+  });
+  m.def("_xla_num_devices", [] { return executor::Runtime::get().device_count(); });
+  m.def("_xla_num_global_devices",
+        [] { return executor::Runtime::get().client().devices().size(); });
+  m.def("_xla_real_devices", [] {
+    executor::Runtime& runtime = executor::Runtime::get();
+    std::vector<std::string> names;
+    for (const pjrt::Device& d : runtime.client().addressable_devices()) {
+      names.push_back(runtime.device_type() + ":" + std::to_string(d.id()));
+    }
+    return names;
+  });
+  m.def("_xla_get_default_device", [] {
+    executor::Runtime::get();
+    return device_name(executor::current_device());
+  });
+  m.def("_xla_set_default_device",
+        [](const std::string& device) { executor::set_current_device(device_index(device)); });
+  m.def("_xla_device_type", [] { return executor::Runtime::get().device_type(); });
+  m.def("_xla_device_kind", [](const std::string& device) {
+    return executor::Runtime::get().device(device_index(device)).kind();
+  });
+  m.def("_xla_memory_info", &memory_info);
+  m.def(
+      "_xla_step_marker",
+      [](const std::string& device, const std::vector<std::string>&, bool wait) {
+        sync(device, wait);
+      },
+      py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
+      py::arg("wait") = false);
+  m.def(
+      "_xla_wait_device_ops",
+      [](const std::vector<std::string>& devices) {
+        for (const int index : indices_or_all(devices)) executor::wait_device(index);
+      },
+      py::arg("devices") = std::vector<std::string>());
+  m.def(
+      "_xla_set_rng_seed",
+      [](uint64_t seed, const std::string& device) {
+        lazy::set_rng_state(device_index(device), seed);
+      },
+      py::arg("seed"), py::arg("device") = "");
+  m.def(
+      "_xla_get_rng_seed",
+      [](const std::string& device) { return lazy::rng_state(device_index(device)); },
+      py::arg("device") = "");
+  m.def("_xla_num_cached_programs", &executor::cached_programs);
+  m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,13 @@
+// The extension torch_xla._XLAC: one init_<area> per area of csrc/.
+#include "python/init.h"
+
+PYBIND11_MODULE(_XLAC, m) {
+  using namespace torch_xla::python;
+  m.doc() = "The C++ core of torch_xla; documented Python modules are in torch_xla.";
+  init_errors(m);
+  init_flags(m);
+  init_metrics(m);
+  init_runtime(m);
+  init_tensor(m);
+  init_dispatch(m);
+}
