@@ -1,5 +1,6 @@
 // A 128-bit hash for graph keys and memo tables.
-// Two independently seeded multiply-fold lanes; not cryptographic, but wide enough never to collide by chance.
+// Two independently seeded multiply-fold lanes; not cryptographic, but wide enough never to collide
+// by chance.
 #pragma once
 
 #include <bit>
@@ -41,7 +42,8 @@ class Hasher {
  public:
   Hasher& add(uint64_t word) {
     low_ = multiply_fold(low_ ^ word, 0x9e3779b97f4a7c15ull) + word;
-    high_ = multiply_fold(high_ ^ std::rotl(word, 32), 0xd6e8feb86659fd93ull) + 0x632be59bd9b4e019ull;
+    high_ =
+        multiply_fold(high_ ^ std::rotl(word, 32), 0xd6e8feb86659fd93ull) + 0x632be59bd9b4e019ull;
     return *this;
   }
   Hasher& add(const Hash128& hash) { return add(hash.low).add(hash.high); }
