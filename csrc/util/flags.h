@@ -16,6 +16,19 @@
   X(String, PJRT_LIBRARY_PATH, "", false,                                                     \
     "Path of the PJRT plugin library to load, instead of the one that is found.")             \
   X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")         \
+  X(Int, GPU_NUM_DEVICES, "-1", false,                                                        \
+    "Number of GPUs that this process uses; all where it is not set.")                        \
+  X(String, PJRT_NAMES_AND_LIBRARY_PATHS, "", false,                                          \
+    "Libraries of plugins by name, as `name:path,name:path`.")                                \
+  X(String, TPU_LIBRARY_PATH, "", false,                                                      \
+    "Path of libtpu; for any other plugin, `<NAME>_LIBRARY_PATH`.")                           \
+  X(String, PJRT_ALLOCATOR_FRACTION, "", false,                                               \
+    "Part of a GPU's memory that the plugin may take, from 0 to 1; the plugin's choice "      \
+    "otherwise.")                                                                             \
+  X(String, PJRT_ALLOCATOR_PREALLOCATE, "", false,                                            \
+    "`0`: the plugin takes GPU memory as it needs it. `1`: at once.")                         \
+  X(Bool, PJRT_ALLOCATOR_CUDA_ASYNC, "0", false,                                              \
+    "GPU memory comes from CUDA's own asynchronous allocator.")                               \
   X(String, XLA_FLAGS, "", true,                                                              \
     "Options of the XLA compiler, read by the plugin itself when it is loaded.")              \
   X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")        \
