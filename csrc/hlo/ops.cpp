@@ -58,6 +58,24 @@ Value dense_splat(Builder& b, const std::string& text, const Type& type) {
   return b.constant(type.elements() == 0 ? "" : text, type);
 }
 
+// A literal of any rank: printed flat, reshaped where it has several dimensions.
+template <typename T>
+Value dense(Builder& b, std::span<const T> values, const Type& type,
+            std::string (*print)(T, DType)) {
+  if (values.empty()) return b.constant("", type);
+  if (type.dims.size() > 1) {
+    return reshape(dense(b, values, {type.dtype, {static_cast<int64_t>(values.size())}}, print),
+                   type.dims);
+  }
+  std::string text = type.dims.empty() ? "" : "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += print(values[i], type.dtype);
+  }
+  if (!type.dims.empty()) text += "]";
+  return b.constant(text, type);
+}
+
 Dims iota_dims(size_t rank) {
   Dims dims(rank);
   std::iota(dims.begin(), dims.end(), 0);
@@ -178,18 +196,10 @@ Value finite_highest(Builder& b, const Type& type) {
 }
 
 Value dense_ints(Builder& b, std::span<const int64_t> values, const Type& type) {
-  if (values.empty()) return b.constant("", type);
-  if (type.dims.size() > 1) {
-    return reshape(dense_ints(b, values, {type.dtype, {static_cast<int64_t>(values.size())}}),
-                   type.dims);
-  }
-  std::string text = type.dims.empty() ? "" : "[";
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i != 0) text += ", ";
-    text += literal_int(values[i], type.dtype);
-  }
-  if (!type.dims.empty()) text += "]";
-  return b.constant(text, type);
+  return dense(b, values, type, literal_int);
+}
+Value dense_floats(Builder& b, std::span<const double> values, const Type& type) {
+  return dense(b, values, type, literal);
 }
 
 Value iota(Builder& b, const Type& type, int64_t dim) {

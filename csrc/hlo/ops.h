@@ -23,6 +23,7 @@ Value lowest(Builder& b, const Type& type);   // -inf for floats, the minimum of
 Value highest(Builder& b, const Type& type);  // +inf for floats, the maximum of integers, true
 Value finite_highest(Builder& b, const Type& type);
 Value dense_ints(Builder& b, std::span<const int64_t> values, const Type& type);
+Value dense_floats(Builder& b, std::span<const double> values, const Type& type);
 Value iota(Builder& b, const Type& type, int64_t dim);
 
 // --- elementwise ---------------------------------------------------------------------------

@@ -29,6 +29,14 @@ Value as_result(const Lowering& l, const Value& x, size_t i) {
   return hlo::broadcast_to(cast(x, type.dtype), type.dims);
 }
 
+hlo::Values results(const Lowering& l, std::span<const Value> values) {
+  hlo::Values all(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (is_wanted(l, i)) all[i] = as_result(l, values[i], i);
+  }
+  return all;
+}
+
 bool is_static_number(const Lowering& l, size_t arg, double value) {
   const lazy::Argument& a = l.signature().arguments.at(arg);
   if (a.kind != lazy::Argument::Kind::Static || !a.value.isScalar()) return false;
@@ -109,6 +117,24 @@ Value reduce_max(const Value& x, std::span<const int64_t> dims) {
 Value reduce_min(const Value& x, std::span<const int64_t> dims) {
   if (dims.empty()) return x;
   return hlo::reduce(x, hlo::highest(x.builder(), {x.dtype(), {}}), dims, hlo::min);
+}
+
+Value sum_trailing(const Lowering& l, const Value& x, int64_t count) {
+  const hlo::Dims kept(x.dims().begin(), x.dims().end() - count);
+  const int64_t rows = hlo::Type{x.dtype(), kept}.elements();
+  const int64_t columns = rows == 0 ? 0 : x.type().elements() / rows;
+  const bool as_product = l.platform() == "CPU" && rows > 1 && columns >= 16 &&
+                          (x.dtype() == DType::F32 || x.dtype() == DType::F64);
+  if (!as_product) {
+    std::vector<int64_t> dims(count);
+    std::iota(dims.begin(), dims.end(), x.rank() - count);
+    return reduce_sum(x, dims);
+  }
+  const Value ones = hlo::one(x.builder(), {x.dtype(), {columns}});
+  const Value sums = hlo::dot_general(
+      hlo::reshape(x, {rows, columns}), ones,
+      {.lhs_batch = {}, .rhs_batch = {}, .lhs_contract = {1}, .rhs_contract = {0}}, x.dtype());
+  return hlo::reshape(sums, kept);
 }
 
 void not_implemented(std::string_view name, at::ScalarType dtype) {

@@ -26,6 +26,11 @@ inline hlo::Values result(const Lowering& l, const hlo::Value& x) { return {as_r
 inline hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype) {
   return l.in(arg, dtype, l.out().dims);
 }
+// Whether result `i` exists: an output_mask may have refused it.
+inline bool is_wanted(const Lowering& l, size_t i) { return l.signature().outputs[i] != nullptr; }
+// Several results, each cast and broadcast to its type; those not wanted may be empty values.
+hlo::Values results(const Lowering& l, std::span<const hlo::Value> values);
+
 // A number in the shape of x and its dtype.
 inline hlo::Value number_like(const Lowering& l, size_t arg, const hlo::Value& x) {
   return hlo::broadcast_to(l.number(arg, x.dtype()), x.dims());
@@ -51,6 +56,9 @@ hlo::Value spread(const hlo::Value& reduced, const hlo::Dims& full, std::span<co
 hlo::Value reduce_sum(const hlo::Value& x, std::span<const int64_t> dims);
 hlo::Value reduce_max(const hlo::Value& x, std::span<const int64_t> dims);
 hlo::Value reduce_min(const hlo::Value& x, std::span<const int64_t> dims);
+// Sum over the last `count` dimensions of floats. XLA's CPU loops add one element at a time; there
+// this is a matrix-vector product, several times faster and with smaller rounding errors.
+hlo::Value sum_trailing(const Lowering& l, const hlo::Value& x, int64_t count);
 
 // Throws `"NAME" not implemented for 'DTYPE'`, PyTorch's own words.
 [[noreturn]] void not_implemented(std::string_view name, at::ScalarType dtype);

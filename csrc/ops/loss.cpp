@@ -1,7 +1,159 @@
-#include "ops/lowering.h"
+// Losses of one element against one target element, and their gradients.
+#include "ops/loss.h"
+
+#include <algorithm>
 
 namespace torch_xla::ops {
 
-void register_loss(Registry& r) { (void)r; }
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+Value reduced(const Value& losses, Reduction r) {
+  if (r == Reduction::None) return losses;
+  const Value sum = reduce_sum(losses, all_dims(losses.rank()));
+  return r == Reduction::Sum ? sum : sum / static_cast<double>(losses.type().elements());
+}
+
+Value spread_gradient(const Value& grad, const Dims& dims, DType dtype, Reduction r) {
+  Value g = hlo::convert(grad, dtype);
+  if (r == Reduction::Mean) g = g / static_cast<double>(hlo::Type{dtype, dims}.elements());
+  return hlo::broadcast_to(g, dims);
+}
+
+namespace {
+
+Dims broadcast_dims(const Dims& a, const Dims& b) {
+  Dims out(std::max(a.size(), b.size()), 1);
+  const auto merge = [&](const Dims& x) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      int64_t& d = out[out.size() - x.size() + i];
+      if (x[i] != 1) d = x[i];
+    }
+  };
+  merge(a);
+  merge(b);
+  return out;
+}
+
+DType loss_dtype(const Lowering& l, size_t self, size_t target) {
+  return compute_dtype(to_hlo(l.promoted({self, target})));
+}
+
+// A loss of (x, target) alone: the rule is its formula.
+using Formula = Value (*)(const Lowering&, const Value& x, const Value& target);
+
+// aten::*_loss(self, target, reduction, ...)
+template <Formula formula>
+Values loss(Lowering& l) {
+  const DType compute = loss_dtype(l, 0, 1);
+  const Dims dims = broadcast_dims(l.in(0).dims(), l.in(1).dims());
+  const Value losses = formula(l, l.in(0, compute, dims), l.in(1, compute, dims));
+  return result(l, reduced(losses, reduction(l, 2)));
+}
+
+// aten::*_loss_backward(grad_output, self, target, reduction, ...): the formula is the derivative.
+template <Formula formula>
+Values loss_backward(Lowering& l) {
+  const DType compute = loss_dtype(l, 1, 2);
+  const Dims dims = broadcast_dims(l.in(1).dims(), l.in(2).dims());
+  const Value slope = formula(l, l.in(1, compute, dims), l.in(2, compute, dims));
+  return result(l, slope * spread_gradient(l.in(0), dims, compute, reduction(l, 3)));
+}
+
+Value squared_error(const Lowering&, const Value& x, const Value& t) { return hlo::square(x - t); }
+Value squared_error_slope(const Lowering&, const Value& x, const Value& t) { return 2 * (x - t); }
+
+// Quadratic up to beta, linear beyond.
+Value smooth_l1(const Lowering& l, const Value& x, const Value& t) {
+  const double beta = l.floating(3);
+  const Value z = hlo::abs(x - t);
+  if (beta == 0) return z;
+  return hlo::select(hlo::less(z, beta), 0.5 * z * z / beta, z - 0.5 * beta);
+}
+Value smooth_l1_slope(const Lowering& l, const Value& x, const Value& t) {
+  const double beta = l.floating(4);
+  const Value d = x - t;
+  const Value inner = beta == 0 ? hlo::like(d, 0) : d / beta;
+  return hlo::select(hlo::less_equal(d, -beta), -1,
+                     hlo::select(hlo::greater_equal(d, beta), 1, inner));
+}
+
+Value huber(const Lowering& l, const Value& x, const Value& t) {
+  const double delta = l.floating(3);
+  const Value z = hlo::abs(x - t);
+  return hlo::select(hlo::less_equal(z, delta), 0.5 * z * z, delta * (z - 0.5 * delta));
+}
+Value huber_slope(const Lowering& l, const Value& x, const Value& t) {
+  const double delta = l.floating(4);
+  const Value d = x - t;
+  return hlo::select(hlo::less_equal(d, -delta), -delta,
+                     hlo::select(hlo::greater_equal(d, delta), delta, d));
+}
+
+Value soft_margin(const Lowering&, const Value& x, const Value& t) {
+  return hlo::log1p(hlo::exp(-t * x));
+}
+Value soft_margin_slope(const Lowering&, const Value& x, const Value& t) {
+  const Value z = hlo::exp(-t * x);
+  return -t * z / (z + 1);
+}
+
+// (self, target, weight, reduction). Logarithms stop at -100, as PyTorch's do.
+Values binary_cross_entropy(Lowering& l) {
+  const DType compute = compute_dtype(l.in(0).dtype());
+  const Dims dims = l.in(0).dims();
+  const Value x = l.in(0, compute, dims), t = l.in(1, compute, dims);
+  const Value log_x = hlo::max(hlo::log(x), hlo::like(x, -100));
+  const Value log_rest = hlo::max(hlo::log1p(-x), hlo::like(x, -100));
+  Value losses = (t - 1) * log_rest - t * log_x;
+  if (l.has(2)) losses = losses * l.in(2, compute, dims);
+  return result(l, reduced(losses, reduction(l, 3)));
+}
+
+// (grad_output, self, target, weight, reduction)
+Values binary_cross_entropy_backward(Lowering& l) {
+  const DType compute = compute_dtype(l.in(1).dtype());
+  const Dims dims = l.in(1).dims();
+  const Value x = l.in(1, compute, dims), t = l.in(2, compute, dims);
+  const Value slope = (x - t) / hlo::max((1 - x) * x, hlo::like(x, 1e-12));
+  Value grad = slope * spread_gradient(l.in(0), dims, compute, reduction(l, 4));
+  if (l.has(3)) grad = grad * l.in(3, compute, dims);
+  return result(l, grad);
+}
+
+// (self, target, weight, pos_weight, reduction)
+Values binary_cross_entropy_with_logits(Lowering& l) {
+  const DType compute = loss_dtype(l, 0, 1);
+  Dims dims = broadcast_dims(l.in(0).dims(), l.in(1).dims());
+  for (const size_t arg : {2, 3}) {
+    if (l.has(arg)) dims = broadcast_dims(dims, l.in(arg).dims());
+  }
+  const Value x = l.in(0, compute, dims), t = l.in(1, compute, dims);
+  // log(sigmoid(x)) without overflow.
+  Value log_sigmoid = hlo::min(x, hlo::like(x, 0)) - hlo::log1p(hlo::exp(-hlo::abs(x)));
+  if (l.has(3)) log_sigmoid = log_sigmoid * ((l.in(3, compute, dims) - 1) * t + 1);
+  Value losses = (1 - t) * x - log_sigmoid;
+  if (l.has(2)) losses = losses * l.in(2, compute, dims);
+  return result(l, reduced(losses, reduction(l, 4)));
+}
+
+}  // namespace
+
+void register_loss(Registry& r) {
+  r.add("aten::mse_loss", loss<squared_error>);
+  r.add("aten::mse_loss_backward", loss_backward<squared_error_slope>);
+  r.add("aten::smooth_l1_loss", loss<smooth_l1>);
+  r.add("aten::smooth_l1_loss_backward", loss_backward<smooth_l1_slope>);
+  r.add("aten::huber_loss", loss<huber>);
+  r.add("aten::huber_loss_backward", loss_backward<huber_slope>);
+  r.add("aten::soft_margin_loss", loss<soft_margin>);
+  r.add("aten::soft_margin_loss_backward", loss_backward<soft_margin_slope>);
+  r.add("aten::binary_cross_entropy", binary_cross_entropy);
+  r.add("aten::binary_cross_entropy_backward", binary_cross_entropy_backward);
+  r.add("aten::binary_cross_entropy_with_logits", binary_cross_entropy_with_logits);
+  register_loss_class(r);
+}
 
 }  // namespace torch_xla::ops

@@ -1,7 +1,280 @@
-#include "ops/lowering.h"
+#include "ops/pool.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+
+#include "ops/common.h"
+#include "ops/resize_taps.h"
 
 namespace torch_xla::ops {
 
-void register_pool(Registry& r) { (void)r; }
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+std::vector<int64_t> expanded(const std::vector<int64_t>& values, size_t n) {
+  return values.size() == 1 ? std::vector<int64_t>(n, values[0]) : values;
+}
+
+int64_t PoolWindow::elements() const {
+  return std::accumulate(kernel.begin(), kernel.end(), int64_t{1}, std::multiplies<>());
+}
+
+PoolWindow pool_window(const Lowering& l, size_t kernel_arg, size_t n, bool dilated) {
+  PoolWindow w;
+  w.kernel = expanded(l.ints(kernel_arg), n);
+  w.stride = expanded(l.ints(kernel_arg + 1), n);
+  if (w.stride.empty()) w.stride = w.kernel;
+  w.padding = expanded(l.ints(kernel_arg + 2), n);
+  w.dilation = dilated ? expanded(l.ints(kernel_arg + 3), n) : std::vector<int64_t>(n, 1);
+  return w;
+}
+
+Value computed_once(const Lowering& l, const Value& v, const Value& x) {
+  if (l.platform() != "CPU" || !hlo::is_float(v.dtype()) || !hlo::is_float(x.dtype())) return v;
+  if (v.type().elements() == 0 || x.type().elements() == 0) return v;
+  // The compiler holds divisions for expensive, and expensive values are not repeated. The divisor
+  // is 1, made so that the compiler cannot know it: s*s - s is 0 for a sign bit s.
+  const Value first =
+      hlo::reshape(hlo::slice(x, Dims(x.rank(), 0), Dims(x.rank(), 1), Dims(x.rank(), 1)), {});
+  const Value s = hlo::convert(sign_bit(first), DType::S32);
+  const Value one = hlo::convert(s * s - s + 1, v.dtype());
+  return v / hlo::broadcast_to(one, v.dims());
+}
+
+namespace {
+
+// Windows up to this many elements become slices and selects, which vectorize.
+constexpr int64_t kMostSlices = 16;
+
+// The maxima of windows with the flat spatial position of each, as PyTorch picks it: the first of
+// equals, the last nan.
+struct Maxima {
+  Value values, positions;
+};
+
+DType position_dtype(const hlo::Type& input, size_t n) {
+  const int64_t spatial =
+      std::accumulate(input.dims.end() - n, input.dims.end(), int64_t{1}, std::multiplies<>());
+  return spatial < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
+}
+
+// Strides, in elements, of the spatial dimensions.
+std::vector<int64_t> spatial_strides(const Dims& dims, size_t n) {
+  std::vector<int64_t> strides(n, 1);
+  for (size_t i = n - 1; i-- > 0;) strides[i] = strides[i + 1] * dims[dims.size() - n + i + 1];
+  return strides;
+}
+
+// How much the windows read past the end of the input.
+int64_t overhang(const Value& x, const Dims& out, const PoolWindow& w, size_t i) {
+  const int64_t d = x.rank() - w.n() + i;
+  return (out[d] - 1) * w.stride[i] + w.extent(i) - x.dim(d) - w.padding[i];
+}
+
+Maxima maxima_by_slices(const Value& x, const Dims& out, const PoolWindow& w) {
+  hlo::Builder& b = x.builder();
+  const size_t n = w.n();
+  const int64_t lead = x.rank() - n;
+  const DType index = position_dtype(x.type(), n);
+  const std::vector<int64_t> strides = spatial_strides(x.dims(), n);
+
+  Dims low(x.rank(), 0), high(x.rank(), 0);
+  bool padded_below = false;
+  for (size_t i = 0; i < n; ++i) {
+    low[lead + i] = w.padding[i];
+    high[lead + i] = std::max<int64_t>(overhang(x, out, w, i), 0);
+    padded_below = padded_below || w.padding[i] != 0;
+  }
+  const Value padded = hlo::pad(x, hlo::lowest(b, {x.dtype(), {}}), low, high, Dims(x.rank(), 0));
+
+  const hlo::Type index_type{index, out};
+  Value best, offset;
+  std::vector<int64_t> tap(n, 0);
+  for (int64_t count = 0; count < w.elements(); ++count) {
+    Dims start(x.rank(), 0), limit = padded.dims(), step(x.rank(), 1);
+    int64_t flat = 0;
+    for (size_t i = 0; i < n; ++i) {
+      start[lead + i] = tap[i] * w.dilation[i];
+      limit[lead + i] = start[lead + i] + (out[lead + i] - 1) * w.stride[i] + 1;
+      step[lead + i] = w.stride[i];
+      flat += tap[i] * w.dilation[i] * strides[i];
+    }
+    const Value v = hlo::slice(padded, start, limit, step);
+    const Value here = hlo::splat_int(b, flat, index_type);
+    if (!best) {
+      best = v;
+      offset = here;
+    } else {
+      const Value better = hlo::greater(v, best) | hlo::is_nan(v);
+      best = hlo::select(better, v, best);
+      offset = hlo::select(better, here, offset);
+    }
+    for (size_t i = n; i-- > 0;) {
+      if (++tap[i] < w.kernel[i]) break;
+      tap[i] = 0;
+    }
+  }
+
+  // Position of tap 0 of each window; in `inside` moved to the first tap that is in the input,
+  // for a window whose elements are all the lowest number.
+  Value base = hlo::zero(b, index_type), inside = base;
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<int64_t> from(out[lead + i]), first(out[lead + i]);
+    for (int64_t o = 0; o < out[lead + i]; ++o) {
+      const int64_t p = o * w.stride[i] - w.padding[i];
+      const int64_t skipped = p < 0 ? (-p + w.dilation[i] - 1) / w.dilation[i] : 0;
+      from[o] = p * strides[i];
+      first[o] = (p + skipped * w.dilation[i]) * strides[i];
+    }
+    base = base + constant_along(b, from, index, out, lead + i);
+    inside = inside + constant_along(b, first, index, out, lead + i);
+  }
+  Value positions = base + offset;
+  if (padded_below) positions = hlo::select(hlo::equal(offset, 0), inside, positions);
+  return {best, positions};
+}
+
+Maxima maxima_by_window(const Value& x, const Dims& out, const PoolWindow& w) {
+  hlo::Builder& b = x.builder();
+  const size_t n = w.n();
+  const int64_t lead = x.rank() - n;
+  const DType index = position_dtype(x.type(), n);
+  Dims spatial(x.dims().begin() + lead, x.dims().end());
+  const int64_t count = hlo::Type{index, spatial}.elements();
+  std::vector<int64_t> mapping(n);
+  std::iota(mapping.begin(), mapping.end(), lead);
+  const Value position = hlo::broadcast_in_dim(
+      hlo::reshape(hlo::iota(b, {index, {count}}, 0), spatial), x.dims(), mapping);
+
+  hlo::Window window(x.rank());
+  for (size_t i = 0; i < n; ++i) {
+    window.sizes[lead + i] = w.kernel[i];
+    window.strides[lead + i] = w.stride[i];
+    window.window_dilations[lead + i] = w.dilation[i];
+    window.pad_low[lead + i] = w.padding[i];
+    window.pad_high[lead + i] = std::max<int64_t>(overhang(x, out, w, i), 0);
+  }
+  const std::array operands = {x, position};
+  const std::array inits = {hlo::lowest(b, {x.dtype(), {}}), hlo::highest(b, {index, {}})};
+  const Values r = hlo::reduce_window(
+      operands, inits, window, [](std::span<const Value> a, std::span<const Value> e) {
+        const Value tie = hlo::equal(e[0], a[0]) & hlo::less(e[1], a[1]);
+        const Value nan = hlo::is_nan(e[0]) & ((!hlo::is_nan(a[0])) | hlo::greater(e[1], a[1]));
+        const Value better = hlo::greater(e[0], a[0]) | tie | nan;
+        return Values{hlo::select(better, e[0], a[0]), hlo::select(better, e[1], a[1])};
+      });
+  return {r[0], r[1]};
+}
+
+template <size_t n>
+Values max_pool(Lowering& l) {
+  const Value x = l.in(0);
+  const Dims out = l.out(0).dims;
+  if (l.out(0).elements() == 0) {
+    return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
+  }
+  const PoolWindow w = pool_window(l, 1, n, true);
+  const Maxima m = l.platform() == "CPU" && w.elements() <= kMostSlices
+                       ? maxima_by_slices(x, out, w)
+                       : maxima_by_window(x, out, w);
+  return {computed_once(l, m.values, x), hlo::convert(m.positions, DType::S64)};
+}
+
+// select_and_scatter finds the maxima again; TPUs have hardware for it and slow scatters.
+Value select_and_scatter_max(const Value& grad, const Value& x, const PoolWindow& w) {
+  hlo::Builder& b = x.builder();
+  const int64_t lead = x.rank() - w.n();
+  hlo::Window window(x.rank());
+  for (size_t i = 0; i < w.n(); ++i) {
+    window.sizes[lead + i] = w.kernel[i];
+    window.strides[lead + i] = w.stride[i];
+    window.pad_low[lead + i] = w.padding[i];
+    window.pad_high[lead + i] = std::max<int64_t>(overhang(x, grad.dims(), w, i), 0);
+  }
+  return hlo::select_and_scatter(
+      x, grad, hlo::scalar(b, 0, x.dtype()), window,
+      [](const Value& x, const Value& y) { return hlo::greater_equal(x, y); }, hlo::add);
+}
+
+template <size_t n>
+Values max_pool_backward(Lowering& l) {
+  const PoolWindow w = pool_window(l, 2, n, true);
+  bool overlapping = false, dilated = false;
+  for (size_t i = 0; i < n; ++i) {
+    overlapping = overlapping || w.extent(i) > w.stride[i];
+    dilated = dilated || w.dilation[i] != 1;
+  }
+  if (l.platform() == "TPU" && !dilated) {
+    return result(l, select_and_scatter_max(l.in(0), l.in(1), w));
+  }
+  return result(l, scatter_to_positions(l.in(0), l.in(7), l.out(), n, !overlapping));
+}
+
+template <size_t n>
+Values max_unpool(Lowering& l) {
+  const hlo::Type out = l.out();
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {hlo::zero(l.b, out)};
+  const int64_t lead = x.rank() - n;
+  const int64_t planes =
+      hlo::Type{out.dtype, {out.dims.begin(), out.dims.begin() + lead}}.elements();
+  const int64_t inputs = x.type().elements() / planes, outputs = out.elements() / planes;
+  const hlo::ScatterDims dims{.update_window_dims = {},
+                              .inserted_window_dims = {1},
+                              .input_batching_dims = {0},
+                              .scatter_indices_batching_dims = {0},
+                              .scatter_dims_to_operand_dims = {1},
+                              .index_vector_dim = 2};
+  const Value zeros = hlo::zero(l.b, {out.dtype, {planes, outputs}});
+  const Value y = hlo::scatter(zeros, hlo::reshape(l.in(1), {planes, inputs, 1}),
+                               hlo::reshape(x, {planes, inputs}), dims,
+                               [](const Value&, const Value& update) { return update; });
+  return {hlo::reshape(y, out.dims)};
+}
+
+}  // namespace
+
+Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::Type& input,
+                           size_t n, bool unique) {
+  hlo::Builder& b = grad.builder();
+  const DType compute = compute_dtype(grad.dtype());
+  if (grad.type().elements() == 0) return hlo::zero(b, input.with(compute));
+  const int64_t lead = static_cast<int64_t>(input.dims.size() - n);
+  const int64_t planes =
+      hlo::Type{input.dtype, {input.dims.begin(), input.dims.begin() + lead}}.elements();
+  const int64_t positions = input.elements() / planes;
+  const int64_t windows = grad.type().elements() / planes;
+  // One flat index: this is what XLA's CPU compiler scatters fastest.
+  const DType index =
+      input.elements() < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
+  const hlo::Type index_type{index, {planes, windows}};
+  const Value plane = hlo::iota(b, index_type, 0) * static_cast<double>(positions);
+  const Value flat = hlo::convert(hlo::reshape(indices, {planes, windows}), index) + plane;
+  const hlo::ScatterDims dims{.update_window_dims = {},
+                              .inserted_window_dims = {0},
+                              .input_batching_dims = {},
+                              .scatter_indices_batching_dims = {},
+                              .scatter_dims_to_operand_dims = {0},
+                              .index_vector_dim = 1};
+  const Value sums = hlo::scatter(
+      hlo::zero(b, {compute, {input.elements()}}), hlo::reshape(flat, {planes * windows, 1}),
+      hlo::reshape(hlo::convert(grad, compute), {planes * windows}), dims, hlo::add, false, unique);
+  return hlo::reshape(sums, input.dims);
+}
+
+void register_pool(Registry& r) {
+  r.add("aten::max_pool2d_with_indices", max_pool<2>);
+  r.add("aten::max_pool3d_with_indices", max_pool<3>);
+  r.add("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);
+  r.add("aten::max_pool3d_with_indices_backward", max_pool_backward<3>);
+  r.add("aten::max_unpool2d", max_unpool<2>);
+  r.add("aten::max_unpool3d", max_unpool<3>);
+  register_pool_average(r);
+  register_pool_adaptive_max(r);
+}
 
 }  // namespace torch_xla::ops

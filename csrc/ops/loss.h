@@ -1,0 +1,25 @@
+// What the loss families share: PyTorch's reductions and their gradients.
+#pragma once
+
+#include "ops/common.h"
+
+namespace torch_xla::ops {
+
+// at::Reduction.
+enum class Reduction : int64_t { None = 0, Mean = 1, Sum = 2 };
+
+inline Reduction reduction(const Lowering& l, size_t arg) {
+  return static_cast<Reduction>(l.integer(arg));
+}
+
+// Losses of single elements, reduced; the mean is over all of them.
+hlo::Value reduced(const hlo::Value& losses, Reduction r);
+
+// The gradient of each element's loss, given that of the reduced loss: over `dims` and divided by
+// the number of elements for a mean.
+hlo::Value spread_gradient(const hlo::Value& grad, const hlo::Dims& dims, hlo::DType dtype,
+                           Reduction r);
+
+void register_loss_class(Registry& r);
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,262 @@
+// Normalizations of rows: layer norm, RMS norm, group norm, weight norm.
+#include <array>
+#include <limits>
+
+#include "ops/common.h"
+#include "ops/norm.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// The call's tensor as a matrix: [rows, columns], normalized along its columns.
+struct Rows {
+  int64_t rows, columns;
+  Dims dims() const { return {rows, columns}; }
+};
+
+Rows rows_of(const Value& x, size_t normalized_dims) {
+  Rows r{1, 1};
+  const size_t outer = x.rank() - normalized_dims;
+  for (size_t i = 0; i < outer; ++i) r.rows *= x.dim(i);
+  for (size_t i = outer; i < static_cast<size_t>(x.rank()); ++i) r.columns *= x.dim(i);
+  return r;
+}
+
+Value as_matrix(const Value& x, const Rows& r, DType dtype) {
+  return hlo::convert(hlo::reshape(x, r.dims()), dtype);
+}
+// One value per row, or per column, over the matrix.
+Value by_row(const Value& x, const Rows& r) {
+  return hlo::broadcast_in_dim(hlo::reshape(x, {r.rows}), r.dims(), std::array<int64_t, 1>{0});
+}
+Value by_column(const Value& x, const Rows& r) {
+  return hlo::broadcast_in_dim(hlo::reshape(x, {r.columns}), r.dims(), std::array<int64_t, 1>{1});
+}
+Value row_mean(const Lowering& l, const Value& matrix) {
+  return sum_trailing(l, matrix, 1) / static_cast<double>(matrix.dim(1));
+}
+Value column_sum(const Value& matrix) { return reduce_sum(matrix, std::array<int64_t, 1>{0}); }
+
+Value optional_column(const Lowering& l, size_t arg, const Rows& r, DType dtype) {
+  return l.has(arg) ? by_column(hlo::convert(l.in(arg), dtype), r) : Value();
+}
+
+// Each value takes the shape of its result; all elements of both are the same.
+Values reshaped(const Lowering& l, Values values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] && is_wanted(l, i)) values[i] = hlo::reshape(values[i], l.out(i).dims);
+  }
+  return results(l, values);
+}
+
+// For tensors without elements: sums are zeros, and nothing divides by their count.
+Values zeros(const Lowering& l) {
+  Values all(l.num_outputs());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (is_wanted(l, i)) all[i] = hlo::zero(l.b, l.out(i));
+  }
+  return all;
+}
+
+// (input, normalized_shape, weight, bias, eps) -> (output, mean, rstd)
+Values layer_norm(Lowering& l) {
+  const Value input = l.in(0);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Rows r = rows_of(input, l.ints(1).size());
+  const Value x = as_matrix(input, r, compute);
+  const Value mean = row_mean(l, x);
+  const Value centered = x - by_row(mean, r);
+  const Value rstd = hlo::rsqrt(row_mean(l, hlo::square(centered)) + l.floating(4));
+  Value y = centered * by_row(rstd, r);
+  if (const Value weight = optional_column(l, 2, r, compute)) y = y * weight;
+  if (const Value bias = optional_column(l, 3, r, compute)) y = y + bias;
+  return reshaped(l, {y, mean, rstd});
+}
+
+// (grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
+Values layer_norm_backward(Lowering& l) {
+  const Value input = l.in(1);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Rows r = rows_of(input, l.ints(2).size());
+  const Value grad = as_matrix(l.in(0), r, compute), x = as_matrix(input, r, compute);
+  const Value mean = by_row(hlo::convert(l.in(3), compute), r);
+  const Value rstd = by_row(hlo::convert(l.in(4), compute), r);
+  const Value normal = (x - mean) * rstd;
+  const Value weight = optional_column(l, 5, r, compute);
+  const Value inner = weight ? grad * weight : grad;
+  const Value grad_input = rstd * (inner - by_row(row_mean(l, inner), r) -
+                                   normal * by_row(row_mean(l, inner * normal), r));
+  return reshaped(l, {grad_input, column_sum(grad * normal), column_sum(grad)});
+}
+
+// (input, normalized_shape, weight, eps) -> (output, rstd)
+Values rms_norm(Lowering& l) {
+  const Value input = l.in(0);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Rows r = rows_of(input, l.ints(1).size());
+  const double eps = l.has(3)                ? l.floating(3)
+                     : compute == DType::F64 ? std::numeric_limits<double>::epsilon()
+                                             : std::numeric_limits<float>::epsilon();
+  const Value x = as_matrix(input, r, compute);
+  const Value rstd = hlo::rsqrt(row_mean(l, hlo::square(x)) + eps);
+  Value y = x * by_row(rstd, r);
+  if (const Value weight = optional_column(l, 2, r, compute)) y = y * weight;
+  return reshaped(l, {y, rstd});
+}
+
+// (grad_out, input, normalized_shape, rstd, weight, output_mask)
+Values rms_norm_backward(Lowering& l) {
+  const Value input = l.in(1);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Rows r = rows_of(input, l.ints(2).size());
+  const Value grad = as_matrix(l.in(0), r, compute);
+  const Value rstd = by_row(hlo::convert(l.in(3), compute), r);
+  const Value normal = as_matrix(input, r, compute) * rstd;
+  const Value weight = optional_column(l, 4, r, compute);
+  const Value inner = weight ? grad * weight : grad;
+  const Value grad_input = rstd * (inner - normal * by_row(row_mean(l, inner * normal), r));
+  return reshaped(l, {grad_input, column_sum(grad * normal)});
+}
+
+// Group norm views its input as [N, groups, channels of a group, positions].
+struct Groups {
+  int64_t batch, groups, channels, positions;
+  Dims dims() const { return {batch, groups, channels, positions}; }
+  double elements() const { return static_cast<double>(channels * positions); }
+};
+
+Groups groups_of(const Lowering& l, size_t n_arg) {
+  const int64_t groups = l.integer(n_arg + 3);
+  return {l.integer(n_arg), groups, l.integer(n_arg + 1) / groups, l.integer(n_arg + 2)};
+}
+Value by_group(const Value& x, const Groups& g, const Dims& dims) {
+  return hlo::broadcast_in_dim(hlo::reshape(x, {g.batch, g.groups}), dims,
+                               std::array<int64_t, 2>{0, 1});
+}
+Value by_channel(const Value& x, const Groups& g, const Dims& dims) {
+  return hlo::broadcast_in_dim(hlo::reshape(x, {g.groups, g.channels}), dims,
+                               std::array<int64_t, 2>{1, 2});
+}
+Value by_group_channel(const Value& x, const Groups& g) {
+  return hlo::broadcast_in_dim(x, g.dims(), std::array<int64_t, 3>{0, 1, 2});
+}
+
+// (input, weight, bias, N, C, HxW, group, eps) -> (output, mean, rstd)
+Values group_norm(Lowering& l) {
+  const Value input = l.in(0);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Groups g = groups_of(l, 3);
+  const Value x = hlo::convert(hlo::reshape(input, g.dims()), compute);
+  const Value mean = sum_trailing(l, x, 2) / g.elements();
+  const Value centered = x - by_group(mean, g, g.dims());
+  const Value var = sum_trailing(l, hlo::square(centered), 2) / g.elements();
+  const Value rstd = hlo::rsqrt(var + l.floating(7));
+  // One scale and one shift for each sample and channel.
+  const Dims per_channel = {g.batch, g.groups, g.channels};
+  Value scale = by_group(rstd, g, per_channel);
+  if (l.has(1)) scale = scale * by_channel(hlo::convert(l.in(1), compute), g, per_channel);
+  Value y = centered * by_group_channel(scale, g);
+  if (l.has(2)) y = y + by_channel(hlo::convert(l.in(2), compute), g, g.dims());
+  return reshaped(l, {y, mean, rstd});
+}
+
+// (grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
+Values group_norm_backward(Lowering& l) {
+  const Value input = l.in(1);
+  if (input.type().elements() == 0) return zeros(l);
+  const DType compute = compute_dtype(input.dtype());
+  const Groups g = groups_of(l, 5);
+  const Dims per_channel = {g.batch, g.groups, g.channels};
+  const Value grad = hlo::convert(hlo::reshape(l.in(0), g.dims()), compute);
+  const Value x = hlo::convert(hlo::reshape(input, g.dims()), compute);
+  const Value centered = x - by_group(hlo::convert(l.in(2), compute), g, g.dims());
+  const Value rstd = hlo::reshape(hlo::convert(l.in(3), compute), {g.batch, g.groups});
+  // Sums over positions, from which all three gradients follow.
+  const Value projection = sum_trailing(l, grad * centered, 1);
+  const Value grad_sum = sum_trailing(l, grad, 1);
+
+  Value scale = by_group(rstd, g, per_channel);
+  Value weighted_projection = projection, weighted_sum = grad_sum;
+  if (l.has(4)) {
+    const Value weight = by_channel(hlo::convert(l.in(4), compute), g, per_channel);
+    scale = scale * weight;
+    weighted_projection = projection * weight;
+    weighted_sum = grad_sum * weight;
+  }
+  const std::array<int64_t, 1> channels = {2}, batch = {0};
+  const Value slope =
+      reduce_sum(weighted_projection, channels) / g.elements() * (hlo::square(rstd) * rstd);
+  const Value mean_grad = reduce_sum(weighted_sum, channels) / g.elements() * rstd;
+  const Value grad_input = grad * by_group_channel(scale, g) -
+                           centered * by_group(slope, g, g.dims()) -
+                           by_group(mean_grad, g, g.dims());
+  const Value grad_weight = reduce_sum(projection * by_group(rstd, g, per_channel), batch);
+  return reshaped(l, {grad_input, grad_weight, reduce_sum(grad_sum, batch)});
+}
+
+// Weight norm keeps one dimension, the first or the last; here as rows of a matrix or its columns.
+struct Slices {
+  Rows r;
+  bool first;
+};
+
+Slices slices_of(const Value& v, int64_t dim) {
+  const bool first = wrap_dim(dim, v.rank()) == 0;
+  return {rows_of(v, first ? v.rank() - 1 : 1), first};
+}
+Value slice_sum(const Lowering& l, const Value& matrix, const Slices& s) {
+  return s.first ? sum_trailing(l, matrix, 1) : column_sum(matrix);
+}
+Value over_slices(const Value& x, const Slices& s) {
+  return s.first ? by_row(x, s.r) : by_column(x, s.r);
+}
+Value flat(const Value& x, DType dtype) {
+  return hlo::convert(hlo::reshape(x, {x.type().elements()}), dtype);
+}
+
+// (v, g, dim) -> (w, norms)
+Values weight_norm(Lowering& l) {
+  const DType compute = compute_dtype(l.in(0).dtype());
+  if (l.in(0).type().elements() == 0) return zeros(l);
+  const Slices s = slices_of(l.in(0), l.integer(2));
+  const Value v = as_matrix(l.in(0), s.r, compute), g = flat(l.in(1), compute);
+  const Value norms = hlo::sqrt(slice_sum(l, hlo::square(v), s));
+  return reshaped(l, {v * over_slices(g / norms, s), norms});
+}
+
+// (grad_w, saved_v, saved_g, saved_norms, dim) -> (grad_v, grad_g)
+Values weight_norm_backward(Lowering& l) {
+  const DType compute = compute_dtype(l.in(1).dtype());
+  if (l.in(1).type().elements() == 0) return zeros(l);
+  const Slices s = slices_of(l.in(1), l.integer(4));
+  const Value grad = as_matrix(l.in(0), s.r, compute), v = as_matrix(l.in(1), s.r, compute);
+  const Value g = flat(l.in(2), compute), norms = flat(l.in(3), compute);
+  const Value projection = slice_sum(l, grad * v, s) / norms;
+  const Value grad_v = over_slices(g / norms, s) * (grad - v * over_slices(projection / norms, s));
+  return reshaped(l, {grad_v, projection});
+}
+
+}  // namespace
+
+void register_norm_rows(Registry& r) {
+  r.add("aten::native_layer_norm", layer_norm);
+  r.add("aten::native_layer_norm_backward", layer_norm_backward);
+  r.add("aten::_fused_rms_norm", rms_norm);
+  r.add("aten::_fused_rms_norm_backward", rms_norm_backward);
+  r.add("aten::native_group_norm", group_norm);
+  r.add("aten::native_group_norm_backward", group_norm_backward);
+  r.add("aten::_weight_norm_interface", weight_norm);
+  r.add("aten::_weight_norm_interface_backward", weight_norm_backward);
+}
+
+}  // namespace torch_xla::ops
