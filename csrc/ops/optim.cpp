@@ -33,8 +33,8 @@ Value stack_steps(const Lowering& l, std::span<const Value> steps) {
   return rows.empty() ? hlo::zero(l.b, {DType::F64, {0}}) : hlo::concatenate(rows, 0);
 }
 Value element(const Value& vector, size_t i) {
-  return hlo::reshape(hlo::slice_dim(vector, 0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1),
-                      {});
+  return hlo::reshape(
+      hlo::slice_dim(vector, 0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1), {});
 }
 
 // What the fused optimizers share: gradient scaling, `maximize` and skipping of a step whose
@@ -122,9 +122,9 @@ Values fused_adam(Lowering& l) {
       denominator = hlo::max(cast(largest[i], compute), square);
       fused.put(4, largest[i], denominator);
     }
-    denominator = hlo::sqrt(denominator) / spread_number(element(root_corrections, i), square) + eps;
-    parameter =
-        parameter - spread_number(element(step_sizes, i), average) * average / denominator;
+    denominator =
+        hlo::sqrt(denominator) / spread_number(element(root_corrections, i), square) + eps;
+    parameter = parameter - spread_number(element(step_sizes, i), average) * average / denominator;
     fused.put(0, parameters[i], parameter);
     fused.put(1, gradients[i], stored);
     fused.put(2, averages[i], average);
@@ -158,7 +158,8 @@ Values fused_sgd(Lowering& l) {
       Value buffer = gradient;
       if (!first) {
         buffer = cast(buffers[i], compute);
-        buffer = buffer * spread_number(momentum, buffer) + gradient * spread_number(damped, buffer);
+        buffer =
+            buffer * spread_number(momentum, buffer) + gradient * spread_number(damped, buffer);
       }
       fused.put(2, buffers[i], buffer);
       gradient = nesterov ? gradient + buffer * spread_number(momentum, buffer) : buffer;
@@ -213,8 +214,8 @@ Values unscale(Lowering& l) {
     const std::vector<int64_t> dims = all_dims(gradient.rank());
     const Value bad = hlo::convert(!hlo::is_finite(wide), found.dtype());
     found = hlo::max(found, hlo::reshape(reduce_max(bad, dims), found.dims()));
-    results.push_back(as_result(l, wide * spread_number(hlo::reshape(l.in(2), {}), wide),
-                                results.size()));
+    results.push_back(
+        as_result(l, wide * spread_number(hlo::reshape(l.in(2), {}), wide), results.size()));
   }
   results.push_back(as_result(l, found, results.size()));
   return results;
@@ -225,8 +226,8 @@ Values update_scale(Lowering& l) {
   const Value scale = l.in(0), tracker = l.in(1);
   const Value found = hlo::reshape(hlo::not_equal(l.in(2), 0.0), scale.dims());
   const Value next = tracker + hlo::one(l.b, tracker.type());
-  const Value full = hlo::reshape(
-      hlo::equal(next, hlo::splat_int(l.b, l.integer(5), next.type())), scale.dims());
+  const Value full =
+      hlo::reshape(hlo::equal(next, hlo::splat_int(l.b, l.integer(5), next.type())), scale.dims());
   const Value grown = scale * l.floating(3);
   const Value kept = hlo::select(full & hlo::is_finite(grown), grown, scale);
   const Value restart = hlo::reshape(found | full, tracker.dims());
