@@ -127,7 +127,7 @@ def test_lbfgs():
         t = Training(device, torch.optim.LBFGS, {"lr": 0.5, "line_search_fn": "strong_wolfe"})
         (batch,) = batches(1)
         for _ in range(4):
-            t.optimizer.step(lambda t=t: t.gradients(batch))
+            t.optimizer.step(lambda t=t, batch=batch: t.gradients(batch))
         results.append(t.gradients(batch).detach().cpu())
     torch.testing.assert_close(results[1], results[0], rtol=1e-2, atol=1e-4)
 
