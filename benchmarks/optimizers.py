@@ -1,4 +1,4 @@
-"""What `optimizer.step()` costs: Python and recording on xla, against the whole step in eager PyTorch.
+"""What `optimizer.step()` costs: its recording on xla, against the whole step in eager PyTorch.
 
     python -m benchmarks.optimizers [--parameters 120] [--steps 50]
 
