@@ -72,6 +72,8 @@ class Lowering {
   // Upper-case PJRT platform: "CPU", "CUDA", "TPU", ...
   std::string_view platform() const { return platform_; }
   const lazy::Signature& signature() const { return signature_; }
+  std::span<const hlo::Value> operands() const { return operands_; }
+  std::span<const hlo::Value> numbers() const { return numbers_; }
 
  private:
   const lazy::Argument& argument(size_t arg) const;

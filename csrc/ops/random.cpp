@@ -1,7 +1,361 @@
-#include "ops/lowering.h"
+// Random operators: sampling in place, random factories, dropout, permutations, multinomial.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "ops/common.h"
+#include "ops/random_draw.h"
 
 namespace torch_xla::ops {
+namespace {
 
-void register_random(Registry& r) { (void)r; }
+using hlo::Dims;
+using hlo::DType;
+using hlo::Type;
+using hlo::Value;
+using hlo::Values;
+
+using Draw = Value (*)(const Value& seed, const Type& type, int stream);
+
+// f64 for doubles, f32 for everything else.
+DType draw_dtype(DType result) {
+  const DType real = hlo::real_part(result);
+  return real == DType::F64 ? DType::F64 : DType::F32;
+}
+
+// One draw per element of result `i`; complex results get two.
+Value draw_result(const Lowering& l, Draw draw, size_t i = 0) {
+  const Type type = l.out(i).with(draw_dtype(l.out(i).dtype));
+  const Value real = draw(l.seed(), type, 0);
+  return hlo::is_complex(l.out(i).dtype) ? hlo::complex(real, draw(l.seed(), type, 2)) : real;
+}
+
+Value number_for(const Lowering& l, size_t arg, const Value& x) {
+  return hlo::broadcast_to(l.number(arg, x.dtype()), x.dims());
+}
+
+// The bound is excluded, also after rounding: what reached it becomes the dtype's next lower
+// number.
+Value keep_below(const Value& x, const Value& bound) {
+  const Value infinity = hlo::lowest(bound.builder(), bound.type());
+  const Value previous = hlo::chlo_binary("next_after", bound, infinity);
+  return hlo::select(hlo::less(x, hlo::broadcast_to(bound, x.dims())), x,
+                     hlo::broadcast_to(previous, x.dims()));
+}
+
+// --- continuous distributions --------------------------------------------------------------
+
+Values uniform(Lowering& l) {
+  const DType dtype = l.out().dtype;
+  const Value u = draw_result(l, draw::uniform);
+  const Value from = number_for(l, 1, u);
+  const Value to = number_for(l, 2, u);
+  const Value x = cast(from + u * (to - from), dtype);
+  if (hlo::is_complex(dtype)) return {x};
+  const Value low = l.number(1, dtype), high = l.number(2, dtype);
+  // from == to has one value only.
+  const Value bounded = keep_below(x, high);
+  return {hlo::select(hlo::broadcast_to(hlo::less(low, high), x.dims()), bounded, x)};
+}
+
+// rand, rand_like: the dtype's own [0, 1).
+Values unit_uniform(Lowering& l) {
+  const DType dtype = l.out().dtype;
+  const Value x = cast(draw_result(l, draw::uniform), dtype);
+  if (hlo::is_complex(dtype) || hlo::bit_width(dtype) >= 32) return {x};
+  return {keep_below(x, hlo::scalar(l.b, 1, dtype))};
+}
+
+// Mean 0, deviation 1; of a complex number, over both parts.
+Value standard_normal(const Lowering& l) {
+  const Value z = draw_result(l, draw::normal);
+  return hlo::is_complex(z.dtype()) ? z * std::sqrt(0.5) : z;
+}
+Values unit_normal(Lowering& l) { return result(l, standard_normal(l)); }
+
+// normal_(mean, std) and its relatives, whose two parameters are numbers or tensors.
+template <size_t Mean, size_t Deviation>
+Values normal(Lowering& l) {
+  const Value z = standard_normal(l);
+  const Value mean = l.in(Mean, z.dtype(), z.dims());
+  return result(l, mean + l.in(Deviation, z.dtype(), z.dims()) * z);
+}
+template <size_t Mean, size_t Deviation>
+Values normal_numbers(Lowering& l) {
+  const Value z = standard_normal(l);
+  return result(l, number_for(l, Mean, z) + number_for(l, Deviation, z) * z);
+}
+Values normal_tensor_float(Lowering& l) {
+  const Value z = standard_normal(l);
+  return result(l, l.in(0, z.dtype(), z.dims()) + number_for(l, 1, z) * z);
+}
+Values normal_float_tensor(Lowering& l) {
+  const Value z = standard_normal(l);
+  return result(l, number_for(l, 0, z) + l.in(1, z.dtype(), z.dims()) * z);
+}
+
+Values log_normal(Lowering& l) {
+  const Value z = draw_result(l, draw::normal);
+  return result(l, hlo::exp(number_for(l, 1, z) + number_for(l, 2, z) * z));
+}
+Values exponential(Lowering& l) {
+  const Value x = draw_result(l, draw::exponential);
+  return result(l, x / number_for(l, 1, x));
+}
+Values cauchy(Lowering& l) {
+  const Value x = draw_result(l, draw::cauchy);
+  return result(l, number_for(l, 1, x) + number_for(l, 2, x) * x);
+}
+// The number of trials up to the first success: 1, 2, ...
+Values geometric(Lowering& l) {
+  const Value u = draw_result(l, draw::positive_uniform);
+  const Value trials = hlo::ceil(hlo::log(u) / hlo::log1p(-number_for(l, 1, u)));
+  return result(l, hlo::max(trials, hlo::like(trials, 1)));
+}
+
+// --- integers ------------------------------------------------------------------------------
+
+// The largest integer that random_() gives: every value of an integer dtype, and as far as a float
+// dtype is exact.
+int64_t largest_integer(DType dtype) {
+  switch (dtype) {
+    case DType::Pred:
+      return 1;
+    case DType::BF16:
+      return int64_t{1} << 8;
+    case DType::F16:
+      return int64_t{1} << 11;
+    case DType::F32:
+      return int64_t{1} << 24;
+    case DType::F64:
+      return int64_t{1} << 53;
+    default:
+      break;
+  }
+  const int unused =
+      64 - static_cast<int>(hlo::bit_width(dtype)) + (hlo::is_unsigned(dtype) ? 0 : 1);
+  const uint64_t largest = ~uint64_t{0} >> unused;
+  return static_cast<int64_t>(std::min<uint64_t>(largest, std::numeric_limits<int64_t>::max()));
+}
+
+// Integers from `low` to `last`, both included.
+Values integers(Lowering& l, int64_t low, int64_t last) {
+  const Type type = l.out();
+  const uint64_t range = static_cast<uint64_t>(last) - static_cast<uint64_t>(low) + 1;
+  Value x = draw::integers(l.seed(), type.dims, range);
+  if (low != 0) x = x + hlo::splat_int(l.b, low, x.type());
+  return result(l, x);
+}
+
+Values random(Lowering& l) { return integers(l, 0, largest_integer(l.out().dtype)); }
+Values random_from(Lowering& l) {
+  const int64_t last = l.has(2) ? l.integer(2) - 1 : largest_integer(l.out().dtype);
+  return integers(l, l.integer(1), last);
+}
+// [0, high) and [low, high), by the schema positions of the bounds.
+template <size_t High>
+Values integers_below(Lowering& l) {
+  return integers(l, 0, l.integer(High) - 1);
+}
+template <size_t Low>
+Values integers_between(Lowering& l) {
+  return integers(l, l.integer(Low), l.integer(Low + 1) - 1);
+}
+// [0, high) where `high` is a tensor of one element.
+Values integers_below_tensor(Lowering& l) {
+  const Type type = l.out();
+  const Value high = hlo::convert(hlo::reshape(l.in(1), {}), DType::U64);
+  const Value bits = draw::word64(l.seed(), type.dims);
+  return result(l, hlo::convert(hlo::rem(bits, hlo::broadcast_to(high, type.dims)), DType::S64));
+}
+
+// Positions sorted by 64-bit random keys.
+Values randperm(Lowering& l) {
+  const Type type = l.out();
+  const DType payload =
+      type.elements() > std::numeric_limits<int32_t>::max() ? DType::S64 : DType::S32;
+  const std::array<Value, 2> operands = {draw::word64(l.seed(), type.dims),
+                                         hlo::iota(l.b, type.with(payload), 0)};
+  const Values sorted = hlo::sort(
+      operands, 0, false, [](std::span<const Value> args) { return hlo::less(args[0], args[1]); });
+  return result(l, sorted[1]);
+}
+
+// --- events --------------------------------------------------------------------------------
+
+// A tensor of probabilities against one uniform number for each element.
+Value bernoulli_of(const Lowering& l, const Value& probabilities) {
+  const DType dtype = draw_dtype(probabilities.dtype());
+  const Value p = hlo::broadcast_to(cast(probabilities, dtype), l.out().dims);
+  return hlo::less(draw::uniform(l.seed(), p.type(), 0), p);
+}
+Values bernoulli(Lowering& l) { return result(l, bernoulli_of(l, l.in(0))); }
+Values bernoulli_tensor(Lowering& l) { return result(l, bernoulli_of(l, l.in(1))); }
+Values bernoulli_number(Lowering& l) {
+  return result(l, draw::bernoulli(l.seed(), l.out().dims, l.number(1, DType::F64)));
+}
+
+// Input times mask times scale, with the scale rounded as PyTorch rounds it.
+Value masked_scale(const Value& x, const Value& mask, const Value& scale) {
+  const DType compute = compute_dtype(x.dtype());
+  const Value wide = cast(x, compute) * cast(mask, compute);
+  return wide * hlo::broadcast_to(hlo::convert(scale, compute), x.dims());
+}
+
+Values native_dropout(Lowering& l) {
+  const Value x = l.in(0);
+  const Type mask_type = l.out(1);
+  if (l.has(2) && !l.flag(2)) return {as_result(l, x), hlo::one(l.b, mask_type)};
+  const Value keep = 1.0 - l.number(1, DType::F64);
+  const Value mask = draw::bernoulli(l.seed(), mask_type.dims, keep);
+  const Value scale = hlo::select(hlo::equal(keep, 0), hlo::like(keep, 0), 1.0 / keep);
+  return {as_result(l, masked_scale(x, mask, scale)), as_result(l, mask, 1)};
+}
+Values native_dropout_backward(Lowering& l) {
+  return result(l, masked_scale(l.in(0), l.in(1), l.number(2, DType::F64)));
+}
+// CUDA's form: `p` is the probability to keep.
+Values fused_dropout(Lowering& l) {
+  const Value keep = l.number(1, DType::F64);
+  const Value mask = draw::bernoulli(l.seed(), l.out(1).dims, keep);
+  return {as_result(l, masked_scale(l.in(0), mask, 1.0 / keep)), as_result(l, mask, 1)};
+}
+
+// Leaky ReLU with a random slope for each negative element; the slopes are a second result.
+Values rrelu_with_noise(Lowering& l) {
+  const Value x = cast(l.in(0), compute_dtype(l.in(0).dtype()));
+  const Value lower = number_like(l, 2, x), upper = number_like(l, 3, x);
+  if (!l.flag(4)) {
+    const Value slope = (lower + upper) * 0.5;
+    return {as_result(l, hlo::select(hlo::greater(x, 0), x, x * slope)), l.in(1)};
+  }
+  const Value u = cast(draw_result(l, draw::uniform), x.dtype());
+  const Value negative = hlo::less_equal(x, 0);
+  const Value noise = hlo::select(negative, lower + u * (upper - lower), 1.0);
+  return {as_result(l, x * noise), as_result(l, noise, 1)};
+}
+
+// --- multinomial ---------------------------------------------------------------------------
+
+// Running sums along the last dimension, in log2(n) passes.
+Value running_sum(Value x) {
+  const int64_t last = x.rank() - 1, n = x.dim(last);
+  const Value zero = hlo::scalar(x.builder(), 0, x.dtype());
+  const std::vector<int64_t> none(x.rank(), 0);
+  for (int64_t step = 1; step < n; step *= 2) {
+    std::vector<int64_t> low = none;
+    low[last] = step;
+    x = x + hlo::pad(hlo::slice_dim(x, last, 0, n - step), zero, low, none, none);
+  }
+  return x;
+}
+
+// The position of the largest element along the last dimension; the first of equals.
+Value argmax_last(const Value& x) {
+  const int64_t last = x.rank() - 1;
+  hlo::Builder& b = x.builder();
+  const std::array<int64_t, 1> dims = {last};
+  const Value best = spread(reduce_max(x, dims), x.dims(), dims);
+  const Value positions = hlo::iota(b, x.type().with(DType::S64), last);
+  const Value none = hlo::splat_int(b, x.dim(last) - 1, positions.type());
+  return reduce_min(hlo::select(hlo::equal(x, best), positions, none), dims);
+}
+
+// The k largest, descending, as positions.
+Value top_positions(const Value& x, int64_t k) {
+  const int64_t last = x.rank() - 1;
+  hlo::Builder& b = x.builder();
+  const std::array<Value, 2> operands = {x, hlo::iota(b, x.type().with(DType::S32), last)};
+  const Values sorted = hlo::sort(operands, last, true, [](std::span<const Value> args) {
+    return hlo::greater(args[0], args[1]);
+  });
+  return hlo::slice_dim(sorted[1], last, 0, k);
+}
+
+Values multinomial(Lowering& l) {
+  const Value weights = cast(l.in(0), draw_dtype(l.in(0).dtype()));
+  const int64_t samples = l.integer(1), last = weights.rank() - 1, n = weights.dim(last);
+  const bool replacement = l.flag(2);
+  if (samples == 1 || !replacement) {
+    // Weights over exponential times: the order in which independent clocks ring.
+    const Value rates = weights / draw::exponential(l.seed(), weights.type(), 0);
+    if (samples == 1)
+      return {hlo::reshape(hlo::convert(argmax_last(rates), l.out().dtype), l.out().dims)};
+    return result(l, top_positions(rates, samples));
+  }
+  // The first category that can be drawn and whose running sum exceeds a share of the total.
+  const Value sums = running_sum(weights);
+  const Dims dims = l.out().dims;
+  const Value u = draw::uniform(l.seed(), {weights.dtype(), dims}, 0);
+  const Value share = u * hlo::broadcast_to(hlo::slice_dim(sums, last, n - 1, n), dims);
+  Dims table = dims;
+  table.push_back(n);
+  const std::vector<int64_t> sample_dims = all_dims(weights.rank());
+  std::vector<int64_t> category_dims = sample_dims;
+  category_dims.back() += 1;
+  const Value possible = hlo::greater(weights, 0);
+  const Value positions = hlo::iota(l.b, weights.type().with(DType::S32), last);
+  const Value never = hlo::splat_int(l.b, n, positions.type());
+  const auto over_table = [&](const Value& x) {
+    return hlo::broadcast_in_dim(x, table, category_dims);
+  };
+  const Value reached = hlo::greater(over_table(hlo::select(possible, sums, -1.0)),
+                                     hlo::broadcast_in_dim(share, table, sample_dims));
+  const std::array<int64_t, 1> category = {last + 1}, same = {last};
+  const Value first =
+      reduce_min(hlo::select(reached, over_table(positions), over_table(never)), category);
+  // Rounding may carry the share to the total itself.
+  const Value final = reduce_max(hlo::select(possible, positions, -never), same);
+  return result(l, hlo::min(first, spread(final, dims, same)));
+}
+
+}  // namespace
+
+void register_random(Registry& r) {
+  r.add("aten::uniform", uniform).dynamic_floats = {1, 2};
+  for (const char* name :
+       {"aten::rand", "aten::rand.generator", "aten::rand_like", "aten::rand_like.generator"}) {
+    r.add(name, unit_uniform);
+  }
+  for (const char* name :
+       {"aten::randn", "aten::randn.generator", "aten::randn_like", "aten::randn_like.generator"}) {
+    r.add(name, unit_normal);
+  }
+  r.add("aten::normal_functional", normal_numbers<1, 2>).dynamic_floats = {1, 2};
+  r.add("aten::normal.float_float", normal_numbers<0, 1>).dynamic_floats = {0, 1};
+  r.add("aten::normal.Tensor_float", normal_tensor_float).dynamic_floats = {1};
+  r.add("aten::normal.float_Tensor", normal_float_tensor).dynamic_floats = {0};
+  r.add("aten::normal.Tensor_Tensor", normal<0, 1>);
+  r.add("aten::log_normal", log_normal).dynamic_floats = {1, 2};
+  r.add("aten::exponential", exponential).dynamic_floats = {1};
+  r.add("aten::cauchy", cauchy).dynamic_floats = {1, 2};
+  r.add("aten::geometric", geometric).dynamic_floats = {1};
+
+  r.add("aten::random", random);
+  r.add("aten::random.from", random_from);
+  r.add("aten::random.to", integers_below<1>);
+  r.add("aten::randint", integers_below<0>);
+  r.add("aten::randint.generator", integers_below<0>);
+  r.add("aten::randint.low", integers_between<0>);
+  r.add("aten::randint.low_generator", integers_between<0>);
+  r.add("aten::randint_like", integers_below<1>);
+  r.add("aten::randint_like.generator", integers_below<1>);
+  r.add("aten::randint_like.low_dtype", integers_between<1>);
+  r.add("aten::randint_like.low_generator_dtype", integers_between<1>);
+  r.add("aten::randint_like.Tensor", integers_below_tensor);
+  r.add("aten::randint_like.Tensor_generator", integers_below_tensor);
+  r.add("aten::randperm", randperm);
+  r.add("aten::randperm.generator", randperm);
+
+  r.add("aten::bernoulli", bernoulli);
+  r.add("aten::bernoulli.Tensor", bernoulli_tensor);
+  r.add("aten::bernoulli.p", bernoulli_number).dynamic_floats = {1};
+  r.add("aten::native_dropout", native_dropout).dynamic_floats = {1};
+  r.add("aten::native_dropout_backward", native_dropout_backward).dynamic_floats = {2};
+  r.add("aten::_fused_dropout", fused_dropout).dynamic_floats = {1};
+  r.add("aten::_masked_scale", native_dropout_backward).dynamic_floats = {2};
+  r.add("aten::rrelu_with_noise_functional", rrelu_with_noise);
+  r.add("aten::multinomial", multinomial);
+}
 
 }  // namespace torch_xla::ops
