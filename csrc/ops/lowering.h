@@ -129,6 +129,7 @@ void register_rnn(Registry& r);
 void register_resize(Registry& r);
 void register_random(Registry& r);
 void register_sort(Registry& r);
+void register_distance(Registry& r);
 void register_optim(Registry& r);
 
 }  // namespace torch_xla::ops

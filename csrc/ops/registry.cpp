@@ -73,6 +73,7 @@ Registry& Registry::get() {
     register_resize(registry);
     register_random(registry);
     register_sort(registry);
+    register_distance(registry);
     register_optim(registry);
     return true;
   }();

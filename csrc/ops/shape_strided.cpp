@@ -1,0 +1,186 @@
+// as_strided: a value seen through its memory. The operand is a whole tensor, whose memory is its
+// elements in the order of its own strides.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+
+#include "lazy/operator.h"
+#include "ops/common.h"
+#include "ops/index.h"
+#include "ops/lowering.h"
+#include "ops/shape.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// Elements of memory that sizes and strides span.
+int64_t span_of(const Dims& sizes, const Dims& strides) {
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return last + 1;
+}
+
+// A window on flat memory: element (i, j, ...) is at i * strides[0] + j * strides[1] + ...
+// When each stride is a multiple of the next smaller one and rows do not overlap, it is memory cut
+// into boxes of which a corner is kept: only reshapes and slices.
+class StridedWindow {
+ public:
+  StridedWindow(Dims sizes, Dims strides) : sizes_(std::move(sizes)), strides_(std::move(strides)) {
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      if (sizes_[i] == 1) continue;
+      if (strides_[i] == 0) {
+        repeated_ = true;
+      } else {
+        order_.push_back(static_cast<int64_t>(i));
+      }
+    }
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int64_t a, int64_t b) { return strides_[a] > strides_[b]; });
+    for (size_t k = 0; k + 1 < order_.size(); ++k) {
+      const int64_t outer = strides_[order_[k]], inner = strides_[order_[k + 1]];
+      nested_ = nested_ && outer % inner == 0 && sizes_[order_[k + 1]] * inner <= outer;
+    }
+    int64_t above = 0;
+    for (size_t k = 0; k < order_.size(); ++k) {
+      const int64_t stride = strides_[order_[k]];
+      box_.push_back(k == 0 ? sizes_[order_[0]] : above / stride);
+      corner_.push_back(sizes_[order_[k]]);
+      above = stride;
+    }
+    box_.push_back(order_.empty() ? 1 : above);
+    corner_.push_back(1);
+  }
+
+  Value read(const Value& memory) const {
+    if (!nested_) return hlo::reshape(take_rows(memory, 0, positions(memory.builder())), sizes_);
+    const Value boxes = hlo::reshape(resized(memory, box_elements()), box_);
+    const Dims zeros(box_.size(), 0), ones(box_.size(), 1);
+    const Value kept = remove_dim(hlo::slice(boxes, zeros, corner_, ones), box_.size() - 1);
+    // Back to the order of the dimensions; those that were left out are broadcast.
+    std::vector<int64_t> by_dim(order_.size());
+    std::iota(by_dim.begin(), by_dim.end(), 0);
+    std::sort(by_dim.begin(), by_dim.end(),
+              [&](int64_t a, int64_t b) { return order_[a] < order_[b]; });
+    Dims mapping = order_;
+    std::sort(mapping.begin(), mapping.end());
+    return hlo::broadcast_in_dim(hlo::transpose(kept, by_dim), sizes_, mapping);
+  }
+
+  // The memory with `update` written through the window.
+  Value write(const Value& memory, const Value& update) const {
+    if (!nested_ || repeated_) {
+      return scatter_rows(memory, 0, flatten(positions(memory.builder())), flatten(update), replace);
+    }
+    std::vector<int64_t> permutation = order_;
+    for (int64_t i = 0; i < update.rank(); ++i) {
+      if (std::find(order_.begin(), order_.end(), i) == order_.end()) permutation.push_back(i);
+    }
+    const Value corner = hlo::reshape(hlo::transpose(update, permutation), corner_);
+    const int64_t covered = std::min(box_elements(), memory.dim(0));
+    const Value boxes = hlo::reshape(resized(memory, box_elements()), box_);
+    const Value written = flatten(overwrite(boxes, corner, Dims(box_.size(), 0)));
+    const std::array<Value, 2> parts = {hlo::slice_dim(written, 0, 0, covered),
+                                        hlo::slice_dim(memory, 0, covered, memory.dim(0))};
+    return hlo::concatenate(parts, 0);
+  }
+
+ private:
+  int64_t box_elements() const {
+    return std::accumulate(box_.begin(), box_.end(), int64_t{1}, std::multiplies<>());
+  }
+  static Value resized(const Value& memory, int64_t length) {
+    return pad_dim(memory, 0, 0, length - memory.dim(0));
+  }
+  Value positions(hlo::Builder& b) const {
+    const hlo::Type type{DType::S64, sizes_};
+    Value position = hlo::zero(b, type);
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      if (sizes_[i] == 1 || strides_[i] == 0) continue;
+      position = position + hlo::iota(b, type, static_cast<int64_t>(i)) *
+                                hlo::splat_int(b, strides_[i], type);
+    }
+    return position;
+  }
+
+  Dims sizes_, strides_;
+  std::vector<int64_t> order_;  // dimensions that move in memory, the largest stride first
+  Dims box_, corner_;
+  bool nested_ = true;
+  bool repeated_ = false;  // one place in memory is seen several times
+};
+
+// How a tensor of this geometry lies in memory.
+struct Layout {
+  const lazy::Geometry& geometry;
+  int64_t elements = span_of(geometry.sizes, geometry.strides);
+
+  Value to_memory(const Value& x) const {
+    if (geometry.contiguous || x.type().elements() == 0) return flatten(x);
+    const Value blank = hlo::zero(x.builder(), {x.dtype(), {elements}});
+    return StridedWindow(geometry.sizes, geometry.strides).write(blank, x);
+  }
+  Value from_memory(const Value& memory) const {
+    if (geometry.contiguous || geometry.numel == 0) return hlo::reshape(memory, geometry.sizes);
+    return StridedWindow(geometry.sizes, geometry.strides).read(memory);
+  }
+};
+
+struct Window {
+  Dims sizes, strides;
+  int64_t offset, extent;
+
+  Window(const Lowering& l, size_t first) : sizes(l.ints(first)), strides(l.ints(first + 1)) {
+    offset = l.has(first + 2) ? l.integer(first + 2) : 0;
+    extent = span_of(sizes, strides);
+  }
+  void check(const Lowering& l, int64_t elements) const {
+    if (offset + extent > elements) {
+      throw std::invalid_argument(
+          l.signature().op->name + ": expected a window inside the tensor's memory of " +
+          std::to_string(elements) + " elements, got one that ends at element " +
+          std::to_string(offset + extent) + ". Use a smaller size, stride or storage_offset.");
+    }
+  }
+};
+
+Values as_strided(Lowering& l) {
+  const Window w(l, 1);
+  if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
+  const Value memory = Layout{l.geometry(0)}.to_memory(l.in(0));
+  w.check(l, memory.dim(0));
+  const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
+  return {StridedWindow(w.sizes, w.strides).read(tail)};
+}
+
+Values as_strided_scatter(Lowering& l) {
+  const Window w(l, 2);
+  const Value x = l.in(0);
+  const Value src = hlo::broadcast_to(cast(l.in(1), x.dtype()), w.sizes);
+  if (src.type().elements() == 0) return {x};
+  const Layout layout{l.geometry(0)};
+  const Value memory = layout.to_memory(x);
+  w.check(l, memory.dim(0));
+  const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
+  const std::array<Value, 2> parts = {hlo::slice_dim(memory, 0, 0, w.offset),
+                                      StridedWindow(w.sizes, w.strides).write(tail, src)};
+  return {layout.from_memory(hlo::concatenate(parts, 0))};
+}
+
+}  // namespace
+
+void register_shape_strided(Registry& r) {
+  r.add("aten::as_strided", as_strided);
+  r.add("aten::as_strided_scatter", as_strided_scatter);
+}
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,129 @@
+// Looking values up in sorted ones: searchsorted, bucketize, isin, and histc.
+#include <bit>
+#include <string>
+
+#include "ops/common.h"
+#include "ops/index.h"
+#include "ops/shape.h"
+#include "ops/sort.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// The first position in `sequence` (its last dimension) whose element is not less than the value,
+// or is greater when `right`. `sequence` has one dimension, or the values' leading ones. The steps
+// are those of PyTorch's binary search, so that nan in the sequence gives the same positions.
+Value lower_bound(const Value& sequence, const Value& values, bool right,
+                  std::string_view platform) {
+  hlo::Builder& b = values.builder();
+  const int64_t last = sequence.rank() - 1, n = sequence.dim(last);
+  const hlo::Type type = values.type().with(DType::S64);
+  Value low = hlo::zero(b, type), high = hlo::splat_int(b, n, type);
+  if (type.elements() == 0 || n == 0) return low;
+  const Value final = hlo::splat_int(b, n - 1, type), two = hlo::splat_int(b, 2, type);
+  for (int step = std::bit_width(static_cast<uint64_t>(n)); step > 0; --step) {
+    const Value middle = low + (high - low) / two;
+    const Value at = hlo::min(middle, final);
+    const Value found = sequence.rank() == 1 ? take_rows(sequence, 0, at)
+                                             : take_along(sequence, last, at, platform);
+    const Value go_left = right ? hlo::greater(found, values) : hlo::greater_equal(found, values);
+    const Value open = hlo::less(low, high);
+    low = hlo::select(open & !go_left, middle + 1, low);
+    high = hlo::select(open & go_left, middle, high);
+  }
+  return low;
+}
+
+Values search(Lowering& l, size_t sequence_arg, size_t values_arg, bool right,
+              const std::optional<Value>& sorter) {
+  const DType dtype = to_hlo(l.promoted({sequence_arg, values_arg}));
+  Value sequence = hlo::convert(l.in(sequence_arg), dtype);
+  if (sorter) sequence = take_along(sequence, sequence.rank() - 1, *sorter, l.platform());
+  return result(l, lower_bound(sequence, hlo::convert(l.in(values_arg), dtype), right,
+                               l.platform()));
+}
+
+Values searchsorted(Lowering& l) {
+  const bool right = l.flag(3) || (l.has(4) && l.text(4) == "right");
+  return search(l, 0, 1, right, l.has(5) ? std::optional(l.in(5)) : std::nullopt);
+}
+
+Values bucketize(Lowering& l) { return search(l, 1, 0, l.flag(3), std::nullopt); }
+
+Values isin(Lowering& l) {
+  const DType dtype = to_hlo(l.promoted({0, 1}));
+  const Value elements = hlo::convert(l.in(0), dtype);
+  const Value tests = flatten(hlo::convert(l.in(1), dtype));
+  const hlo::Type type = l.out();
+  if (type.elements() == 0) return {hlo::zero(l.b, type)};
+  const int64_t n = tests.dim(0);
+  Value found;
+  if (n == 0) {
+    found = hlo::zero(l.b, type);
+  } else if (n <= 64) {
+    // Few enough to compare with each.
+    Dims wide = elements.dims();
+    wide.push_back(n);
+    const Dims last = {elements.rank()};
+    const Value equal = hlo::equal(hlo::broadcast_in_dim(elements, wide, all_dims(elements.rank())),
+                                   hlo::broadcast_in_dim(tests, wide, last));
+    found = hlo::reduce(equal, hlo::scalar(l.b, 0, DType::Pred), last, hlo::logical_or);
+  } else {
+    const Value order = sorted(tests, 0, false, l.platform()).values;
+    const Value at = lower_bound(order, elements, false, l.platform());
+    const Value inside = hlo::min(at, hlo::splat_int(l.b, n - 1, at.type()));
+    found = hlo::equal(take_rows(order, 0, inside), elements);
+  }
+  return {l.flag(3) ? !found : found};
+}
+
+Values histc(Lowering& l) {
+  const hlo::Type type = l.out();
+  const Value x = flatten(l.in(0));
+  if (!hlo::is_float(x.dtype())) not_implemented("histogram_cpu", l.in_dtype(0));
+  if (type.elements() == 0 || x.dim(0) == 0) return {hlo::zero(l.b, type)};
+  const DType wide = compute_dtype(x.dtype());
+  const Value values = hlo::convert(x, wide);
+  Value low = l.number(2, wide), high = l.number(3, wide);
+  // No range given: that of the data, widened where it has no width.
+  const Dims all = {0};
+  const Value unset = hlo::equal(low, high);
+  const Value least = reduce_min(values, all), most = reduce_max(values, all);
+  low = hlo::select(unset, least, low);
+  high = hlo::select(unset, most, high);
+  const Value flat = hlo::equal(low, high);
+  low = hlo::select(flat, low - 1, low);
+  high = hlo::select(flat, high + 1, high);
+
+  const auto each = [&](const Value& v) { return hlo::broadcast_to(v, values.dims()); };
+  const int64_t bins = type.dims[0];
+  const Value inside =
+      hlo::greater_equal(values, each(low)) & hlo::less_equal(values, each(high));
+  const Value scaled =
+      (values - each(low)) * static_cast<double>(bins) / each(high - low);
+  Value bin = hlo::convert(hlo::select(inside, scaled, 0), DType::S64);
+  bin = hlo::min(bin, hlo::splat_int(l.b, bins - 1, bin.type()));
+  bin = hlo::select(inside, bin, static_cast<double>(bins));
+  return result(l, scatter_rows(hlo::zero(l.b, {DType::S64, {bins}}), 0, bin,
+                                hlo::one(l.b, bin.type()), hlo::add));
+}
+
+}  // namespace
+
+void register_sort_search(Registry& r) {
+  r.add("aten::searchsorted.Tensor", searchsorted);
+  r.add("aten::searchsorted.Scalar", searchsorted);
+  r.add("aten::bucketize.Tensor", bucketize);
+  r.add("aten::bucketize.Scalar", bucketize);
+  r.add("aten::isin.Tensor_Tensor", isin);
+  r.add("aten::isin.Tensor_Scalar", isin);
+  r.add("aten::isin.Scalar_Tensor", isin);
+  r.add("aten::histc", histc);
+}
+
+}  // namespace torch_xla::ops
