@@ -252,8 +252,8 @@ Values unfold_backward(Lowering& l) {
   if (type.rank() == 0) return result(l, hlo::reshape(grad, {}));
   const int64_t dim = wrap_dim(l.integer(2), type.rank());
   const Value wide = hlo::convert(grad, compute_dtype(grad.dtype()));
-  return result(l, overlap_add(move_dim(wide, grad.rank() - 1, dim + 1), dim, type.dims[dim],
-                               l.integer(4)));
+  return result(
+      l, overlap_add(move_dim(wide, grad.rank() - 1, dim + 1), dim, type.dims[dim], l.integer(4)));
 }
 
 // --- reinterpretation ----------------------------------------------------------------------
@@ -268,9 +268,6 @@ Value as_complex(const Value& x) {
   return hlo::complex(remove_dim(hlo::slice_dim(x, last, 0, 1), last),
                       remove_dim(hlo::slice_dim(x, last, 1, 2), last));
 }
-
-Values view_as_real(Lowering& l) { return {as_real(l.in(0))}; }
-Values view_as_complex(Lowering& l) { return {as_complex(l.in(0))}; }
 
 // view.dtype: the bytes of the last dimension read as another type, little-endian. Rows hold whole
 // elements of both types, so that this is the same for the flat array.
@@ -307,8 +304,7 @@ Values view_dtype(Lowering& l) {
 void register_shape(Registry& r) {
   for (const char* name :
        {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy",
-        "aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims", "aten::unsqueeze",
-        "aten::alias", "aten::detach", "aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"}) {
+        "aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims", "aten::unsqueeze"}) {
     r.add(name, same_elements);
   }
   r.add("aten::expand", expand);
@@ -334,8 +330,6 @@ void register_shape(Registry& r) {
   r.add("aten::diagonal_backward", diagonal_backward);
   r.add("aten::unfold", unfold);
   r.add("aten::unfold_backward", unfold_backward);
-  r.add("aten::view_as_real", view_as_real);
-  r.add("aten::view_as_complex", view_as_complex);
   r.add("aten::view.dtype", view_dtype);
   r.add("aten::trace", trace);
   register_shape_strided(r);
