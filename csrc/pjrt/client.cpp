@@ -280,10 +280,13 @@ std::unique_ptr<Buffer> Client::from_host(const void* data, DType dtype,
   plugin_->call<&PJRT_Api::PJRT_Client_BufferFromHostBuffer>(args);
 
   auto buffer = std::make_unique<Buffer>(std::move(type), this, args.buffer);
-  if (args.done_with_host_buffer != nullptr) {
+  const bool in_use = semantics != HostSemantics::ImmutableOnlyDuringCall &&
+                      args.done_with_host_buffer != nullptr;
+  if (on_done && in_use) {
     run_when_ready(*plugin_, args.done_with_host_buffer, std::move(on_done));
-  } else if (on_done) {
-    on_done();
+  } else {
+    Event(shared_from_this(), args.done_with_host_buffer).reset();
+    if (on_done) on_done();
   }
   return buffer;
 }

@@ -435,7 +435,7 @@ def test_defaults_of_a_device_plugin():
 def test_dynamic_plugins_come_before_the_first_device(monkeypatch):
     from types import SimpleNamespace
 
-    running = SimpleNamespace(_xla_runtime_is_initialized=lambda: True)
+    running = SimpleNamespace(_xla_is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch_xla._XLAC", running)
     with pytest.raises(RuntimeError, match="before the first use of a device"):
         plugins.use_dynamic_plugins()

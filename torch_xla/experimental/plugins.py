@@ -45,7 +45,7 @@ def use_dynamic_plugins() -> None:
     Without this call, an installed plugin is found when `PJRT_DEVICE` names it.
     """
     extension = sys.modules.get("torch_xla._XLAC")
-    initialized = getattr(extension, "_xla_runtime_is_initialized", None)
+    initialized = getattr(extension, "_xla_is_initialized", None)
     if initialized is not None and initialized():
         raise RuntimeError(
             "use_dynamic_plugins: expected to be called before the first use of a device, "
