@@ -68,6 +68,9 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
 }
 
 TEST(PjrtProcess, ChildMayHaveItsOwnClient) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer allows no new threads in a forked child";
+#endif
   client();
   int status = in_child([] {
     auto own = Client::create(plugin(), {{"cpu_device_count", int64_t{1}}});
