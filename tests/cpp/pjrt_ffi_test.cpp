@@ -1,3 +1,5 @@
+#include <future>
+
 #include "pjrt_testing.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -65,6 +67,22 @@ TEST(PjrtFfi, FailedRunPoisonsItsOutputs) {
     auto failed = failing->execute({&arg, 1});
     download<float>(*failed.outputs[0]);
   });
+  EXPECT_HAS(error.what(), "scale: expected a factor of at least 0");
+}
+
+TEST(PjrtFfi, FailedRunReachesTheCallback) {
+  ASSERT_TRUE(register_ffi_handler(*plugin(), "torch_xla_test_scale_3",
+                                   reinterpret_cast<void*>(scale_handler)));
+  auto x = upload<float>({1, 2, 3, 4}, {4});
+  PJRT_Buffer* arg = x->handle();
+  auto failing = client()->compile(scale_program("torch_xla_test_scale_3", "-1.0"));
+  std::promise<std::exception_ptr> failure;
+  failing->execute({&arg, 1}).done.on_ready(
+      [&](std::exception_ptr error) { failure.set_value(error); });
+  auto future = failure.get_future();
+  ASSERT_EQ(future.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  Error error = error_of([&] { std::rethrow_exception(future.get()); });
+  EXPECT_EQ(error.code(), PJRT_Error_Code_OUT_OF_RANGE);
   EXPECT_HAS(error.what(), "scale: expected a factor of at least 0");
 }
 
