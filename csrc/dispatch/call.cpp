@@ -33,6 +33,13 @@ void hash_static(util::Hasher& h, const c10::IValue& v) {
   }
 }
 
+// Values are row-major whatever the strides of the tensor that they were recorded for.
+const Geometry* geometry_of(const CallArgument& a) {
+  if (a.geometry != nullptr) return a.geometry;
+  const Geometry& g = a.value.geometry();
+  return g.contiguous ? &g : lazy::intern_contiguous(g.dtype, g.sizes);
+}
+
 }  // namespace
 
 Value call(const char* op, int device, std::initializer_list<CallArgument> arguments,
@@ -42,8 +49,7 @@ Value call(const char* op, int device, std::initializer_list<CallArgument> argum
   lazy::Operands operands;
   for (const CallArgument& a : arguments) {
     if (a.value) {
-      const Geometry* g = a.geometry != nullptr ? a.geometry : &a.value.geometry();
-      h.add(7).add(g->hash);
+      h.add(7).add(geometry_of(a)->hash);
       operands.push_back(a.value);
     } else {
       hash_static(h, a.fixed);
@@ -74,8 +80,7 @@ Value call(const char* op, int device, std::initializer_list<CallArgument> argum
         if (a.value) {
           argument.kind = Argument::Kind::Tensor;
           argument.first = static_cast<uint32_t>(s->operands.size());
-          s->operands.push_back(
-              {a.geometry != nullptr ? a.geometry : &a.value.geometry(), false, -1});
+          s->operands.push_back({geometry_of(a), false, -1});
         } else if (!a.fixed.isNone()) {
           argument.kind = Argument::Kind::Static;
           argument.value = a.fixed;

@@ -75,6 +75,8 @@ void Storage::set_value(Value value) {
 
 void Storage::materialize(Value data) {
   value_ = std::move(data);
+  // What views remember was computed from buffers that the run may have reused.
+  ++version_;
   unlink();
 }
 
