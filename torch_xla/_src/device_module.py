@@ -1,0 +1,206 @@
+"""`torch.xla`: what PyTorch expects of a device's module, as `torch.cuda` is for CUDA.
+
+`torch.utils.checkpoint`, `torch.random.fork_rng`, `torch.manual_seed` and others reach a device through such a
+module. There are no streams here: work of a device runs in the order it was launched.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._src import memory as _memory
+from torch_xla._src import rng as _rng
+from torch_xla._src import step as _step
+from torch_xla._src.names import device_name as _device_name
+
+_Device = str | int | torch.device | None
+
+
+# Devices
+
+
+def is_available() -> bool:
+    """Whether there is a plugin for a device. Asking creates no client."""
+    from torch_xla._src import plugins
+
+    try:
+        plugins.find()
+    except plugins.PluginError:
+        return False
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether this process has a client, which the first use of a device creates."""
+    return _XLAC._xla_is_initialized()
+
+
+def init() -> None:
+    """Creates the client if there is none."""
+    _XLAC._xla_get_devices()
+
+
+# A client does not survive a fork: its threads are gone in the child.
+_bad_fork = False
+
+
+def _note_fork() -> None:
+    global _bad_fork
+    _bad_fork = _bad_fork or _XLAC._xla_is_initialized()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _is_in_bad_fork() -> bool:
+    """Whether this process was forked from one that had a client."""
+    return _bad_fork
+
+
+def device_count() -> int:
+    """The number of XLA devices of this process."""
+    return _XLAC._xla_num_devices()
+
+
+def current_device() -> int:
+    """The index of the calling thread's default device."""
+    return torch.device(_XLAC._xla_get_default_device()).index
+
+
+def set_device(device: _Device) -> None:
+    """Sets the calling thread's default device, the one that `"xla"` without an index means."""
+    name = _device_name(device)
+    if name:
+        _XLAC._xla_set_default_device(name)
+
+
+def get_device_name(device: _Device = None) -> str:
+    """The hardware's own name, such as "cpu" or "TPU v4"."""
+    return _XLAC._xla_device_kind(_device_name(device) or _XLAC._xla_get_default_device())
+
+
+class device:  # noqa: N801  the name that torch.cuda gave it
+    """Context manager: another default device for the calling thread. None changes nothing."""
+
+    def __init__(self, device: _Device):
+        self._name = _device_name(device)
+
+    def __enter__(self) -> None:
+        self._previous = _XLAC._xla_get_default_device()
+        set_device(self._name)
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        set_device(self._previous)
+
+
+class device_of(device):  # noqa: N801
+    """Context manager: the device of a tensor as default; nothing if it is not on xla."""
+
+    def __init__(self, tensor: torch.Tensor):
+        super().__init__(tensor.device if tensor.device.type == "xla" else None)
+
+
+def synchronize(device: _Device = None) -> None:
+    """Launches what was recorded for a device and waits until it has finished."""
+    _step.barrier(_device_name(device), wait=True)
+
+
+# Random numbers
+
+
+def manual_seed(seed: int) -> None:
+    """Sets the random state of the calling thread's default device."""
+    _rng.set_state(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Sets the random state of all devices. It creates no client."""
+    _rng.set_state_of_all(seed)
+
+
+def seed() -> None:
+    """Sets the random state of the default device to a number that cannot be foreseen."""
+    manual_seed(secrets.randbits(64))
+
+
+def seed_all() -> None:
+    """Sets the random state of all devices to one number that cannot be foreseen."""
+    manual_seed_all(secrets.randbits(64))
+
+
+def get_rng_state(device: _Device = None) -> torch.Tensor:
+    """The random state of a device: 8 bytes, a uint8 tensor on the CPU. It computes nothing."""
+    state = _rng.get_state(device)
+    return torch.frombuffer(bytearray(state.to_bytes(8, "little")), dtype=torch.uint8)
+
+
+def set_rng_state(new_state: torch.Tensor, device: _Device = None) -> None:
+    """Sets the random state of a device to what `get_rng_state` returned."""
+    if new_state.dtype != torch.uint8 or new_state.numel() != 8:
+        raise RuntimeError(
+            "torch.xla.set_rng_state: expected the 8 bytes of get_rng_state, got "
+            f"{new_state.numel()} elements of {new_state.dtype}."
+        )
+    _rng.set_state(int.from_bytes(bytes(new_state.tolist()), "little"), device)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The random states of all devices."""
+    return [get_rng_state(name) for name in _XLAC._xla_get_devices()]
+
+
+def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
+    """Sets the random states of the first devices, as many as there are states."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def join_manual_seed() -> None:
+    """Lets `torch.manual_seed` and `torch.seed` reach xla. To be called once.
+
+    PyTorch seeds the devices that it knows by name, and then, in this function, a device that it does not.
+    """
+    original = torch.random._seed_custom_device
+
+    @functools.wraps(original)
+    def seed_custom_device(seed: Any) -> None:
+        original(seed)
+        manual_seed_all(int(seed))
+
+    torch.random._seed_custom_device = seed_custom_device
+
+
+# Memory
+
+
+def memory_allocated(device: _Device = None) -> int:
+    """Bytes in use on a device; see `xm.get_memory_info` for what that means on the CPU."""
+    return _memory.memory_info(device)["bytes_used"]
+
+
+def max_memory_allocated(device: _Device = None) -> int:
+    """The most bytes that were in use on a device."""
+    return _memory.memory_info(device)["peak_bytes_used"]
+
+
+def mem_get_info(device: _Device = None) -> tuple[int, int]:
+    """Free and total bytes of a device."""
+    info = _memory.memory_info(device)
+    return info["kb_free"] << 10, info["bytes_limit"]
+
+
+def empty_cache() -> None:
+    """Does nothing: the plugin manages its memory, and no freed buffers are kept on this side."""

@@ -1,0 +1,57 @@
+"""The devices of this process: what `torch_xla.device` and its neighbours are."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_xla import _XLAC
+
+
+def device(index: int | None = None) -> torch.device:
+    """An XLA device of this process.
+
+    Args:
+        index: Its position in `devices()`; without it the calling thread's default device, `xla:0` unless
+            another was set.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    names = _XLAC._xla_get_devices()
+    if index is None:
+        return torch.device(_XLAC._xla_get_default_device())
+    if not 0 <= index < len(names):
+        raise RuntimeError(
+            f"torch_xla.device: expected an index from 0 to {len(names) - 1}, got {index}. This process "
+            f"has {len(names)} {_XLAC._xla_device_type()} device(s)."
+        )
+    return torch.device(names[index])
+
+
+def devices() -> list[torch.device]:
+    """All XLA devices of this process."""
+    return [torch.device(name) for name in _XLAC._xla_get_devices()]
+
+
+def real_devices() -> list[str]:
+    """The hardware behind `devices()`, in the same order, as `["CPU:0", ...]`."""
+    return _XLAC._xla_real_devices()
+
+
+def device_count() -> int:
+    """The number of XLA devices of this process."""
+    return _XLAC._xla_num_devices()
+
+
+def manual_seed(seed: int, device: str | torch.device | None = None) -> None:
+    """Sets the state of a device's random numbers.
+
+    `torch.manual_seed` sets that of all devices, the CPU's included.
+
+    Args:
+        seed: The state, an integer of 64 bits.
+        device: The device; without it the calling thread's default device.
+    """
+    from torch_xla._src import rng
+
+    rng.set_state(seed, device)

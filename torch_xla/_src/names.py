@@ -1,0 +1,21 @@
+"""The names of devices, as the extension takes them."""
+
+from __future__ import annotations
+
+import torch
+
+
+def device_name(device: str | int | torch.device | None) -> str:
+    """`xla:<index>`, or the empty text for the calling thread's default device.
+
+    Raises:
+        ValueError: The device is of another type.
+    """
+    if device is None or device == "":
+        return ""
+    if isinstance(device, int):
+        return f"xla:{device}"
+    device = torch.device(device)
+    if device.type != "xla":
+        raise ValueError(f"expected an xla device, got '{device}'. Pass torch_xla.device().")
+    return "" if device.index is None else str(device)

@@ -1,0 +1,159 @@
+"""The barrier at the end of a step, and the closures that run after it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from torch_xla import _XLAC
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Launches everything that was recorded for the calling thread's default device.
+
+    The graph is compiled if it is new and handed to the device; Python goes on while it runs. Then the closures
+    of `xm.add_step_closure` run. Without anything recorded this costs next to nothing, and it creates no client.
+
+    Args:
+        wait: Whether to return only when the device has finished.
+        reset_scope: Accepted for programs written for earlier versions, without effect.
+
+    Raises:
+        RuntimeError: The step, or an earlier one that was still running, failed on the device.
+        Exception: What a step closure raised; the ones queued after it run after the next barrier.
+    """
+    barrier("", wait)
+
+
+def barrier(device: str, wait: bool = False) -> None:
+    """`sync` of the device of this name; without a name that of the calling thread's default."""
+    _XLAC._xla_step_marker(device, [], wait)
+    if _closures or _background:
+        run_closures(device or _XLAC._xla_get_default_device())
+
+
+class _Step(contextlib.ContextDecorator):
+    def __enter__(self) -> None:
+        sync()
+
+    def __exit__(self, exception_type, exception, trace) -> None:
+        # After an error what was recorded stays pending, so that nothing hides the error.
+        if exception_type is None:
+            sync()
+
+
+def step(function: Callable | None = None) -> Any:
+    """Makes a block of code, or a function, one graph of its own.
+
+    What was recorded before is launched at its start, what it recorded at its end:
+
+        with torch_xla.step():
+            loss = train(batch)
+
+        @torch_xla.step()       # `@torch_xla.step` does the same
+        def train_step(batch): ...
+
+    If the block raises, what it recorded stays pending until the next barrier.
+    """
+    if function is None:
+        return _Step()
+    return functools.wraps(function)(_Step()(function))
+
+
+# Of each device, the closures that wait for the next barrier, in the order they were added. Only devices that
+# have some are in here.
+_closures: dict[str, collections.deque[tuple[Callable, tuple, bool]]] = {}
+# The threads of asynchronous closures, one for each device that had some.
+_background: dict[str, _Background] = {}
+_lock = threading.Lock()
+
+
+def add_closure(closure: Callable, args: tuple = (), run_async: bool = False) -> None:
+    """Queues a call for after the next barrier of the calling thread's default device."""
+    if not callable(closure):
+        raise TypeError(
+            f"add_step_closure: expected a function, got {type(closure).__name__}. Pass the function "
+            "and its arguments apart: add_step_closure(print_loss, args=(loss,))."
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"add_step_closure: expected args to be a tuple, got {type(args).__name__}. For one "
+            "argument write args=(value,)."
+        )
+    with _lock:
+        queue = _closures.setdefault(_XLAC._xla_get_default_device(), collections.deque())
+        queue.append((closure, tuple(args), run_async))
+
+
+def run_closures(device: str) -> None:
+    """Runs the device's closures in order. One that raises ends it; those after it stay queued."""
+    background = _background.get(device)
+    if background is not None:
+        background.raise_errors()
+    while True:
+        with _lock:
+            queue = _closures.get(device)
+            if not queue:
+                return
+            closure, args, run_async = queue.popleft()
+            if not queue:
+                del _closures[device]
+            if run_async and device not in _background:
+                _background[device] = _Background(device)
+        if run_async:
+            _background[device].submit(closure, args)
+        else:
+            closure(*args)
+
+
+def wait_for_closures(devices: list[str]) -> None:
+    """Waits for the asynchronous closures of these devices (of all, if empty) and raises what they raised."""
+    for device, background in list(_background.items()):
+        if not devices or device in devices:
+            background.wait()
+            background.raise_errors()
+
+
+class _Background:
+    """Runs the asynchronous closures of a device in order, on one thread.
+
+    The interpreter's exit waits for them (`concurrent.futures` sees to it).
+    """
+
+    def __init__(self, device: str):
+        name = f"step closures of {device}"
+        self._executor = ThreadPoolExecutor(1, name, initializer=self._start, initargs=(device,))
+        self._last: Future | None = None
+        self._thread: int | None = None
+        self._errors: collections.deque[BaseException] = collections.deque()
+
+    def _start(self, device: str) -> None:
+        self._thread = threading.get_ident()
+        _XLAC._xla_set_default_device(device)
+
+    def submit(self, closure: Callable, args: tuple) -> None:
+        self._last = self._executor.submit(self._run, closure, args)
+
+    def _run(self, closure: Callable, args: tuple) -> None:
+        try:
+            closure(*args)
+        except BaseException as error:
+            self._errors.append(error)
+            if not threading.main_thread().is_alive():
+                traceback.print_exception(error)  # no barrier is left to raise it
+
+    def wait(self) -> None:
+        if self._last is not None and threading.get_ident() != self._thread:
+            self._last.result()
+
+    def raise_errors(self) -> None:
+        if self._errors and threading.get_ident() != self._thread:
+            raise self._errors.popleft()
+
+

@@ -1,0 +1,559 @@
+"""Devices, barriers, random state, saving and the reductions of a training step.
+
+Usually imported as `import torch_xla.core.xla_model as xm`.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+import torch
+
+import torch_xla
+from torch_xla import _XLAC
+from torch_xla._src import devices as _devices
+from torch_xla._src import memory as _memory
+from torch_xla._src import nested as _nested
+from torch_xla._src import replication as _replication
+from torch_xla._src import rng as _rng
+from torch_xla._src import step as _step
+from torch_xla._src.memory import MemoryInfo
+from torch_xla._src.names import device_name as _device_name
+
+REDUCE_SUM = "sum"
+REDUCE_MUL = "mul"
+REDUCE_AND = "and"
+REDUCE_OR = "or"
+REDUCE_MIN = "min"
+REDUCE_MAX = "max"
+_REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
+
+
+# Devices
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """An XLA device of this process.
+
+    Args:
+        n: Its ordinal; without it the calling thread's default device, the first unless another was set.
+        devkind: Deprecated: the device type that is expected, such as CPU, TPU, CUDA or a plugin's name.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    device = _devices.device(n)
+    if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
+        raise RuntimeError(
+            f"xla_device: expected a device of type '{devkind}', got {_XLAC._xla_device_type()}. Set "
+            f"PJRT_DEVICE={devkind} before the first use of a device, or leave devkind out."
+        )
+    return device
+
+
+def get_xla_supported_devices(
+    devkind: str | None = None, max_devices: int | None = None
+) -> list[str]:
+    """The names of this process's XLA devices, `["xla:0", ...]`.
+
+    Args:
+        devkind: Only if the device type is this one; the list is empty otherwise.
+        max_devices: No more than this many.
+    """
+    if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
+        return []
+    return _XLAC._xla_get_devices()[:max_devices]
+
+
+def xla_device_hw(device: str | torch.device) -> str:
+    """The hardware type of a device: `CPU`, `TPU`, `CUDA` or the name of its plugin."""
+    (real,) = xla_real_devices([device])
+    return real.rpartition(":")[0]
+
+
+def xla_real_devices(devices: Sequence[str | torch.device] | None = None) -> list[str]:
+    """The hardware behind devices, as `["CPU:0", ...]`.
+
+    Args:
+        devices: The devices asked about, all of this process without it.
+    """
+    names = _XLAC._xla_get_devices()
+    real = _XLAC._xla_real_devices()
+    if devices is None:
+        return real
+    result = []
+    for device in devices:
+        name = _device_name(device) or _XLAC._xla_get_default_device()
+        if name not in names:
+            raise RuntimeError(
+                f"xla_real_devices: expected one of {', '.join(names)}, got '{device}'."
+            )
+        result.append(real[names.index(name)])
+    return result
+
+
+def xla_device_count() -> int:
+    """The number of XLA devices of this process."""
+    return _XLAC._xla_num_devices()
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is on an XLA device."""
+    return tensor.device.type == "xla"
+
+
+def get_memory_info(device: str | torch.device | None = None) -> MemoryInfo:
+    """The memory of a device.
+
+    Returns:
+        A dict with `bytes_used`, `bytes_limit`, `peak_bytes_used`, `kb_free` and `kb_total`, and `source`:
+        "plugin", or "process" where the plugin keeps no statistics (the CPU's). Then the figures are those
+        of this process and its machine.
+    """
+    return _memory.memory_info(device)
+
+
+# Replicas
+
+
+def get_ordinal(defval: int = 0) -> int:
+    """This replica's ordinal among all. `defval` is accepted for earlier versions, without effect."""
+    return _replication.global_ordinal()
+
+
+def get_local_ordinal(defval: int = 0) -> int:
+    """This replica's ordinal among those of this host. `defval` is without effect."""
+    return _replication.global_ordinal()
+
+
+def xrt_world_size(defval: int = 1) -> int:
+    """The number of replicas. `defval` is accepted for earlier versions, without effect."""
+    return _replication.world_size()
+
+
+def is_master_ordinal(local: bool = True) -> bool:
+    """Whether this replica is the first one: of its host if `local`, of the whole job otherwise."""
+    return (get_local_ordinal() if local else get_ordinal()) == 0
+
+
+def master_print(
+    *args: Any, fd: IO[str] | None = None, local: bool = False, flush: bool = False
+) -> None:
+    """Prints on the first replica only.
+
+    Args:
+        args: What `print` prints.
+        fd: The file to print to, standard output without it.
+        local: Whether the first replica of each host prints.
+        flush: As in `print`.
+    """
+    if is_master_ordinal(local=local):
+        print(*args, file=sys.stdout if fd is None else fd, flush=flush)
+
+
+def do_on_ordinals(
+    target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)
+) -> None:
+    """Calls `target(*data)`, tensors of `data` moved to the CPU, on the replicas of these ordinals only."""
+    running = get_ordinal() in ordinals
+    cpu_data = _maybe_convert_to_cpu(data, convert=running)
+    if running:
+        target(*cpu_data)
+
+
+# Steps
+
+
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """Launches everything recorded for the default device; see `torch_xla.sync`, which is the same."""
+    torch_xla.sync(wait, reset_scope)
+
+
+def wait_device_ops(devices: Sequence[str | torch.device] = ()) -> None:
+    """Waits for the runs and the asynchronous step closures of devices. What is only recorded stays so.
+
+    Args:
+        devices: The devices to wait for; all of this process if empty.
+
+    Raises:
+        RuntimeError: A run failed.
+        Exception: What an asynchronous step closure raised.
+    """
+    names = [_device_name(d) or _XLAC._xla_get_default_device() for d in devices]
+    _XLAC._xla_wait_device_ops(names)
+    _step.wait_for_closures(names)
+
+
+def add_step_closure(
+    closure: Callable[..., Any], args: tuple = (), run_async: bool = False
+) -> None:
+    """Queues `closure(*args)` for after the next barrier, when the tensors in `args` are computed.
+
+    Reading them then costs a transfer and no run of its own, however many closures read however many
+    tensors. Closures of a device run in the order they were added.
+
+    Args:
+        closure: The function to call.
+        args: Its arguments.
+        run_async: Whether it runs on another thread while Python goes on with the next step. Such closures
+            also run in order, one at a time. A tensor that the next step changes in place may show its new
+            value in them. What one raises, the next barrier or `wait_device_ops` raises.
+    """
+    _step.add_closure(closure, args, run_async)
+
+
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: dict[str, Any] | None = None,
+    groups: list[list[int]] | None = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Averages the gradients over all replicas and makes the optimizer's step.
+
+    Args:
+        optimizer: The optimizer.
+        barrier: Whether to issue the barrier, too; `MpDeviceLoader` and the like do it at their next batch.
+        optimizer_args: Named arguments of `optimizer.step`, such as a `closure`.
+        groups: The groups of replicas that average among themselves; one group of all without it.
+        pin_layout: As in `all_reduce`.
+
+    Returns:
+        What `optimizer.step` returns.
+    """
+    reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
+    result = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        mark_step()
+    return result
+
+
+def reduce_gradients(
+    optimizer: torch.optim.Optimizer,
+    groups: list[list[int]] | None = None,
+    pin_layout: bool = True,
+) -> None:
+    """Averages the gradients of the optimizer's parameters over all replicas; nothing for one replica.
+
+    Args:
+        optimizer: The optimizer.
+        groups: The groups of replicas that average among themselves; one group of all without it.
+        pin_layout: As in `all_reduce`.
+    """
+    if _replication.world_size() > 1:
+        scale = 1.0 / (len(groups[0]) if groups else _replication.world_size())
+        gradients = _fetch_gradients(optimizer)
+        all_reduce(REDUCE_SUM, gradients, scale=scale, groups=groups, pin_layout=pin_layout)
+    else:
+        _replication.check_groups("reduce_gradients", groups)
+
+
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients of the optimizer's parameters that have one."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+class RateTracker:
+    """Counts things and says how many there are a second.
+
+    Args:
+        smooth_factor: How much of the last rate is kept in the next, from 0 to 1.
+    """
+
+    def __init__(self, smooth_factor: float = 0.4):
+        self._smooth_factor = smooth_factor
+        self._start = self._last_time = time.time()
+        self._count = self._last_count = 0
+        self._rate: float | None = None
+
+    def add(self, count: int) -> None:
+        """Counts `count` more."""
+        self._count += count
+
+    def rate(self) -> float:
+        """How many a second since the last call, smoothed."""
+        now = time.time()
+        current = (self._count - self._last_count) / max(now - self._last_time, 1e-9)
+        if self._rate is not None:
+            kept = self._smooth_factor
+            current = kept * self._rate + (1 - kept) * current
+        self._last_time, self._last_count, self._rate = now, self._count, current
+        return current
+
+    def global_rate(self) -> float:
+        """How many a second since the start."""
+        return self._count / max(time.time() - self._start, 1e-9)
+
+
+# Random numbers
+
+
+def set_rng_state(seed: int, device: str | torch.device | None = None) -> None:
+    """Sets the random state of a device, of the default one without `device`, to an integer of 64 bits."""
+    _rng.set_state(seed, device)
+
+
+def get_rng_state(device: str | torch.device | None = None) -> int:
+    """The random state of a device, of the default one without `device`. It computes nothing."""
+    return _rng.get_state(device)
+
+
+# Data to and from devices
+
+
+class ToXlaTensorArena:
+    """Converts the selected values inside nested data, all in one call.
+
+    Args:
+        convert_fn: Receives the list of the selected values, returns as many.
+        select_fn: Whether a value is one to convert.
+    """
+
+    def __init__(
+        self, convert_fn: Callable[[list[Any]], list[Any]], select_fn: Callable[[Any], bool]
+    ):
+        self._convert = convert_fn
+        self._select = select_fn
+
+    def transform(self, inputs: Any) -> Any:
+        """A copy of `inputs` with the selected values converted. Objects keep their type and ties."""
+        return _nested.replace(inputs, self._select, self._convert)
+
+
+def send_cpu_data_to_device(
+    datas: Any, device: str | torch.device, input_sharding: Any = None
+) -> Any:
+    """A copy of nested data with the CPU tensors in it moved to a device.
+
+    Args:
+        datas: Any nested data; what is not a CPU tensor stays as it is.
+        device: The XLA device.
+        input_sharding: Not supported yet.
+    """
+    if input_sharding is not None:
+        raise NotImplementedError(
+            "send_cpu_data_to_device: expected no input_sharding, which needs SPMD; SPMD is not supported "
+            "yet. Leave it out."
+        )
+    device = torch.device(device)
+
+    def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [_like(t, t.detach().to(device)) for t in tensors]
+
+    def is_cpu_tensor(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+    return _nested.replace(datas, is_cpu_tensor, convert)
+
+
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    """A copy of nested data with the XLA tensors in it on the CPU, after one run and one transfer.
+
+    Without `convert` it only makes the run, and returns `data`: replicas that do not need the values must still
+    launch the same graph as those that do.
+    """
+
+    def to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        if not convert:
+            _XLAC._xla_sync_multi(tensors, [], wait=False)
+            return tensors
+        detached = [t.detach() for t in tensors]
+        return [
+            _like(t, c) for t, c in zip(tensors, _XLAC._xla_get_cpu_tensors(detached), strict=True)
+        ]
+
+    def is_on_xla(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+    return _nested.replace(data, is_on_xla, to_cpu)
+
+
+def _like(original: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """`moved` with what `original` has besides its values."""
+    if isinstance(original, torch.nn.Parameter):
+        return torch.nn.Parameter(moved, original.requires_grad)
+    return moved.requires_grad_(original.requires_grad)
+
+
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Computes these tensors, and what they need, now; returns when the device has finished."""
+    _XLAC._xla_sync_multi(list(tensors), [], wait=True)
+
+
+def save(
+    data: Any,
+    file_or_path: str | Any,
+    master_only: bool = True,
+    global_master: bool = False,
+    sync: bool = True,
+) -> None:
+    """Saves nested data with its tensors moved to the CPU, so that `torch.load` gives CPU data.
+
+    All tensors are computed in one run. Views are saved as tensors of their own.
+
+    Args:
+        data: Any nested data.
+        file_or_path: A path, or a file object opened for writing bytes.
+        master_only: Whether only the first replica writes. Otherwise each one needs a destination of its own.
+        global_master: With `master_only`, whether the first replica of the whole job writes, or (the default)
+            that of each host.
+        sync: Whether all replicas wait for each other after saving; all of them must call `save` then.
+    """
+    writes = not master_only or is_master_ordinal(local=not global_master)
+    cpu_data = _maybe_convert_to_cpu(data, convert=writes)
+    if writes:
+        torch.save(cpu_data, file_or_path)
+    if sync:
+        rendezvous("torch_xla.core.xla_model.save")
+
+
+# Collective operations. Each is exact for a job of one replica; `_replication.world_size` refuses others.
+
+
+def all_reduce(
+    reduce_type: str,
+    inputs: torch.Tensor | Sequence[torch.Tensor],
+    scale: float = 1.0,
+    groups: list[list[int]] | None = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Reduces tensors over all replicas.
+
+    Args:
+        reduce_type: One of `REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`, `REDUCE_MAX`.
+        inputs: A tensor, or a list or tuple of tensors.
+        scale: A factor for the reduced value. The result has the dtype of its input.
+        groups: The groups of replicas that reduce among themselves; one group of all without it.
+        pin_layout: Accepted for programs written for earlier versions: replicas run the same program.
+
+    Returns:
+        For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and returned.
+    """
+    if reduce_type not in _REDUCTIONS:
+        raise ValueError(
+            f"all_reduce: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
+        )
+    _replication.world_size()
+    _replication.check_groups("all_reduce", groups)
+    if isinstance(inputs, torch.Tensor):
+        return _scaled(inputs, scale)
+    for tensor in inputs:
+        if scale != 1.0:
+            tensor.copy_(_scaled(tensor, scale))
+    return inputs
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    return tensor.clone() if scale == 1.0 else (tensor * scale).to(tensor.dtype)
+
+
+def all_gather(
+    value: torch.Tensor,
+    dim: int = 0,
+    groups: list[list[int]] | None = None,
+    output: torch.Tensor | None = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Concatenates a tensor of each replica, in ordinal order.
+
+    Args:
+        value: This replica's tensor.
+        dim: The dimension to concatenate along.
+        groups: The groups of replicas that gather among themselves; one group of all without it.
+        output: A tensor for the result.
+        pin_layout: As in `all_reduce`.
+
+    Returns:
+        The concatenation; `output` if it was given.
+    """
+    _replication.world_size()
+    _replication.check_groups("all_gather", groups)
+    if not -value.dim() <= dim < value.dim():
+        raise IndexError(
+            f"all_gather: expected a dim of a tensor of shape {tuple(value.shape)}, got {dim}."
+        )
+    return value.clone() if output is None else output.copy_(value)
+
+
+def collective_broadcast(
+    tensors: list[torch.Tensor],
+    root_ordinal: int = 0,
+    groups: list[list[int]] | None = None,
+    pin_layout: bool = True,
+) -> None:
+    """Gives the tensors of all replicas the values of those of one replica, in place.
+
+    Args:
+        tensors: The tensors.
+        root_ordinal: The replica whose values are taken.
+        groups: The groups of replicas that do so among themselves; one group of all without it.
+        pin_layout: As in `all_reduce`.
+    """
+    world_size = _replication.world_size()
+    _replication.check_groups("collective_broadcast", groups)
+    if not 0 <= root_ordinal < world_size:
+        raise ValueError(
+            f"collective_broadcast: expected a root_ordinal below {world_size}, got {root_ordinal}."
+        )
+
+
+def broadcast_master_param(model: torch.nn.Module) -> None:
+    """Gives the parameters and buffers of all replicas the values of the first replica's."""
+    collective_broadcast([*model.parameters(), *model.buffers()])
+    mark_step()
+
+
+def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> tuple[bytes, ...]:
+    """Waits until all replicas are here. It issues a barrier.
+
+    Args:
+        tag: A name for the place, for messages.
+        payload: This replica's message to the others.
+        replicas: The ordinals of the replicas that take part: all of them, which is what empty means.
+
+    Returns:
+        The payloads of all replicas, in ordinal order.
+    """
+    if not isinstance(payload, bytes):
+        raise TypeError(
+            f"rendezvous '{tag}': expected a payload of bytes, got {type(payload).__name__}. Encode it."
+        )
+    if list(replicas) not in ([], list(range(_replication.world_size()))):
+        raise ValueError(
+            f"rendezvous '{tag}': expected all replicas to take part, got {list(replicas)}. Leave replicas out."
+        )
+    mark_step()
+    return (payload,)
+
+
+def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+    """Collects the data of all replicas and reduces it on the host.
+
+    Args:
+        tag: A name for messages.
+        data: This replica's data: any nested data; tensors arrive on the CPU.
+        reduce_fn: Receives the list of the replicas' data, in ordinal order.
+
+    Returns:
+        What `reduce_fn` returns.
+    """
+    cpu_data = copy.deepcopy(_maybe_convert_to_cpu(data))
+    rendezvous(tag)
+    return reduce_fn([cpu_data])
+
+
+# Programs
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """The StableHLO text of the recorded graph.
+
+    Args:
+        tensors: The graph's outputs; without it everything that is recorded.
+    """
+    return _XLAC._get_stablehlo(list(tensors or ()))

@@ -1,0 +1,134 @@
+"""The runtime: which devices there are, and this process's place in the job.
+
+Usually imported as `import torch_xla.runtime as xr`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._src import devices as _devices
+from torch_xla._src import replication as _replication
+
+
+def device_type() -> str | None:
+    """The device type: `CPU`, `TPU`, `CUDA` or the name of a plugin.
+
+    That of the runtime if a device has been used, else the one that would be used: `PJRT_DEVICE`, or what fits
+    this machine. Asking creates no client.
+
+    Raises:
+        RuntimeError: There is no plugin for what `PJRT_DEVICE` names.
+    """
+    if _XLAC._xla_is_initialized():
+        return _XLAC._xla_device_type()
+    from torch_xla._src import plugins
+
+    return plugins.find().device_type
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Chooses the device type of this process and those it starts, by setting `PJRT_DEVICE`.
+
+    Raises:
+        RuntimeError: A device of another type has been used in this process.
+    """
+    if _XLAC._xla_is_initialized() and pjrt_device.upper() != _XLAC._xla_device_type().upper():
+        raise RuntimeError(
+            f"set_device_type: expected {_XLAC._xla_device_type()}, which this process uses already, got "
+            f"'{pjrt_device}'. Call it before the first use of a device."
+        )
+    os.environ["PJRT_DEVICE"] = pjrt_device
+
+
+def xla_device(n: int | None = None) -> torch.device:
+    """An XLA device of this process; see `torch_xla.device`."""
+    return _devices.device(n)
+
+
+def using_pjrt() -> bool:
+    """Always true: PJRT is the only runtime."""
+    return True
+
+
+def is_spmd() -> bool:
+    """Whether SPMD is on; never, until it is supported."""
+    return False
+
+
+def local_process_count() -> int:
+    """The number of processes of the job on this host."""
+    return _replication.world_size()
+
+
+def process_count() -> int:
+    """The number of processes of the job."""
+    return _replication.world_size()
+
+
+def process_index() -> int:
+    """This process's index among those of the job."""
+    return _replication.global_ordinal()
+
+
+def host_index() -> int:
+    """This host's index among those of the job."""
+    return _replication.global_ordinal()
+
+
+def addressable_device_count() -> int:
+    """The number of devices that this process can use."""
+    return _XLAC._xla_num_devices()
+
+
+def addressable_runtime_device_count() -> int:
+    """The number of the runtime's devices that this process can use."""
+    return _XLAC._xla_num_devices()
+
+
+def local_device_count() -> int:
+    """The number of devices on this host: those of all its processes."""
+    return local_process_count() * addressable_device_count()
+
+
+def global_device_count() -> int:
+    """The number of devices of all processes and hosts."""
+    return _XLAC._xla_num_global_devices()
+
+
+def global_runtime_device_count() -> int:
+    """The number of the runtime's devices of all processes and hosts, also where SPMD shows one."""
+    return _XLAC._xla_num_global_devices()
+
+
+def world_size() -> int:
+    """The number of replicas of the job; 1 if no launcher started it."""
+    return _replication.world_size()
+
+
+def global_ordinal() -> int:
+    """The calling thread's ordinal among all replicas, from 0 to `world_size() - 1`."""
+    return _replication.global_ordinal()
+
+
+def local_ordinal() -> int:
+    """The calling thread's ordinal among the replicas of this host."""
+    return _replication.global_ordinal()
+
+
+def get_master_ip() -> str:
+    """The address of the job's first process: `MASTER_ADDR` if a launcher set it, else this machine."""
+    return os.environ.get("MASTER_ADDR") or "127.0.0.1"
+
+
+def get_num_cached_compilation_graph() -> int:
+    """The number of compiled programs kept in memory."""
+    return _XLAC._xla_num_cached_programs()
+
+
+def clear_computation_cache() -> None:
+    """Drops all compiled programs that are kept in memory; what runs again is compiled again."""
+    _XLAC._xla_clear_cached_programs()
