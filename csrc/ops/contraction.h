@@ -1,5 +1,5 @@
-// Matrix products as the families of lowering rules write them: operands of one dtype, narrow floats
-// accumulated in f32 and left there, so that a rule rounds once, at its end.
+// Matrix products as the families of lowering rules write them: operands of one dtype, narrow
+// floats accumulated in f32 and left there, so that a rule rounds once, at its end.
 #pragma once
 
 #include <string_view>

@@ -25,9 +25,7 @@ Value conjugate(const Value& x) {
   return hlo::complex(hlo::real(x), hlo::neg(hlo::imag(x)));
 }
 
-Values vdot(Lowering& l) {
-  return result(l, contract(conjugate(l.in(0)), "k", l.in(1), "k", ""));
-}
+Values vdot(Lowering& l) { return result(l, contract(conjugate(l.in(0)), "k", l.in(1), "k", "")); }
 
 // Products of narrow integers that are summed in a wider type.
 Values int_mm(Lowering& l) {
@@ -157,8 +155,8 @@ Values trilinear(Lowering& l) {
   double repeats = 1;  // a dimension that no operand has and that is summed counts its size
   for (int64_t dim = 0; dim < rank; ++dim) {
     const char c = static_cast<char>('a' + dim);
-    const bool first = letters[0].find(c) != std::string::npos ||
-                       letters[2].find(c) != std::string::npos;
+    const bool first =
+        letters[0].find(c) != std::string::npos || letters[2].find(c) != std::string::npos;
     const bool second = letters[1].find(c) != std::string::npos;
     if (first && (second || !summed[dim])) middle += c;
     if (summed[dim]) {
