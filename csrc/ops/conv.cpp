@@ -53,17 +53,20 @@ int64_t extent(int64_t size, int64_t step) { return size == 0 ? 0 : (size - 1) *
 
 // x [N, C, ...], w [O, C / groups, ...] -> result [N, O, ...].
 Value forward(const Value& x, const Value& w, const Geometry& g, const hlo::Type& result) {
-  return hlo::convolution(x, w, plain_dims(g.spatial()),
-                          {.strides = g.stride,
-                           .pad_low = g.padding,
-                           .pad_high = g.padding,
-                           .lhs_dilation = {},
-                           .rhs_dilation = g.dilation,
-                           .reversal = {},
-                           .feature_groups = g.groups,
-                           .batch_groups = 1,
-                           .precision = hlo::Precision::Highest},
-                          result);
+  hlo::ConvOptions options;
+  options.strides = g.stride;
+  options.pad_low = g.padding;
+  options.rhs_dilation = g.dilation;
+  options.feature_groups = g.groups;
+  for (size_t i = 0; i < g.spatial(); ++i) {
+    const int64_t axis = static_cast<int64_t>(i) + 2;
+    const int64_t used =
+        extent(result.dims[axis], g.stride[i]) + extent(w.dim(axis), g.dilation[i]) - 1;
+    // As the gradient of a transposed convolution with output padding, fewer windows than fit.
+    const int64_t unused = x.dim(axis) + 2 * g.padding[i] - used;
+    options.pad_high.push_back(g.padding[i] - (unused >= g.stride[i] ? unused : 0));
+  }
+  return hlo::convolution(x, w, plain_dims(g.spatial()), options, result);
 }
 
 // [g * a, b, ...] -> [a, g * b, ...]: each group's outputs become its inputs.
