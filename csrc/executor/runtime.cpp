@@ -3,7 +3,9 @@
 #include <atomic>
 #include <mutex>
 
+#include "ops/host_kernel.h"
 #include "util/error.h"
+#include "util/log.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -41,6 +43,12 @@ Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
 Runtime::Runtime(const PluginChoice& choice) : device_type_(choice.device_type) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   client_ = pjrt::Client::create(plugin, choice.options);
+  // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
+  if (device_type_ == "CPU" &&
+      !pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler())) {
+    TXLA_LOG(WARNING) << "the plugin has no FFI extension: operators that need PyTorch's kernels "
+                         "will fail to compile";
+  }
 }
 
 pjrt::Device Runtime::device(int index) {

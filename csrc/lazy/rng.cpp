@@ -22,6 +22,9 @@ std::array<std::atomic<uint64_t>, 256>& states() {
 
 uint64_t rng_state(int device) { return states()[device].load(); }
 void set_rng_state(int device, uint64_t state) { states()[device].store(state); }
+void set_rng_state_of_all(uint64_t state) {
+  for (auto& s : states()) s.store(state);
+}
 
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 uint64_t next_seed(int device) {

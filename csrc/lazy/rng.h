@@ -8,6 +8,7 @@ namespace torch_xla::lazy {
 
 uint64_t rng_state(int device);
 void set_rng_state(int device, uint64_t state);
+void set_rng_state_of_all(uint64_t state);
 // Advances the state and returns a well-mixed seed.
 uint64_t next_seed(int device);
 

@@ -1,7 +1,200 @@
-#include "ops/lowering.h"
+// Convolutions of 1 to 3 spatial dimensions, transposed or not, and their gradients.
+// Three products make all of them: forward, gradient of the input, gradient of the weight. A
+// transposed convolution is the gradient of the input of a plain one, and the reverse.
+#include <array>
+#include <functional>
+
+#include "ops/common.h"
 
 namespace torch_xla::ops {
+namespace {
 
-void register_conv(Registry& r) { (void)r; }
+using hlo::Dims;
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+struct Geometry {
+  Dims stride, padding, dilation;
+  int64_t groups = 1;
+
+  size_t spatial() const { return stride.size(); }
+};
+
+// PyTorch accepts one entry for all spatial dimensions.
+Dims spatial_ints(const Lowering& l, size_t arg, size_t spatial) {
+  Dims values = l.ints(arg);
+  if (values.size() == 1) values.resize(spatial, values[0]);
+  return values;
+}
+
+Geometry read_geometry(const Lowering& l, size_t first, size_t groups_arg, size_t spatial) {
+  return {spatial_ints(l, first, spatial), spatial_ints(l, first + 1, spatial),
+          spatial_ints(l, first + 2, spatial), l.integer(groups_arg)};
+}
+
+// Batch and feature first for all three arrays, unless a caller moves them.
+hlo::ConvDims plain_dims(size_t spatial) {
+  Dims rest(spatial);
+  for (size_t i = 0; i < spatial; ++i) rest[i] = static_cast<int64_t>(i) + 2;
+  return {.input_batch = 0,
+          .input_feature = 1,
+          .input_spatial = rest,
+          .kernel_input_feature = 1,
+          .kernel_output_feature = 0,
+          .kernel_spatial = rest,
+          .output_batch = 0,
+          .output_feature = 1,
+          .output_spatial = rest};
+}
+
+// Extent of a window of `size` elements that lie `step` apart.
+int64_t extent(int64_t size, int64_t step) { return size == 0 ? 0 : (size - 1) * step + 1; }
+
+// x [N, C, ...], w [O, C / groups, ...] -> result [N, O, ...].
+Value forward(const Value& x, const Value& w, const Geometry& g, const hlo::Type& result) {
+  hlo::ConvOptions options;
+  options.strides = g.stride;
+  options.pad_low = g.padding;
+  options.rhs_dilation = g.dilation;
+  options.feature_groups = g.groups;
+  for (size_t i = 0; i < g.spatial(); ++i) {
+    const int64_t axis = static_cast<int64_t>(i) + 2;
+    const int64_t used =
+        extent(result.dims[axis], g.stride[i]) + extent(w.dim(axis), g.dilation[i]) - 1;
+    // As the gradient of a transposed convolution with output padding, fewer windows than fit.
+    const int64_t unused = x.dim(axis) + 2 * g.padding[i] - used;
+    options.pad_high.push_back(g.padding[i] - (unused >= g.stride[i] ? unused : 0));
+  }
+  return hlo::convolution(x, w, plain_dims(g.spatial()), options, result);
+}
+
+// [g * a, b, ...] -> [a, g * b, ...]: each group's outputs become its inputs.
+Value swap_group_features(const Value& w, int64_t groups) {
+  Dims split = {groups, w.dim(0) / groups};
+  split.insert(split.end(), w.dims().begin() + 1, w.dims().end());
+  std::vector<int64_t> order = {1, 0};
+  for (int64_t i = 2; i < static_cast<int64_t>(split.size()); ++i) order.push_back(i);
+  Dims merged = {w.dim(0) / groups, groups * w.dim(1)};
+  merged.insert(merged.end(), w.dims().begin() + 2, w.dims().end());
+  return hlo::reshape(hlo::transpose(hlo::reshape(w, split), order), merged);
+}
+
+// grad [N, O, ...], w [O, C / groups, ...] -> result [N, C, ...].
+Value input_gradient(const Value& grad, const Value& w, const Geometry& g,
+                     const hlo::Type& result) {
+  hlo::ConvDims dims = plain_dims(g.spatial());
+  dims.kernel_input_feature = 0;
+  dims.kernel_output_feature = 1;
+  hlo::ConvOptions options;
+  options.lhs_dilation = g.stride;
+  options.rhs_dilation = g.dilation;
+  options.feature_groups = g.groups;
+  for (size_t i = 0; i < g.spatial(); ++i) {
+    const int64_t axis = static_cast<int64_t>(i) + 2;
+    const int64_t window = extent(w.dim(axis), g.dilation[i]);
+    const int64_t low = window - 1 - g.padding[i];
+    options.pad_low.push_back(low);
+    options.pad_high.push_back(result.dims[axis] + window - 1 -
+                               extent(grad.dim(axis), g.stride[i]) - low);
+    options.reversal.push_back(true);
+  }
+  return hlo::convolution(grad, g.groups == 1 ? w : swap_group_features(w, g.groups), dims, options,
+                          result);
+}
+
+// x [N, C, ...], grad [N, O, ...] -> result [O, C / groups, ...].
+Value weight_gradient(const Value& x, const Value& grad, const Geometry& g,
+                      const hlo::Type& result) {
+  hlo::ConvDims dims = plain_dims(g.spatial());
+  dims.input_batch = 1;
+  dims.input_feature = 0;
+  dims.kernel_input_feature = 0;
+  dims.kernel_output_feature = 1;
+  dims.output_batch = 1;
+  dims.output_feature = 0;
+  hlo::ConvOptions options;
+  options.strides = g.dilation;
+  options.rhs_dilation = g.stride;
+  options.batch_groups = g.groups;
+  for (size_t i = 0; i < g.spatial(); ++i) {
+    const int64_t axis = static_cast<int64_t>(i) + 2;
+    options.pad_low.push_back(g.padding[i]);
+    options.pad_high.push_back(extent(result.dims[axis], g.dilation[i]) - 1 +
+                               extent(grad.dim(axis), g.stride[i]) - x.dim(axis) - g.padding[i]);
+  }
+  return hlo::convolution(x, grad, dims, options, result);
+}
+
+// Narrow floats are multiplied as they are; sums that follow stay in the accumulator's type.
+hlo::Type wide(const hlo::Type& type) { return type.with(compute_dtype(type.dtype)); }
+
+Value add_bias(const Value& y, const Value& bias) {
+  const std::array<int64_t, 1> feature = {1};
+  return y + hlo::broadcast_in_dim(cast(bias, y.dtype()), y.dims(), feature);
+}
+
+// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+// output_padding is part of the result's shape.
+Values convolution(Lowering& l) {
+  const Value x = l.in(0), w = l.in(1);
+  const Geometry g = read_geometry(l, 3, 8, static_cast<size_t>(x.rank()) - 2);
+  const hlo::Type type = wide(l.out());
+  Value y = l.flag(6) ? input_gradient(x, w, g, type) : forward(x, w, g, type);
+  if (l.has(2)) y = add_bias(y, l.in(2));
+  return result(l, y);
+}
+
+// convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation,
+// transposed, output_padding, groups, output_mask)
+Values convolution_backward(Lowering& l) {
+  const Value grad = l.in(0), x = l.in(1), w = l.in(2);
+  const Geometry g = read_geometry(l, 4, 9, static_cast<size_t>(x.rank()) - 2);
+  const bool transposed = l.flag(7);
+  const std::array<std::function<Value()>, 3> grads = {
+      [&] {
+        const hlo::Type type = wide(x.type());
+        return transposed ? forward(grad, w, g, type) : input_gradient(grad, w, g, type);
+      },
+      [&] {
+        const hlo::Type type = wide(w.type());
+        return transposed ? weight_gradient(grad, x, g, type) : weight_gradient(x, grad, g, type);
+      },
+      [&] {
+        std::vector<int64_t> dims = all_dims(grad.rank());
+        dims.erase(dims.begin() + 1);
+        return reduce_sum(cast(grad, compute_dtype(grad.dtype())), dims);
+      }};
+  return wanted_results(l, grads);
+}
+
+// conv_tbc(self [T, B, C], weight [K, C, O], bias, pad): a convolution over time.
+hlo::ConvDims tbc_dims() {
+  return {.input_batch = 1,
+          .input_feature = 2,
+          .input_spatial = {0},
+          .kernel_input_feature = 1,
+          .kernel_output_feature = 2,
+          .kernel_spatial = {0},
+          .output_batch = 1,
+          .output_feature = 2,
+          .output_spatial = {0}};
+}
+
+Values conv_tbc(Lowering& l) {
+  const int64_t pad = l.integer(3);
+  hlo::ConvOptions options;
+  options.pad_low = options.pad_high = {pad};
+  const Value y = hlo::convolution(l.in(0), l.in(1), tbc_dims(), options, wide(l.out()));
+  return result(l, y + hlo::broadcast_to(cast(l.in(2), y.dtype()), y.dims()));
+}
+
+}  // namespace
+
+void register_conv(Registry& r) {
+  r.add("aten::convolution", convolution);
+  r.add("aten::convolution_backward", convolution_backward);
+  r.add("aten::conv_tbc", conv_tbc);
+}
 
 }  // namespace torch_xla::ops

@@ -1,7 +1,197 @@
-#include "ops/lowering.h"
+// Matrix products: mm, bmm, addmm and their relatives, linear and its gradients, trilinear.
+#include <array>
+#include <functional>
+#include <string>
+
+#include "ops/common.h"
+#include "ops/contraction.h"
 
 namespace torch_xla::ops {
+namespace {
 
-void register_matmul(Registry& r) { (void)r; }
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// --- products alone ------------------------------------------------------------------------
+
+Values mm(Lowering& l) { return result(l, contract(l.in(0), "ik", l.in(1), "kj", "ij")); }
+Values bmm(Lowering& l) { return result(l, contract(l.in(0), "bik", l.in(1), "bkj", "bij")); }
+Values mv(Lowering& l) { return result(l, contract(l.in(0), "ik", l.in(1), "k", "i")); }
+Values dot_product(Lowering& l) { return result(l, contract(l.in(0), "k", l.in(1), "k", "")); }
+
+Value conjugate(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return x;
+  return hlo::complex(hlo::real(x), hlo::neg(hlo::imag(x)));
+}
+
+Values vdot(Lowering& l) { return result(l, contract(conjugate(l.in(0)), "k", l.in(1), "k", "")); }
+
+// Products of narrow integers that are summed in a wider type.
+Values int_mm(Lowering& l) {
+  const DType wide = l.out().dtype;
+  return result(l, contract(cast(l.in(0), wide), "ik", cast(l.in(1), wide), "kj", "ij"));
+}
+
+// --- beta * self + alpha * product ---------------------------------------------------------
+
+// The product scaled and added to operand 0. As in PyTorch, beta = 0 hides self, even its nan.
+Value scaled_sum(Lowering& l, const Value& product, size_t beta_arg, size_t alpha_arg) {
+  Value sum = product;
+  if (!is_static_number(l, alpha_arg, 1)) sum = sum * number_like(l, alpha_arg, sum);
+  if (is_static_number(l, beta_arg, 0)) return sum;
+  const Value self = operand(l, 0, sum.dtype());
+  if (is_static_number(l, beta_arg, 1)) return self + sum;
+  const Value beta = number_like(l, beta_arg, sum);
+  const Value zero = hlo::zero(l.b, sum.type());
+  return hlo::select(hlo::equal(beta, zero), zero, beta * self) + sum;
+}
+
+template <char Kind>
+Value product_of(Lowering& l) {
+  if constexpr (Kind == 'm') return contract(l.in(1), "ik", l.in(2), "kj", "ij");
+  if constexpr (Kind == 'b') return contract(l.in(1), "bik", l.in(2), "bkj", "bij");
+  if constexpr (Kind == 's') return contract(l.in(1), "bik", l.in(2), "bkj", "ij");
+  if constexpr (Kind == 'v') return contract(l.in(1), "ik", l.in(2), "k", "i");
+}
+
+// `Beta` is the schema position of beta; alpha follows it.
+template <char Kind, size_t Beta>
+Values add_product(Lowering& l) {
+  return result(l, scaled_sum(l, product_of<Kind>(l), Beta, Beta + 1));
+}
+
+Values addr(Lowering& l) {
+  const DType dtype = accumulator(l.out().dtype);
+  const hlo::Dims dims = l.out().dims;
+  const std::array<int64_t, 1> row = {0}, column = {1};
+  const Value product = hlo::mul(hlo::broadcast_in_dim(cast(l.in(1), dtype), dims, row),
+                                 hlo::broadcast_in_dim(cast(l.in(2), dtype), dims, column));
+  if (dtype != DType::Pred) return result(l, scaled_sum(l, product, 3, 4));
+  // On bool, alpha and beta switch their terms on, and the sum is "or".
+  const Value sum = product & number_like(l, 4, product);
+  return result(l, sum | (operand(l, 0, dtype) & number_like(l, 3, product)));
+}
+
+Values addmm_activation(Lowering& l) {
+  const Value x = scaled_sum(l, product_of<'m'>(l), 3, 4);
+  if (!l.flag(5)) return result(l, hlo::max(x, hlo::zero(l.b, x.type())));
+  return result(l, 0.5 * x * (1.0 + hlo::erf(x * 0.70710678118654752440)));
+}
+
+// --- linear --------------------------------------------------------------------------------
+
+// The letters of an input with `rank` dimensions, the last of which is `last`.
+std::string input_letters(int64_t rank, char last) {
+  std::string letters;
+  for (int64_t i = 0; i + 1 < rank; ++i) letters += static_cast<char>('A' + i);
+  return letters + last;
+}
+
+Values linear(Lowering& l) {
+  const Value x = l.in(0), w = l.in(1);
+  const std::string in = input_letters(x.rank(), 'k');
+  const bool vector_weight = w.rank() == 1;
+  std::string out = input_letters(x.rank(), 'n');
+  if (vector_weight) out.pop_back();
+  Value y = contract(x, in, w, vector_weight ? "k" : "nk", out);
+  if (l.has(2)) y = y + hlo::broadcast_to(cast(l.in(2), y.dtype()), y.dims());
+  return result(l, y);
+}
+
+Values linear_backward(Lowering& l) {
+  const Value x = l.in(0), grad = l.in(1), w = l.in(2);
+  const std::string in = input_letters(x.rank(), 'k');
+  const std::string out = input_letters(x.rank(), 'n');
+  const std::array<std::function<Value()>, 3> grads = {
+      [&] { return contract(grad, out, w, "nk", in); },
+      [&] { return contract(grad, out, x, in, "nk"); },
+      [&] {
+        const Value wide = cast(grad, accumulator(grad.dtype()));
+        return reduce_sum(wide, all_dims(grad.rank() - 1));
+      }};
+  return wanted_results(l, grads);
+}
+
+// --- trilinear -----------------------------------------------------------------------------
+
+// sum(i1 * i2 * i3) over `sumdim`, each operand first given dimensions of size 1 at its `expand`.
+// Two matrix products: i1 with i3, then with i2.
+Values trilinear(Lowering& l) {
+  std::array<Value, 3> x;
+  std::array<std::string, 3> letters;
+  int64_t rank = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    x[i] = l.in(i);
+    rank = std::max<int64_t>(rank, x[i].rank() + static_cast<int64_t>(l.ints(3 + i).size()));
+  }
+  std::vector<int64_t> sizes(rank, 1);
+  std::array<std::vector<int64_t>, 3> dims_of;
+  for (size_t i = 0; i < 3; ++i) {
+    std::vector<bool> expanded(rank, false);
+    for (const int64_t dim : l.ints(3 + i)) expanded[wrap_dim(dim, rank)] = true;
+    int64_t next = 0;
+    for (int64_t dim = 0; dim < rank; ++dim) {
+      if (expanded[dim]) continue;
+      dims_of[i].push_back(dim);
+      if (const int64_t size = x[i].dim(next++); size != 1) sizes[dim] = size;
+    }
+  }
+  // A dimension of size 1 that another operand has in full broadcasts: it carries no letter.
+  for (size_t i = 0; i < 3; ++i) {
+    hlo::Dims kept;
+    for (size_t j = 0; j < dims_of[i].size(); ++j) {
+      const int64_t size = x[i].dim(static_cast<int64_t>(j));
+      if (size != sizes[dims_of[i][j]]) continue;
+      kept.push_back(size);
+      letters[i] += static_cast<char>('a' + dims_of[i][j]);
+    }
+    x[i] = hlo::reshape(x[i], kept);
+  }
+  std::vector<bool> summed(rank, false);
+  for (const int64_t dim : l.ints(6)) summed[wrap_dim(dim, rank)] = true;
+  std::string middle, out;
+  hlo::Dims out_sizes;
+  double repeats = 1;  // a dimension that no operand has and that is summed counts its size
+  for (int64_t dim = 0; dim < rank; ++dim) {
+    const char c = static_cast<char>('a' + dim);
+    const bool first =
+        letters[0].find(c) != std::string::npos || letters[2].find(c) != std::string::npos;
+    const bool second = letters[1].find(c) != std::string::npos;
+    if (first && (second || !summed[dim])) middle += c;
+    if (summed[dim]) {
+      if (!first && !second) repeats *= static_cast<double>(sizes[dim]);
+    } else if (first || second) {
+      out += c;
+    }
+  }
+  const Value y = contract(contract(x[0], letters[0], x[2], letters[2], middle), middle,
+                           cast(x[1], accumulator(x[1].dtype())), letters[1], out);
+  return {hlo::reshape(cast(repeats == 1 ? y : y * repeats, l.out().dtype), l.out().dims)};
+}
+
+}  // namespace
+
+void register_matmul(Registry& r) {
+  for (const char* name : {"aten::mm", "aten::mm.dtype"}) r.add(name, mm);
+  for (const char* name : {"aten::bmm", "aten::bmm.dtype"}) r.add(name, bmm);
+  r.add("aten::mv", mv);
+  r.add("aten::dot", dot_product);
+  r.add("aten::vdot", vdot);
+  r.add("aten::_int_mm", int_mm);
+
+  r.add("aten::addmm", add_product<'m', 3>);
+  r.add("aten::addmm.dtype", add_product<'m', 4>);
+  r.add("aten::baddbmm", add_product<'b', 3>);
+  r.add("aten::baddbmm.dtype", add_product<'b', 4>);
+  r.add("aten::addbmm", add_product<'s', 3>);
+  r.add("aten::addmv", add_product<'v', 3>);
+  r.add("aten::addr", addr);
+  r.add("aten::_addmm_activation", addmm_activation);
+
+  r.add("aten::linear", linear);
+  r.add("aten::linear_backward", linear_backward);
+  r.add("aten::_trilinear", trilinear);
+}
 
 }  // namespace torch_xla::ops

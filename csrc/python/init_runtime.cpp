@@ -127,6 +127,8 @@ void init_runtime(py::module_& m) {
         lazy::set_rng_state(device_index(device), seed);
       },
       py::arg("seed"), py::arg("device") = "");
+  // Creates no client: devices that come later are seeded too.
+  m.def("_xla_set_rng_seed_all", [](uint64_t seed) { lazy::set_rng_state_of_all(seed); });
   m.def(
       "_xla_get_rng_seed",
       [](const std::string& device) { return lazy::rng_state(device_index(device)); },

@@ -27,4 +27,4 @@ def set_state(seed: int, device: str | int | torch.device | None = None) -> None
 
 def set_state_of_all(seed: int) -> None:
     """Sets the state of every device this process has or will have."""
-    set_state(seed, "all")  # TODO
+    _XLAC._xla_set_rng_seed_all(seed % (1 << 64))

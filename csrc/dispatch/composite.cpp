@@ -1,0 +1,35 @@
+#include "dispatch/composite.h"
+
+#include <ATen/FuncTorchTLS.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace torch_xla::dispatch {
+
+bool functorch_is_active() {
+  const auto& state = at::functorch::functorchTLSAccessor();
+  if (state == nullptr) return false;
+  try {
+    state->checkSupportsCppAutogradFunction();
+    return false;
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
+void differentiable_gradients(const std::vector<at::Tensor>& outputs,
+                              const std::vector<at::Tensor>& grads,
+                              const std::vector<at::Tensor>& inputs,
+                              std::vector<at::Tensor>& results) {
+  std::vector<at::Tensor> wanted;
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+    wanted.push_back(inputs[i]);
+    positions.push_back(i);
+  }
+  const auto found = torch::autograd::grad(outputs, wanted, grads, /*retain_graph=*/true,
+                                           /*create_graph=*/true, /*allow_unused=*/true);
+  for (size_t i = 0; i < found.size(); ++i) results.at(positions[i]) = found[i];
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,23 @@
+// Matrix products as the families of lowering rules write them: operands of one dtype, narrow
+// floats accumulated in f32 and left there, so that a rule rounds once, at its end.
+#pragma once
+
+#include <string_view>
+
+#include "hlo/ops.h"
+
+namespace torch_xla::ops {
+
+// The type in which a product of `dtype` accumulates; results of the functions below have it.
+hlo::DType accumulator(hlo::DType dtype);
+
+// dot_general with that result type.
+hlo::Value dot(const hlo::Value& lhs, const hlo::Value& rhs, const hlo::DotDims& dims);
+
+// A product of two operands by the letters of their dimensions, e.g. contract(x, "bik", w, "bkj",
+// "bij"). A letter that both have is contracted unless the result has it; a letter that one alone
+// has and the result lacks is summed.
+hlo::Value contract(const hlo::Value& lhs, std::string_view lhs_letters, const hlo::Value& rhs,
+                    std::string_view rhs_letters, std::string_view result_letters);
+
+}  // namespace torch_xla::ops

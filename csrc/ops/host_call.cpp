@@ -1,0 +1,196 @@
+#include <cstdio>
+#include <stdexcept>
+
+#include <ATen/core/List.h>
+
+#include "lazy/operator.h"
+#include "ops/host_kernel.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Value;
+using hlo::Values;
+using Kind = lazy::Argument::Kind;
+
+std::string hexadecimal(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a", value);
+  return text;
+}
+
+std::string token_of(const c10::IValue& v) {
+  if (v.isNone()) return "-";
+  if (v.isInt()) return "i" + std::to_string(v.toInt());
+  if (v.isDouble()) return "d" + hexadecimal(v.toDouble());
+  if (v.isBool()) return v.toBool() ? "b1" : "b0";
+  if (v.isComplexDouble()) {
+    const c10::complex<double> c = v.toComplexDouble();
+    return "c" + hexadecimal(c.real()) + "," + hexadecimal(c.imag());
+  }
+  if (v.isString()) {
+    const std::string& text = v.toStringRef();
+    return "q" + std::to_string(text.size()) + ":" + text;
+  }
+  if (v.isDevice()) return "q3:cpu";
+  if (v.isList()) {
+    std::string text = "[";
+    const auto list = v.toListRef();
+    for (size_t i = 0; i < list.size(); ++i) text += (i == 0 ? "" : " ") + token_of(list[i]);
+    return text + "]";
+  }
+  throw std::invalid_argument("host kernel: expected numbers, strings or lists of them, got " +
+                              v.tagKind() + ".");
+}
+
+// One entry per tensor that the node returns.
+std::vector<std::optional<hlo::Type>> result_types(const Lowering& l) {
+  std::vector<std::optional<hlo::Type>> types;
+  for (size_t i = 0; i < l.num_outputs(); ++i) {
+    const bool wanted = l.signature().outputs[i] != nullptr;
+    types.push_back(wanted ? std::optional(l.out(i)) : std::nullopt);
+  }
+  return types;
+}
+
+bool has_cpu_kernel(const c10::OperatorHandle& op) {
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::CPU, c10::DispatchKey::CompositeExplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+        c10::DispatchKey::CompositeImplicitAutograd}) {
+    if (op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+bool has_generator(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& a : schema.arguments()) {
+    if (a.name() == "generator") return true;
+  }
+  return false;
+}
+
+bool is_random(const c10::OperatorHandle& op) {
+  for (const at::Tag tag : op.getTags()) {
+    if (tag == at::Tag::nondeterministic_seeded) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool can_run_on_host(const c10::OperatorHandle& op) {
+  return has_cpu_kernel(op) && (!is_random(op) || has_generator(op.schema()));
+}
+
+HostCall::HostCall(hlo::Builder& b, std::string_view op) : b_(b), key_(op) {}
+
+HostCall& HostCall::argument(const std::string& token) {
+  key_ += ' ';
+  key_ += token;
+  return *this;
+}
+
+std::string HostCall::operand_token(char tag, const Value& x) {
+  operands_.push_back(x);
+  return tag + std::to_string(operands_.size() - 1);
+}
+
+HostCall& HostCall::operand(char tag, const Value& x) { return argument(operand_token(tag, x)); }
+HostCall& HostCall::tensor(const Value& x) { return operand('t', x); }
+HostCall& HostCall::tensor(const std::optional<Value>& x) { return x ? operand('t', *x) : none(); }
+HostCall& HostCall::wrapped_number(const Value& x) { return operand('w', x); }
+HostCall& HostCall::number(const Value& x) { return operand('s', x); }
+HostCall& HostCall::floating(const Value& x) {
+  return operand('f', hlo::convert(x, hlo::DType::F64));
+}
+HostCall& HostCall::seed(const Value& x) { return operand('g', x); }
+HostCall& HostCall::none() { return argument("-"); }
+HostCall& HostCall::fixed(const c10::IValue& value) { return argument(token_of(value)); }
+
+HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
+  std::string text = "(";
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i != 0) text += ' ';
+    text += list[i] ? operand_token('t', *list[i]) : "-";
+  }
+  return argument(text + ")");
+}
+
+Values HostCall::results(std::span<const std::optional<hlo::Type>> types) {
+  std::string wanted;
+  std::vector<hlo::Type> given;
+  for (const std::optional<hlo::Type>& type : types) {
+    wanted += type ? '1' : '0';
+    if (type) given.push_back(*type);
+  }
+  const std::string config = "{key = " + hlo::attr::string(key_ + " =" + wanted) + "}";
+  const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config);
+  Values all;
+  size_t next = 0;
+  for (const std::optional<hlo::Type>& type : types)
+    all.push_back(type ? results[next++] : Value());
+  return all;
+}
+
+Value HostCall::result(const hlo::Type& type) {
+  const std::optional<hlo::Type> types[] = {type};
+  return results(types)[0];
+}
+
+Values on_host(Lowering& l) {
+  const lazy::Signature& signature = l.signature();
+  const c10::FunctionSchema& schema = signature.op->schema();
+  HostCall call(l.b, signature.op->name);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const lazy::Argument& a = signature.arguments.at(i);
+    const c10::Argument& formal = schema.arguments()[i];
+    if (signature.has_seed && formal.name() == "generator") {
+      call.seed(l.seed());
+      continue;
+    }
+    switch (a.kind) {
+      case Kind::Static:
+        if (formal.name() == "pin_memory") {
+          call.none();
+        } else {
+          call.fixed(a.value);
+        }
+        break;
+      case Kind::None:
+        call.none();
+        break;
+      case Kind::Tensor:
+        if (signature.operands[a.first].wrapped_number) {
+          call.wrapped_number(l.in(i));
+        } else {
+          call.tensor(l.in(i));
+        }
+        break;
+      case Kind::List:
+        call.tensors(l.optional_list(i));
+        break;
+      case Kind::Number: {
+        const c10::TypePtr type = formal.type();
+        const bool is_float = type->kind() == c10::TypeKind::FloatType ||
+                              (type->kind() == c10::TypeKind::OptionalType &&
+                               type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
+                                   c10::TypeKind::FloatType);
+        if (is_float) {
+          call.floating(l.in(i));
+        } else {
+          call.number(l.in(i));
+        }
+        break;
+      }
+    }
+  }
+  if (signature.has_seed && !has_generator(schema)) {
+    throw std::invalid_argument(signature.op->name +
+                                ": expected a Generator argument to seed, got none. This random "
+                                "operator needs a lowering of its own.");
+  }
+  return call.results(result_types(l));
+}
+
+}  // namespace torch_xla::ops

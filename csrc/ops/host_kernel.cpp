@@ -1,0 +1,448 @@
+#include "ops/host_kernel.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <xla/ffi/api/c_api.h>
+
+#include "util/error.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using c10::TypePtr;
+
+at::ScalarType scalar_type(XLA_FFI_DataType dtype) {
+  switch (dtype) {
+    case XLA_FFI_DataType_PRED:
+      return at::kBool;
+    case XLA_FFI_DataType_S8:
+      return at::kChar;
+    case XLA_FFI_DataType_S16:
+      return at::kShort;
+    case XLA_FFI_DataType_S32:
+      return at::kInt;
+    case XLA_FFI_DataType_S64:
+      return at::kLong;
+    case XLA_FFI_DataType_U8:
+      return at::kByte;
+    case XLA_FFI_DataType_U16:
+      return at::kUInt16;
+    case XLA_FFI_DataType_U32:
+      return at::kUInt32;
+    case XLA_FFI_DataType_U64:
+      return at::kUInt64;
+    case XLA_FFI_DataType_F16:
+      return at::kHalf;
+    case XLA_FFI_DataType_BF16:
+      return at::kBFloat16;
+    case XLA_FFI_DataType_F32:
+      return at::kFloat;
+    case XLA_FFI_DataType_F64:
+      return at::kDouble;
+    case XLA_FFI_DataType_C64:
+      return at::kComplexFloat;
+    case XLA_FFI_DataType_C128:
+      return at::kComplexDouble;
+    case XLA_FFI_DataType_F8E4M3FN:
+      return at::kFloat8_e4m3fn;
+    case XLA_FFI_DataType_F8E4M3FNUZ:
+      return at::kFloat8_e4m3fnuz;
+    case XLA_FFI_DataType_F8E5M2:
+      return at::kFloat8_e5m2;
+    case XLA_FFI_DataType_F8E5M2FNUZ:
+      return at::kFloat8_e5m2fnuz;
+    default:
+      util::fail(util::ErrorKind::Type,
+                 "host kernel: expected a dtype that PyTorch has, got XLA's ",
+                 static_cast<int>(dtype), ".");
+  }
+}
+
+at::Tensor as_tensor(const XLA_FFI_Buffer& buffer) {
+  return at::for_blob(buffer.data, c10::IntArrayRef(buffer.dims, static_cast<size_t>(buffer.rank)))
+      .options(at::TensorOptions().dtype(scalar_type(buffer.dtype)))
+      .make_tensor();
+}
+
+const XLA_FFI_Buffer& operand(const XLA_FFI_CallFrame& frame, size_t index) {
+  TXLA_CHECK(static_cast<int64_t>(index) < frame.args.size, "host kernel: expected operand ", index,
+             ", got ", frame.args.size, " operands.");
+  return *static_cast<const XLA_FFI_Buffer*>(frame.args.args[index]);
+}
+
+c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
+  switch (buffer.dtype) {
+    case XLA_FFI_DataType_PRED:
+      return *static_cast<const bool*>(buffer.data);
+    case XLA_FFI_DataType_S64:
+      return *static_cast<const int64_t*>(buffer.data);
+    case XLA_FFI_DataType_F32:
+      return *static_cast<const float*>(buffer.data);
+    case XLA_FFI_DataType_F64:
+      return *static_cast<const double*>(buffer.data);
+    case XLA_FFI_DataType_C128:
+      return *static_cast<const c10::complex<double>*>(buffer.data);
+    default:
+      return as_tensor(buffer).item();
+  }
+}
+
+// One argument of the call: a constant, or what a call makes of its operands.
+struct Argument {
+  char tag = 'i';  // as in HostCall; 'i' for every constant, '(' for a list of tensors
+  size_t operand = 0;
+  IValue constant;
+  std::vector<int64_t> list;  // operands of a list; -1 for a missing tensor
+  bool optional_list = false;
+};
+
+// --- parsing -------------------------------------------------------------------------------
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {}
+
+  std::string_view word() {
+    skip_spaces();
+    const size_t end = std::min(rest_.find_first_of(" )]"), rest_.size());
+    const std::string_view word = rest_.substr(0, end);
+    rest_.remove_prefix(end);
+    return word;
+  }
+  bool accept(char c) {
+    skip_spaces();
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  Argument argument(const TypePtr& type) {
+    Argument a;
+    if (accept('(')) {
+      a.tag = '(';
+      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      a.optional_list = element->kind() == TypeKind::OptionalType;
+      while (!accept(')')) {
+        const std::string_view w = word();
+        a.list.push_back(w == "-" ? -1 : integer(w.substr(1)));
+      }
+      return a;
+    }
+    skip_spaces();
+    const char tag = rest_.empty() ? '\0' : rest_.front();
+    if (std::strchr("twsfg", tag) != nullptr && tag != '\0') {
+      a.tag = tag;
+      a.operand = static_cast<size_t>(integer(word().substr(1)));
+      return a;
+    }
+    a.constant = constant(type);
+    return a;
+  }
+
+ private:
+  void skip_spaces() {
+    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+  }
+
+  static int64_t integer(std::string_view text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    TXLA_CHECK(error == std::errc() && end == text.data() + text.size(),
+               "host kernel: expected an integer, got '", text, "'.");
+    return value;
+  }
+  static double floating(std::string_view text) {
+    return std::strtod(std::string(text).c_str(), nullptr);
+  }
+
+  template <class T>
+  IValue list(const TypePtr& element, T (*read)(const IValue&)) {
+    c10::List<T> values;
+    while (!accept(']')) values.push_back(read(constant(element)));
+    return values;
+  }
+
+  IValue constant(const TypePtr& declared) {
+    const TypePtr type = declared->kind() == TypeKind::OptionalType
+                             ? declared->castRaw<c10::OptionalType>()->getElementType()
+                             : declared;
+    if (accept('[')) {
+      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      switch (element->kind()) {
+        case TypeKind::FloatType:
+          return list<double>(element, [](const IValue& v) { return v.toDouble(); });
+        case TypeKind::BoolType:
+          return list<bool>(element, [](const IValue& v) { return v.toBool(); });
+        case TypeKind::NumberType: {
+          c10::List<at::Scalar> values;
+          while (!accept(']')) values.push_back(constant(element).toScalar());
+          return values;
+        }
+        default:
+          return list<int64_t>(element, [](const IValue& v) { return v.toInt(); });
+      }
+    }
+    if (accept('q')) {
+      const size_t colon = rest_.find(':');
+      TXLA_CHECK(colon != std::string_view::npos, "host kernel: expected a string's length.");
+      const auto length = static_cast<size_t>(integer(rest_.substr(0, colon)));
+      const std::string text(rest_.substr(colon + 1, length));
+      rest_.remove_prefix(colon + 1 + length);
+      if (type->kind() == TypeKind::DeviceObjType) return c10::Device(text);
+      return text;
+    }
+    const std::string_view w = word();
+    if (w == "-") return IValue();
+    TXLA_CHECK(!w.empty(), "host kernel: the text of a call ends early.");
+    const std::string_view value = w.substr(1);
+    switch (w.front()) {
+      case 'i':
+        return integer(value);
+      case 'd':
+        return floating(value);
+      case 'b':
+        return value == "1";
+      case 'c': {
+        const size_t comma = value.find(',');
+        return c10::complex<double>(floating(value.substr(0, comma)),
+                                    floating(value.substr(comma + 1)));
+      }
+      default:
+        util::fail(util::ErrorKind::Runtime, "host kernel: cannot read '", w, "'.");
+    }
+  }
+
+  std::string_view rest_;
+};
+
+// --- one call site's operator and arguments ------------------------------------------------
+
+class HostKernel {
+ public:
+  explicit HostKernel(std::string_view key);
+  void run(const XLA_FFI_CallFrame& frame) const;
+
+ private:
+  IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame) const;
+  void store(const at::Tensor& value, const XLA_FFI_CallFrame& frame, size_t result) const;
+
+  std::string name_;
+  std::optional<c10::OperatorHandle> op_;
+  std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
+  std::vector<Argument> arguments_;
+  std::vector<bool> wanted_;
+  bool everything_wanted_ = true;
+};
+
+// The overload that takes the same arguments and writes its results into given tensors. Only one
+// with a CPU kernel of its own saves anything: the generated ones compute and copy.
+std::optional<c10::OperatorHandle> find_out_overload(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  for (const c10::Argument& r : schema.returns()) {
+    if (r.type()->kind() != TypeKind::TensorType) return std::nullopt;
+  }
+  const size_t inputs = schema.arguments().size(), outputs = schema.returns().size();
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const std::string& overload = schema.overload_name();
+  for (const std::string& suffix :
+       {std::string("out"), overload + "_out", std::string("output"), std::string("grad_input")}) {
+    const auto found = dispatcher.findSchema({schema.name(), suffix});
+    if (!found || !found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    const auto& arguments = found->schema().arguments();
+    if (arguments.size() != inputs + outputs) continue;
+    bool same = true;
+    for (size_t i = 0; i < inputs; ++i) {
+      same = same && arguments[i].name() == schema.arguments()[i].name() &&
+             *arguments[i].type() == *schema.arguments()[i].type();
+    }
+    for (size_t i = inputs; i < arguments.size(); ++i) same = same && arguments[i].is_out();
+    if (same) return found;
+  }
+  return std::nullopt;
+}
+
+HostKernel::HostKernel(std::string_view key) {
+  const size_t end = key.rfind(" =");
+  TXLA_CHECK(end != std::string_view::npos, "host kernel: expected results after '=', got '", key,
+             "'.");
+  for (const char c : key.substr(end + 2)) {
+    wanted_.push_back(c == '1');
+    everything_wanted_ = everything_wanted_ && c == '1';
+  }
+  Parser parser(key.substr(0, end));
+  name_ = parser.word();
+  const size_t dot = name_.find('.');
+  const std::string base = name_.substr(0, dot);
+  const std::string overload = dot == std::string::npos ? "" : name_.substr(dot + 1);
+  op_ = c10::Dispatcher::singleton().findSchema({base, overload});
+  TXLA_CHECK(op_.has_value(), name_,
+             ": expected an operator of this process, found none. Import the library that defines "
+             "it before running the program.");
+  for (const c10::Argument& formal : op_->schema().arguments()) {
+    arguments_.push_back(parser.argument(formal.type()));
+  }
+  if (everything_wanted_) out_ = find_out_overload(*op_);
+}
+
+IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) const {
+  switch (a.tag) {
+    case 't':
+      return as_tensor(operand(frame, a.operand));
+    case 'w': {
+      at::Tensor t = as_tensor(operand(frame, a.operand));
+      t.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return t;
+    }
+    case 's':
+      return read_scalar(operand(frame, a.operand));
+    case 'f':
+      return read_scalar(operand(frame, a.operand)).toDouble();
+    case 'g': {
+      const auto seed = *static_cast<const uint64_t*>(operand(frame, a.operand).data);
+      return at::detail::createCPUGenerator(seed);
+    }
+    case '(': {
+      if (a.optional_list) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const int64_t i : a.list) {
+          list.push_back(i < 0 ? std::nullopt
+                               : std::optional(as_tensor(operand(frame, static_cast<size_t>(i)))));
+        }
+        return list;
+      }
+      c10::List<at::Tensor> list;
+      for (const int64_t i : a.list) {
+        list.push_back(as_tensor(operand(frame, static_cast<size_t>(i))));
+      }
+      return list;
+    }
+    default:
+      return a.constant;
+  }
+}
+
+void HostKernel::store(const at::Tensor& value, const XLA_FFI_CallFrame& frame,
+                       size_t result) const {
+  TXLA_CHECK(static_cast<int64_t>(result) < frame.rets.size, name_, ": expected ", frame.rets.size,
+             " results of the CPU kernel, got more.");
+  const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[result]);
+  const c10::IntArrayRef sizes(buffer.dims, static_cast<size_t>(buffer.rank));
+  TXLA_CHECK(value.defined() && value.sizes() == sizes, name_, ": expected result ", result,
+             " of sizes ", sizes, ", got ", value.defined() ? value.sizes() : c10::IntArrayRef(),
+             value.defined() ? "" : " (undefined)", " from the CPU kernel.");
+  if (value.data_ptr() == buffer.data) return;
+  if (value.is_contiguous() && value.scalar_type() == scalar_type(buffer.dtype)) {
+    std::memcpy(buffer.data, value.data_ptr(), value.nbytes());
+  } else {
+    as_tensor(buffer).copy_(value);
+  }
+}
+
+void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
+  torch::jit::Stack stack;
+  stack.reserve(arguments_.size() + wanted_.size());
+  for (const Argument& a : arguments_) stack.push_back(value_of(a, frame));
+  if (out_) {
+    for (int64_t i = 0; i < frame.rets.size; ++i) {
+      stack.push_back(as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i])));
+    }
+    out_->callBoxed(stack);
+  } else {
+    op_->callBoxed(stack);
+  }
+  size_t position = 0, result = 0;
+  const auto take = [&](const at::Tensor& value) {
+    const bool wanted = position < wanted_.size() && wanted_[position];
+    ++position;
+    if (wanted) store(value, frame, result++);
+  };
+  for (const IValue& v : stack) {
+    if (v.isTensor()) {
+      take(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const at::Tensor& t : v.toTensorVector()) take(t);
+    }
+  }
+  TXLA_CHECK(static_cast<int64_t>(result) == frame.rets.size, name_, ": expected ", frame.rets.size,
+             " results of the CPU kernel, got ", result, ".");
+}
+
+// Parsed once per text; a program has few.
+const HostKernel& kernel_for(std::string_view key) {
+  static std::shared_mutex mutex;
+  static auto& table = *new std::unordered_map<std::string_view, std::unique_ptr<HostKernel>>;
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto it = table.find(key); it != table.end()) return *it->second;
+  }
+  auto kernel = std::make_unique<HostKernel>(key);
+  const std::unique_lock lock(mutex);
+  if (const auto it = table.find(key); it != table.end()) return *it->second;
+  return *table.emplace(*new std::string(key), std::move(kernel)).first->second;
+}
+
+// --- the handler ---------------------------------------------------------------------------
+
+std::string_view config_key(const XLA_FFI_CallFrame& frame) {
+  for (int64_t i = 0; i < frame.attrs.size; ++i) {
+    const XLA_FFI_ByteSpan& name = *frame.attrs.names[i];
+    if (std::string_view(name.ptr, name.len) == "key" &&
+        frame.attrs.types[i] == XLA_FFI_AttrType_STRING) {
+      const auto& text = *static_cast<const XLA_FFI_ByteSpan*>(frame.attrs.attrs[i]);
+      return {text.ptr, text.len};
+    }
+  }
+  util::fail(util::ErrorKind::Runtime, "host kernel: expected the attribute 'key', got none.");
+}
+
+XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, const char* message) {
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message,
+                                    XLA_FFI_Error_Code_INTERNAL};
+  return frame.api->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
+  if (frame->extension_start != nullptr &&
+      frame->extension_start->type == XLA_FFI_Extension_Metadata) {
+    auto* extension = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start);
+    extension->metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    extension->metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    extension->metadata->traits = 0;
+    return nullptr;
+  }
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  try {
+    // The program may run on the thread that recorded it, with whatever modes are on there.
+    const c10::impl::ForceDispatchKeyGuard plain(
+        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    const at::NoGradGuard no_grad;
+    kernel_for(config_key(*frame)).run(*frame);
+    return nullptr;
+  } catch (const c10::Error& e) {
+    return make_error(*frame, e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return make_error(*frame, e.what());
+  }
+}
+
+}  // namespace
+
+void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }
+
+}  // namespace torch_xla::ops
