@@ -1,7 +1,7 @@
 """Trains a small convolutional network on the handwritten digits that come with scikit-learn.
 
-    python examples/train_digits.py                 # on the XLA device: CPU, or what PJRT_DEVICE names
-    python examples/train_digits.py --device cpu    # the same with PyTorch alone
+python examples/train_digits.py                 # on the XLA device: CPU, or what PJRT_DEVICE names
+python examples/train_digits.py --device cpu    # the same with PyTorch alone
 """
 
 import argparse
@@ -43,7 +43,7 @@ def datasets():
 
 
 def train(args, device, epochs, show_progress=True):
-    """Trains a new model; returns it, the last loss and the steps per second after the first epoch."""
+    """Trains a model; returns it, its last loss, and its steps per second after the first epoch."""
     torch.manual_seed(args.seed)
     on_xla = device.type == "xla"
     if on_xla:
@@ -127,7 +127,9 @@ def main():
         import torch_xla.debug.metrics as met
 
         eager = train(args, torch.device("cpu"), min(args.epochs, 6), show_progress=False)[2]
-        print(f"steps per second of PyTorch eager on the CPU: {eager:.1f} ({rate / eager:.2f} times)")
+        print(
+            f"steps per second of PyTorch eager on the CPU: {eager:.1f} ({rate / eager:.2f} times)"
+        )
         print()
         print(met.short_metrics_report())
 

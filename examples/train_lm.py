@@ -1,7 +1,7 @@
-"""Trains a small GPT, character by character, on the English of Python's own documentation, and samples from it.
+"""Trains a small GPT on the English of Python's documentation, by character, and samples from it.
 
-    python examples/train_lm.py                 # on the XLA device: CPU, or what PJRT_DEVICE names
-    python examples/train_lm.py --device cpu    # the same with PyTorch alone
+python examples/train_lm.py                 # on the XLA device: CPU, or what PJRT_DEVICE names
+python examples/train_lm.py --device cpu    # the same with PyTorch alone
 """
 
 import argparse
@@ -23,7 +23,7 @@ CHARACTERS = "\n" + "".join(chr(code) for code in range(32, 127))
 
 
 def english_text():
-    """The docstrings of Python's standard library and its licence: the same on every machine with this Python."""
+    """The docstrings of Python's standard library, and its licence."""
     library = Path(sysconfig.get_path("stdlib"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     pieces = []
@@ -109,7 +109,7 @@ def learning_rate(step, args):
 
 
 def train(args, data, device, steps, show_progress=True):
-    """Trains a new model; returns it, its mean loss over the last 20 steps, and its steps per second."""
+    """Trains a model; returns it, its mean loss over the last steps, and its steps per second."""
     torch.manual_seed(args.seed)
     on_xla = device.type == "xla"
     if on_xla:
@@ -161,7 +161,7 @@ def train(args, data, device, steps, show_progress=True):
 
 @torch.no_grad()
 def sample(model, device, prompt, length, temperature=0.7):
-    """Continues the prompt. The window has a fixed size, so that one program serves every character."""
+    """Continues the prompt. As the window's size is fixed, one program serves all characters."""
     if device.type == "xla":
         import torch_xla
     model.eval()
@@ -212,7 +212,9 @@ def main():
         import torch_xla.debug.metrics as met
 
         eager = train(args, data, torch.device("cpu"), min(args.steps, 60), show_progress=False)[2]
-        print(f"steps per second of PyTorch eager on the CPU: {eager:.1f} ({rate / eager:.2f} times)")
+        print(
+            f"steps per second of PyTorch eager on the CPU: {eager:.1f} ({rate / eager:.2f} times)"
+        )
         print()
         print(met.short_metrics_report())
 

@@ -1,7 +1,7 @@
 """PyTorch on any accelerator that ships a PJRT plugin.
 
-Importing this package makes the device type `xla` work in PyTorch. Nothing else happens until the first
-device is used: no client is created, no device is taken, the environment stays as it is.
+Importing this package makes the device type `xla` work in PyTorch. Nothing else happens until the
+first device is used: no client is created, no device is taken, the environment stays as it is.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ try:
     from torch_xla import _XLAC
 except ImportError as error:
     raise ImportError(
-        f"torch_xla: expected the extension torch_xla/_XLAC, built for torch {torch.__version__}, got: "
+        f"torch_xla: expected the extension torch_xla/_XLAC, built for torch {torch.__version__}, "
+        "got: "
         f"{error}. Install torch_xla again (pip install --force-reinstall --no-deps torch_xla, or "
         "`make build` in a checkout), so that it is built for the torch that is installed."
     ) from error
 
 from torch_xla._src import setup as _setup
+from torch_xla._src.devices import device, device_count, devices, manual_seed, real_devices
 from torch_xla._src.step import step, sync
 from torch_xla._src.submodules import importer as _importer
-from torch_xla._src.devices import device, device_count, devices, manual_seed, real_devices
 from torch_xla.version import __version__
 
 _setup.install()

@@ -17,8 +17,8 @@ from torch_xla._src import replication as _replication
 def device_type() -> str | None:
     """The device type: `CPU`, `TPU`, `CUDA` or the name of a plugin.
 
-    That of the runtime if a device has been used, else the one that would be used: `PJRT_DEVICE`, or what fits
-    this machine. Asking creates no client.
+    That of the runtime if a device has been used, else the one that would be used: `PJRT_DEVICE`,
+    or what fits this machine. Asking creates no client.
 
     Raises:
         RuntimeError: There is no plugin for what `PJRT_DEVICE` names.
@@ -38,7 +38,8 @@ def set_device_type(pjrt_device: str) -> None:
     """
     if _XLAC._xla_is_initialized() and pjrt_device.upper() != _XLAC._xla_device_type().upper():
         raise RuntimeError(
-            f"set_device_type: expected {_XLAC._xla_device_type()}, which this process uses already, got "
+            f"set_device_type: expected {_XLAC._xla_device_type()}, which this process uses "
+            "already, got "
             f"'{pjrt_device}'. Call it before the first use of a device."
         )
     os.environ["PJRT_DEVICE"] = pjrt_device
@@ -120,7 +121,7 @@ def local_ordinal() -> int:
 
 
 def get_master_ip() -> str:
-    """The address of the job's first process: `MASTER_ADDR` if a launcher set it, else this machine."""
+    """The address of the job's first process: `MASTER_ADDR` of the launcher, or this machine."""
     return os.environ.get("MASTER_ADDR") or "127.0.0.1"
 
 

@@ -1,7 +1,8 @@
 """`torch.xla`: what PyTorch expects of a device's module, as `torch.cuda` is for CUDA.
 
-`torch.utils.checkpoint`, `torch.random.fork_rng`, `torch.manual_seed` and others reach a device through such a
-module. There are no streams here: work of a device runs in the order it was launched.
+`torch.utils.checkpoint`, `torch.random.fork_rng`, `torch.manual_seed` and others reach a device
+through such a module. There are no streams here: work of a device runs in the order it was
+launched.
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
 def join_manual_seed() -> None:
     """Lets `torch.manual_seed` and `torch.seed` reach xla. To be called once.
 
-    PyTorch seeds the devices that it knows by name, and then, in this function, a device that it does not.
+    PyTorch seeds the devices that it knows by name, and then, in this function, a device that it
+    does not.
     """
     original = torch.random._seed_custom_device
 

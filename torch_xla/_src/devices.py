@@ -11,8 +11,8 @@ def device(index: int | None = None) -> torch.device:
     """An XLA device of this process.
 
     Args:
-        index: Its position in `devices()`; without it the calling thread's default device, `xla:0` unless
-            another was set.
+        index: Its position in `devices()`; without it the calling thread's default device, `xla:0`
+            unless another was set.
 
     Raises:
         RuntimeError: There is no such device.
@@ -22,7 +22,8 @@ def device(index: int | None = None) -> torch.device:
         return torch.device(_XLAC._xla_get_default_device())
     if not 0 <= index < len(names):
         raise RuntimeError(
-            f"torch_xla.device: expected an index from 0 to {len(names) - 1}, got {index}. This process "
+            f"torch_xla.device: expected an index from 0 to {len(names) - 1}, got {index}. This "
+            "process "
             f"has {len(names)} {_XLAC._xla_device_type()} device(s)."
         )
     return torch.device(names[index])

@@ -25,9 +25,9 @@ class MemoryInfo(TypedDict):
 def memory_info(device: str | torch.device | None = None) -> MemoryInfo:
     """The memory of a device.
 
-    A plugin that keeps statistics gives them (`source` is "plugin"). The CPU plugin keeps none: then the
-    figures are those of this process and its machine (`source` is "process"): resident memory, the machine's or
-    the control group's limit, and the highest resident memory so far.
+    A plugin that keeps statistics gives them (`source` is "plugin"). The CPU plugin keeps none:
+    then the figures are those of this process and its machine (`source` is "process"): resident
+    memory, the machine's or the control group's limit, and the highest resident memory so far.
     """
     name = device_name(device) or _XLAC._xla_get_default_device()
     info = _XLAC._xla_memory_info(name)

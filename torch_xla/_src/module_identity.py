@@ -1,12 +1,13 @@
 """`module.to("xla")` changes the module's parameters in place, as `module.to("cuda")` does.
 
-A CPU tensor cannot be turned into an XLA tensor by `param.data = ...`, so `nn.Module._apply` would make new
-Parameters: an optimizer that was built before would go on updating the old ones, and two modules that share a
-parameter would each get their own. `install` therefore wraps `nn.Module._apply`, through which `to`, `cpu`,
-`to_empty` and the like go. Where a conversion leads to or from xla, the Parameter object receives the
-implementation of the converted tensor (what `torch.utils.swap_tensors` does) and stays the same object:
-optimizers, ties, attributes, weak references and gradient hooks survive. Conversions between other devices run
-as PyTorch wrote them.
+A CPU tensor cannot be turned into an XLA tensor by `param.data = ...`, so `nn.Module._apply` would
+make new Parameters: an optimizer that was built before would go on updating the old ones, and two
+modules that share a parameter would each get their own. `install` therefore wraps
+`nn.Module._apply`, through which `to`, `cpu`, `to_empty` and the like go. Where a conversion leads
+to or from xla, the Parameter object receives the
+implementation of the converted tensor (what `torch.utils.swap_tensors` does) and stays the same
+object: optimizers, ties, attributes, weak references and gradient hooks survive. Conversions
+between other devices run as PyTorch wrote them.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:
 
 def _refuse_backward(_grads: Any) -> None:
     raise RuntimeError(
-        "backward: expected the parameters to be on the device they were on in forward, but the module was "
+        "backward: expected the parameters to be on the device they were on in forward, but the "
+        "module was "
         "moved to or from xla in between. Move it before forward, or after backward."
     )

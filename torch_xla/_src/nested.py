@@ -1,4 +1,4 @@
-"""Replacing tensors inside nested Python data: batches, state dicts, objects with tensors in them."""
+"""Replacing tensors inside nested Python data: batches, state dicts, objects that hold tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAVES = (
 
 
 class DataWrapper:
-    """Data that knows its own tensors; subclass it for structures that are not nested Python data."""
+    """Data that knows its own tensors; subclass it for what is not nested Python data."""
 
     def get_tensors(self) -> list[torch.Tensor]:
         """The tensors inside."""
@@ -48,9 +48,10 @@ def replace(
 ) -> Any:
     """A copy of `data` with the selected values converted, in one call of `convert`.
 
-    Looks into lists, tuples, named tuples, sets, the values of dicts, DataWrappers and the attributes of other
-    objects. Containers and objects keep their type and their other attributes. What holds no selected value
-    is not copied, and an object that occurs twice is one object in the result, too.
+    Looks into lists, tuples, named tuples, sets, the values of dicts, DataWrappers and the
+    attributes of other objects. Containers and objects keep their type and their other attributes.
+    What holds no selected value is not copied, and an object that occurs twice is one object in the
+    result, too.
 
     Args:
         data: Any data, shared and cyclic references included.

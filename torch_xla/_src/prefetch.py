@@ -1,9 +1,10 @@
 """Threads that read batches ahead and move them to devices.
 
-One thread reads the batches of a loader, in its order. Others take them from there and move each to its device:
-the i-th batch to device i modulo the number of devices. Each device's consumer receives its batches in order,
-whatever the order in which transfers end. Both stores are bounded. An error ends the stream where it happened:
-the batches before it are still delivered, then each consumer gets the error.
+One thread reads the batches of a loader, in its order. Others take them from there and move each to
+its device: the i-th batch to device i modulo the number of devices. Each device's consumer receives
+its batches in order,
+whatever the order in which transfers end. Both stores are bounded. An error ends the stream where
+it happened: the batches before it are still delivered, then each consumer gets the error.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any
 class Prefetcher:
     """Reads a loader ahead, for one consumer a device.
 
-    The iterator of the loader is made here, by the calling thread; the loader's thread runs it. If the last round
-    over the devices is incomplete it is left out, so that all devices get equally many batches.
+    The iterator of the loader is made here, by the calling thread; the loader's thread runs it. If
+    the last round over the devices is incomplete it is left out, so that all devices get equally
+    many batches.
 
     Args:
         loader: Yields batches.
         transfers: For each device, the function that moves a batch to it.
         host_capacity: For each device, the most batches that wait for their transfer.
-        device_capacity: For each device, the most batches that have been moved, or are being moved, and not
-            consumed.
+        device_capacity: For each device, the most batches that have been moved, or are being moved,
+            and not consumed.
         transfer_threads: How many threads move batches, at least 1.
     """
 
@@ -139,8 +141,8 @@ class Prefetcher:
     def _offer(self, round_: list[Any]) -> bool:
         """Stores a batch for each device, once there is room; False if nobody wants more."""
         with self._lock:
-            # A consumer that waits for a batch which has not been read goes before the bound: the store may be
-            # full of the others' batches.
+            # A consumer that waits for a batch which has not been read goes before the bound: the
+            # store may be full of the others' batches.
             while (
                 len(self._host) >= self._host_capacity
                 and not any(number >= self._read_count for number in self._waiting)

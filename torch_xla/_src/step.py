@@ -17,8 +17,9 @@ from torch_xla import _XLAC
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Launches everything that was recorded for the calling thread's default device.
 
-    The graph is compiled if it is new and handed to the device; Python goes on while it runs. Then the closures
-    of `xm.add_step_closure` run. Without anything recorded this costs next to nothing, and it creates no client.
+    The graph is compiled if it is new and handed to the device; Python goes on while it runs. Then
+    the closures of `xm.add_step_closure` run. Without anything recorded this costs next to nothing,
+    and it creates no client.
 
     Args:
         wait: Whether to return only when the device has finished.
@@ -66,8 +67,8 @@ def step(function: Callable | None = None) -> Any:
     return functools.wraps(function)(_Step()(function))
 
 
-# Of each device, the closures that wait for the next barrier, in the order they were added. Only devices that
-# have some are in here.
+# Of each device, the closures that wait for the next barrier, in the order they were added. Only
+# devices that have some are in here.
 _closures: dict[str, collections.deque[tuple[Callable, tuple, bool]]] = {}
 # The threads of asynchronous closures, one for each device that had some.
 _background: dict[str, _Background] = {}
@@ -78,7 +79,8 @@ def add_closure(closure: Callable, args: tuple = (), run_async: bool = False) ->
     """Queues a call for after the next barrier of the calling thread's default device."""
     if not callable(closure):
         raise TypeError(
-            f"add_step_closure: expected a function, got {type(closure).__name__}. Pass the function "
+            f"add_step_closure: expected a function, got {type(closure).__name__}. Pass the "
+            "function "
             "and its arguments apart: add_step_closure(print_loss, args=(loss,))."
         )
     if not isinstance(args, (tuple, list)):
@@ -113,7 +115,7 @@ def run_closures(device: str) -> None:
 
 
 def wait_for_closures(devices: list[str]) -> None:
-    """Waits for the asynchronous closures of these devices (of all, if empty) and raises what they raised."""
+    """Waits for the asynchronous closures of devices, all if empty, and raises what they raised."""
     for device, background in list(_background.items()):
         if not devices or device in devices:
             background.wait()
@@ -155,5 +157,3 @@ class _Background:
     def raise_errors(self) -> None:
         if self._errors and threading.get_ident() != self._thread:
             raise self._errors.popleft()
-
-

@@ -1,7 +1,8 @@
 """Submodules that are imported when they are first named.
 
-Programs write `torch_xla.runtime` or `torch_xla.debug.metrics` after a plain `import torch_xla`. Importing
-everything would make that import slow, so a package gives its `__getattr__` to this module.
+Programs write `torch_xla.runtime` or `torch_xla.debug.metrics` after a plain `import torch_xla`.
+Importing everything would make that import slow, so a package gives its `__getattr__` to this
+module.
 """
 
 from __future__ import annotations

@@ -40,8 +40,10 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     """An XLA device of this process.
 
     Args:
-        n: Its ordinal; without it the calling thread's default device, the first unless another was set.
-        devkind: Deprecated: the device type that is expected, such as CPU, TPU, CUDA or a plugin's name.
+        n: Its ordinal; without it the calling thread's default device, the first unless another was
+            set.
+        devkind: Deprecated: the device type that is expected, such as CPU, TPU, CUDA or a plugin's
+            name.
 
     Raises:
         RuntimeError: There is no such device.
@@ -49,7 +51,8 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     device = _devices.device(n)
     if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
         raise RuntimeError(
-            f"xla_device: expected a device of type '{devkind}', got {_XLAC._xla_device_type()}. Set "
+            f"xla_device: expected a device of type '{devkind}', got {_XLAC._xla_device_type()}. "
+            "Set "
             f"PJRT_DEVICE={devkind} before the first use of a device, or leave devkind out."
         )
     return device
@@ -110,9 +113,9 @@ def get_memory_info(device: str | torch.device | None = None) -> MemoryInfo:
     """The memory of a device.
 
     Returns:
-        A dict with `bytes_used`, `bytes_limit`, `peak_bytes_used`, `kb_free` and `kb_total`, and `source`:
-        "plugin", or "process" where the plugin keeps no statistics (the CPU's). Then the figures are those
-        of this process and its machine.
+        A dict with `bytes_used`, `bytes_limit`, `peak_bytes_used`, `kb_free` and `kb_total`, and
+        `source`: "plugin", or "process" where the plugin keeps no statistics (the CPU's). Then the
+        figures are those of this process and its machine.
     """
     return _memory.memory_info(device)
 
@@ -121,7 +124,7 @@ def get_memory_info(device: str | torch.device | None = None) -> MemoryInfo:
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """This replica's ordinal among all. `defval` is accepted for earlier versions, without effect."""
+    """This replica's ordinal among all. `defval` is without effect."""
     return _replication.global_ordinal()
 
 
@@ -131,7 +134,7 @@ def get_local_ordinal(defval: int = 0) -> int:
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """The number of replicas. `defval` is accepted for earlier versions, without effect."""
+    """The number of replicas. `defval` is without effect."""
     return _replication.world_size()
 
 
@@ -158,7 +161,7 @@ def master_print(
 def do_on_ordinals(
     target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)
 ) -> None:
-    """Calls `target(*data)`, tensors of `data` moved to the CPU, on the replicas of these ordinals only."""
+    """Calls `target(*data)` on the replicas of these ordinals; tensors in `data` are on the CPU."""
     running = get_ordinal() in ordinals
     cpu_data = _maybe_convert_to_cpu(data, convert=running)
     if running:
@@ -169,12 +172,12 @@ def do_on_ordinals(
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """Launches everything recorded for the default device; see `torch_xla.sync`, which is the same."""
+    """Launches what was recorded for the default device; the same as `torch_xla.sync`."""
     torch_xla.sync(wait, reset_scope)
 
 
 def wait_device_ops(devices: Sequence[str | torch.device] = ()) -> None:
-    """Waits for the runs and the asynchronous step closures of devices. What is only recorded stays so.
+    """Waits for the runs and the asynchronous step closures of devices; launches nothing.
 
     Args:
         devices: The devices to wait for; all of this process if empty.
@@ -193,15 +196,16 @@ def add_step_closure(
 ) -> None:
     """Queues `closure(*args)` for after the next barrier, when the tensors in `args` are computed.
 
-    Reading them then costs a transfer and no run of its own, however many closures read however many
-    tensors. Closures of a device run in the order they were added.
+    Reading them then costs a transfer and no run of its own, however many closures read however
+    many tensors. Closures of a device run in the order they were added.
 
     Args:
         closure: The function to call.
         args: Its arguments.
-        run_async: Whether it runs on another thread while Python goes on with the next step. Such closures
-            also run in order, one at a time. A tensor that the next step changes in place may show its new
-            value in them. What one raises, the next barrier or `wait_device_ops` raises.
+        run_async: Whether it runs on another thread while Python goes on with the next step. Such
+            closures also run in order, one at a time. A tensor that the next step changes in place
+            may show its new value in them. What one raises, the next barrier or `wait_device_ops`
+            raises.
     """
     _step.add_closure(closure, args, run_async)
 
@@ -217,7 +221,8 @@ def optimizer_step(
 
     Args:
         optimizer: The optimizer.
-        barrier: Whether to issue the barrier, too; `MpDeviceLoader` and the like do it at their next batch.
+        barrier: Whether to issue the barrier, too; `MpDeviceLoader` and the like do it at their
+            next batch.
         optimizer_args: Named arguments of `optimizer.step`, such as a `closure`.
         groups: The groups of replicas that average among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
@@ -237,7 +242,7 @@ def reduce_gradients(
     groups: list[list[int]] | None = None,
     pin_layout: bool = True,
 ) -> None:
-    """Averages the gradients of the optimizer's parameters over all replicas; nothing for one replica.
+    """Averages the gradients of the optimizer's parameters over all replicas.
 
     Args:
         optimizer: The optimizer.
@@ -294,7 +299,7 @@ class RateTracker:
 
 
 def set_rng_state(seed: int, device: str | torch.device | None = None) -> None:
-    """Sets the random state of a device, of the default one without `device`, to an integer of 64 bits."""
+    """Sets the random state of a device, by default the current one, to an integer of 64 bits."""
     _rng.set_state(seed, device)
 
 
@@ -321,7 +326,7 @@ class ToXlaTensorArena:
         self._select = select_fn
 
     def transform(self, inputs: Any) -> Any:
-        """A copy of `inputs` with the selected values converted. Objects keep their type and ties."""
+        """A copy of `inputs` with the selected values converted. Types and ties stay."""
         return _nested.replace(inputs, self._select, self._convert)
 
 
@@ -337,7 +342,8 @@ def send_cpu_data_to_device(
     """
     if input_sharding is not None:
         raise NotImplementedError(
-            "send_cpu_data_to_device: expected no input_sharding, which needs SPMD; SPMD is not supported "
+            "send_cpu_data_to_device: expected no input_sharding, which needs SPMD; SPMD is not "
+            "supported "
             "yet. Leave it out."
         )
     device = torch.device(device)
@@ -354,8 +360,8 @@ def send_cpu_data_to_device(
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """A copy of nested data with the XLA tensors in it on the CPU, after one run and one transfer.
 
-    Without `convert` it only makes the run, and returns `data`: replicas that do not need the values must still
-    launch the same graph as those that do.
+    Without `convert` it only makes the run, and returns `data`: replicas that do not need the
+    values must still launch the same graph as those that do.
     """
 
     def to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -399,10 +405,12 @@ def save(
     Args:
         data: Any nested data.
         file_or_path: A path, or a file object opened for writing bytes.
-        master_only: Whether only the first replica writes. Otherwise each one needs a destination of its own.
-        global_master: With `master_only`, whether the first replica of the whole job writes, or (the default)
-            that of each host.
-        sync: Whether all replicas wait for each other after saving; all of them must call `save` then.
+        master_only: Whether only the first replica writes. Otherwise each one needs a destination
+            of its own.
+        global_master: With `master_only`, whether the first replica of the whole job writes, or
+            (the default) that of each host.
+        sync: Whether all replicas wait for each other after saving; all of them must call `save`
+            then.
     """
     writes = not master_only or is_master_ordinal(local=not global_master)
     cpu_data = _maybe_convert_to_cpu(data, convert=writes)
@@ -412,7 +420,8 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-# Collective operations. Each is exact for a job of one replica; `_replication.world_size` refuses others.
+# Collective operations. Each is exact for a job of one replica; `_replication.world_size` refuses
+# others.
 
 
 def all_reduce(
@@ -425,14 +434,17 @@ def all_reduce(
     """Reduces tensors over all replicas.
 
     Args:
-        reduce_type: One of `REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`, `REDUCE_MAX`.
+        reduce_type: One of `REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`,
+            `REDUCE_MAX`.
         inputs: A tensor, or a list or tuple of tensors.
         scale: A factor for the reduced value. The result has the dtype of its input.
         groups: The groups of replicas that reduce among themselves; one group of all without it.
-        pin_layout: Accepted for programs written for earlier versions: replicas run the same program.
+        pin_layout: Accepted for programs written for earlier versions: replicas run the same
+            program.
 
     Returns:
-        For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and returned.
+        For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and
+        returned.
     """
     if reduce_type not in _REDUCTIONS:
         raise ValueError(
@@ -514,18 +526,21 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
     Args:
         tag: A name for the place, for messages.
         payload: This replica's message to the others.
-        replicas: The ordinals of the replicas that take part: all of them, which is what empty means.
+        replicas: The ordinals of the replicas that take part: all of them, which is what empty
+            means.
 
     Returns:
         The payloads of all replicas, in ordinal order.
     """
     if not isinstance(payload, bytes):
         raise TypeError(
-            f"rendezvous '{tag}': expected a payload of bytes, got {type(payload).__name__}. Encode it."
+            f"rendezvous '{tag}': expected a payload of bytes, got {type(payload).__name__}. "
+            "Encode it."
         )
     if list(replicas) not in ([], list(range(_replication.world_size()))):
         raise ValueError(
-            f"rendezvous '{tag}': expected all replicas to take part, got {list(replicas)}. Leave replicas out."
+            f"rendezvous '{tag}': expected all replicas to take part, got {list(replicas)}. Leave "
+            "replicas out."
         )
     mark_step()
     return (payload,)

@@ -22,14 +22,14 @@ class Context:
         self._attributes: dict[str, Any] = {}
 
     def getattr_or(self, name: str, defval: Any) -> Any:
-        """The value kept under a name; without one `defval`, called if it is a function, is kept and returned."""
+        """The value kept under a name. The first time it is `defval`, or what that returns."""
         if name not in self._attributes:
             self._attributes[name] = defval() if callable(defval) else defval
         return self._attributes[name]
 
 
 class DataParallel:
-    """A model on each device, and a function that trains or tests it with batches that arrive there.
+    """A model on each device, trained or tested by a function with the batches of the device.
 
     Args:
         network: The model, or a function that makes one.
@@ -47,7 +47,8 @@ class DataParallel:
         devices = _devices.devices() if device_ids is None else device_ids
         if len(devices) != 1:
             raise NotImplementedError(
-                f"DataParallel: expected one device, got {len(devices)}. Several are not supported yet. Pass "
+                f"DataParallel: expected one device, got {len(devices)}. Several are not "
+                "supported yet. Pass "
                 "device_ids=[torch_xla.device()]."
             )
         device = torch.device(devices[0])
@@ -70,9 +71,12 @@ class DataParallel:
         """Calls `loop_fn(model, batches, device, context)` for each device.
 
         Args:
-            loop_fn: The function. Its second argument iterates over the device's batches and issues barriers.
-            loader: The DataLoader. With several devices a last round that does not reach all is left out.
-            fixed_batch_size: Whether to end at the first batch whose size differs from the first one's.
+            loop_fn: The function. Its second argument iterates over the device's batches and issues
+                barriers.
+            loader: The DataLoader. With several devices a last round that does not reach all is
+                left out.
+            fixed_batch_size: Whether to end at the first batch whose size differs from the first
+                one's.
             batchdim: The dimension of the batch.
 
         Returns:

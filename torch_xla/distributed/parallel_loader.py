@@ -20,8 +20,8 @@ from torch_xla.core import xla_model as xm
 class PerDeviceLoader:
     """The batches of one device; made by `ParallelLoader.per_device_loader`.
 
-    An iterator, not a DataLoader. It issues the device's barrier before the first batch, then after every
-    `batches_per_execution` batches, and after the last one.
+    An iterator, not a DataLoader. It issues the device's barrier before the first batch, then after
+    every `batches_per_execution` batches, and after the last one.
     """
 
     def __init__(self, loader: ParallelLoader, device: str | torch.device):
@@ -64,9 +64,10 @@ class PerDeviceLoader:
 class ParallelLoader:
     """Wraps a DataLoader: reads its batches on one thread and moves them to devices on others.
 
-    The i-th batch goes to `devices[i % len(devices)]`. With several devices an incomplete last round is left out,
-    so that all devices get equally many batches. An error of the loader is raised where the batch would have
-    come. The threads end with the last batch, by `close`, or when the object is gone.
+    The i-th batch goes to `devices[i % len(devices)]`. With several devices an incomplete last
+    round is left out, so that all devices get equally many batches. An error of the loader is
+    raised where the batch would have come. The threads end with the last batch, by `close`, or when
+    the object is gone.
 
     Args:
         loader: The DataLoader, or any other iterable of batches.
@@ -104,7 +105,8 @@ class ParallelLoader:
             raise ValueError("ParallelLoader: expected at least one device, got none.")
         if input_sharding is not None:
             raise NotImplementedError(
-                "ParallelLoader: expected no input_sharding, which needs SPMD; SPMD is not supported yet. "
+                "ParallelLoader: expected no input_sharding, which needs SPMD; SPMD is not "
+                "supported yet. "
                 "Leave it out."
             )
         self._loader = loader
@@ -145,7 +147,8 @@ class ParallelLoader:
     def _index(self, device: torch.device) -> int:
         if device not in self._devices:
             raise ValueError(
-                f"ParallelLoader: expected one of the devices {[str(d) for d in self._devices]}, got '{device}'."
+                f"ParallelLoader: expected one of the devices {[str(d) for d in self._devices]}, "
+                f"got '{device}'."
             )
         return self._devices.index(device)
 
@@ -157,9 +160,9 @@ class ParallelLoader:
 class MpDeviceLoader:
     """Wraps a DataLoader: its batches arrive on a device, read ahead in the background.
 
-    Each iteration starts a new pass over the loader. A barrier (`torch_xla.sync`) is issued before the first
-    batch, after every `batches_per_execution` batches, and after the last one. Attributes that this class does not
-    have are those of the DataLoader.
+    Each iteration starts a new pass over the loader. A barrier (`torch_xla.sync`) is issued before
+    the first batch, after every `batches_per_execution` batches, and after the last one. Attributes
+    that this class does not have are those of the DataLoader.
 
     Args:
         loader: The DataLoader, or any other iterable of batches.

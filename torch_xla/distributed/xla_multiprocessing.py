@@ -1,6 +1,7 @@
 """Starting the replicas of a job.
 
-Usually imported as `import torch_xla.distributed.xla_multiprocessing as xmp`. This version runs jobs of one process.
+Usually imported as `import torch_xla.distributed.xla_multiprocessing as xmp`. This version runs
+jobs of one process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def spawn(
         nprocs = _XLAC._xla_num_devices()
     if nprocs != 1:
         raise NotImplementedError(
-            f"xmp.spawn: expected nprocs=1, got {nprocs} (without nprocs: the number of devices). Jobs of several "
+            f"xmp.spawn: expected nprocs=1, got {nprocs} (without nprocs: the number of devices). "
+            "Jobs of several "
             "processes are not supported yet. Pass nprocs=1."
         )
     fn(0, *args)
@@ -66,7 +68,7 @@ class MpModelWrapper:
 
 
 class MpSerialExecutor:
-    """Runs a function in each replica of this host, one after the other, such as a download into a cache."""
+    """Runs a function, such as a download, in each replica of this host, one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

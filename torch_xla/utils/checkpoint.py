@@ -1,4 +1,4 @@
-"""Gradient checkpointing: what a function computes is computed again in backward instead of being kept."""
+"""Gradient checkpointing: values are computed again in backward instead of being kept."""
 
 from __future__ import annotations
 

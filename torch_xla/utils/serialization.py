@@ -1,7 +1,7 @@
 """Saving with little host memory: tensors go through the CPU one at a time.
 
-`save(data, path)` writes the structure of `data` to `path` and each tensor to a file of its own in the folder
-`path + ".tensors"`; `load(path)` puts them together again, on the CPU.
+`save(data, path)` writes the structure of `data` to `path` and each tensor to a file of its own in
+the folder `path + ".tensors"`; `load(path)` puts them together again, on the CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch_xla.core import xla_model as xm
 
 @dataclasses.dataclass(frozen=True)
 class TensorReference:
-    """Stands for a tensor in the file of the structure: `tid` is the number of the tensor's file."""
+    """Stands for a tensor in the structure's file: `tid` is the number of the tensor's own file."""
 
     tid: int
 
@@ -35,9 +35,10 @@ def save(
     Args:
         data: Any nested data.
         path: The file for the structure. What is at `path` and in `path + ".tensors"` is replaced.
-        master_only: Whether only the first replica writes. Otherwise each one needs a path of its own.
-        global_master: With `master_only`, whether the first replica of the whole job writes, or (the default)
-            that of each host.
+        master_only: Whether only the first replica writes. Otherwise each one needs a path of its
+            own.
+        global_master: With `master_only`, whether the first replica of the whole job writes, or
+            (the default) that of each host.
     """
     writes = not master_only or xm.is_master_ordinal(local=not global_master)
     folder = _folder(path)
@@ -63,8 +64,8 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
 
     Args:
         path: The path given to `save`.
-        weights_only: As in `torch.load`: False also loads objects of other classes than containers and tensors,
-            which can run any code; only do so with files you trust.
+        weights_only: As in `torch.load`: False also loads objects of other classes than containers
+            and tensors, which can run any code; only do so with files you trust.
     """
     folder = _folder(path)
     with torch.serialization.safe_globals([TensorReference]):
@@ -77,7 +78,8 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
                 file = _tensor_path(folder, reference.tid)
                 if not file.is_file():
                     raise FileNotFoundError(
-                        f"serialization.load: expected the tensors of '{path}' in '{folder}', there is no "
+                        f"serialization.load: expected the tensors of '{path}' in '{folder}', "
+                        "there is no "
                         f"'{file.name}'. Keep the folder beside the file."
                     )
                 tensors[reference.tid] = torch.load(file, weights_only=weights_only)

@@ -94,7 +94,7 @@ def for_each_instance_rewrite(
 
 
 def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
-    """An environment variable as a type; `bool` takes 0 and 1, true and false. `defval` if it is not set."""
+    """An environment variable as a type; a bool is 0, 1, true or false. `defval` if not set."""
     text = os.environ.get(name)
     if text is None:
         return defval
@@ -111,10 +111,12 @@ def null_print(*args: Any, **kwargs: Any) -> None:
 
 
 def get_print_fn(debug: bool | None = None) -> Callable[..., None]:
-    """`print` to standard error if `debug` (by default if the variable DEBUG is 1), else `null_print`."""
+    """`print` to standard error if `debug` (by default: if DEBUG is 1), else `null_print`."""
     if debug is None:
         debug = getenv_as("DEBUG", bool, defval=False)
-    return (lambda *args, **kwargs: print(*args, file=sys.stderr, **kwargs)) if debug else null_print
+    return (
+        (lambda *args, **kwargs: print(*args, file=sys.stderr, **kwargs)) if debug else null_print
+    )
 
 
 @contextmanager
