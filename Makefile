@@ -48,13 +48,14 @@ bench: build
 	$(PY) -m benchmarks
 
 lint: $(VENV)/.installed
-	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@echo "clang-format --dry-run -Werror: $(words $(CPP_FILES)) files"
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES) || { echo 'make format would mend this.'; exit 1; }
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(PY) scripts/check_includes.py
 
 format: $(VENV)/.installed
-	$(BIN)/clang-format -i $(CPP_FILES)
+	@$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
