@@ -1,5 +1,7 @@
 #include "dispatch/recorder.h"
 
+#include <algorithm>
+
 #include <ATen/core/List.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -391,13 +393,25 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
   entry->route = route_of(*plan_->target);
   if (entry->route == Route::Host) return entry;
 
-  if (own_meta_) {
-    // In-place: PyTorch's own checks of shape, dtype and overlapping memory.
-    Stack arguments = meta_arguments(plan_->num_arguments);
-    own_meta_->call(&arguments);
+  Stack results;
+  try {
+    if (own_meta_) {
+      // In-place: PyTorch's own checks of shape, dtype and overlapping memory.
+      Stack arguments = meta_arguments(plan_->num_arguments);
+      own_meta_->call(&arguments);
+    }
+    results = meta_arguments(plan_->arguments.size());
+    meta_.call(&results);
+  } catch (const c10::NotImplementedError&) {
+    // No Meta kernel. An in-place operator's results are shaped like what it overwrites; any other
+    // operator's shapes are known only once it has run.
+    if (!overwrites_all_results()) {
+      entry->route = Route::Host;
+      return entry;
+    }
+    results.clear();
+    for (const Plan::Write& w : plan_->writes) results.push_back(to_meta(stack[base + w.argument]));
   }
-  Stack results = meta_arguments(plan_->arguments.size());
-  meta_.call(&results);
 
   const auto add_output = [&](const c10::IValue& v) {
     if (v.isNone() || !v.toTensor().defined()) {
@@ -424,6 +438,12 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
   entry->signature = std::move(signature);
   (void)op;
   return entry;
+}
+
+bool Recorder::overwrites_all_results() const {
+  if (plan_->writes.size() != plan_->list_output.size()) return false;
+  return std::none_of(plan_->writes.begin(), plan_->writes.end(),
+                      [](const Plan::Write& w) { return w.is_out; });
 }
 
 void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,

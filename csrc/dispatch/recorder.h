@@ -44,6 +44,7 @@ class Recorder final : public c10::OperatorKernel {
   bool scan(torch::jit::Stack& stack, size_t base, Scan& s) const;
   std::shared_ptr<const Entry> make_entry(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                           size_t base, const Scan& s) const;
+  bool overwrites_all_results() const;
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 

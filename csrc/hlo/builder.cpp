@@ -97,6 +97,9 @@ void append_attributes(std::string& text, const Attributes& attributes) {
 Values Builder::op(std::string_view name, std::span<const Value> operands,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
+  for (const Value& operand : operands) {
+    if (!operand) throw std::logic_error(std::string(name) + ": an operand was never built");
+  }
   Values values;
   values.reserve(results.size());
   for (const Type& type : results) values.push_back(fresh(type));

@@ -71,7 +71,9 @@ Values cdist_backward(Lowering& l) {
   const Value grad = cast(l.in(0), wide), distance = cast(l.in(4), wide);
   if (type.elements() == 0 || grad.type().elements() == 0) return {hlo::zero(l.b, type)};
   const Value d = differences(x1, x2, batch_of(distance.type()));
-  const auto each = [&](const Value& v) { return hlo::broadcast_in_dim(v, d.dims(), all_dims(v.rank())); };
+  const auto each = [&](const Value& v) {
+    return hlo::broadcast_in_dim(v, d.dims(), all_dims(v.rank()));
+  };
   const Value slope = distance_slope(d, each(distance), l.floating(3));
   const Dims columns = {d.rank() - 2};
   return result(l, reduce_sum(each(grad) * slope, columns));
@@ -156,7 +158,8 @@ Values cross(Lowering& l) {
   const int64_t dim = wrap_dim(l.integer(2), type.rank());
   // Coordinates (i + 1, i + 2, i) of a vector.
   const auto turned = [dim](const Value& v, int64_t by) {
-    const std::array<Value, 2> parts = {hlo::slice_dim(v, dim, by, 3), hlo::slice_dim(v, dim, 0, by)};
+    const std::array<Value, 2> parts = {hlo::slice_dim(v, dim, by, 3),
+                                        hlo::slice_dim(v, dim, 0, by)};
     return hlo::concatenate(parts, dim);
   };
   return result(l, turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1));

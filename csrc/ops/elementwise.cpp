@@ -99,7 +99,7 @@ Values divide_mode(Lowering& l) {
 
 // Integer powers wrap around; a negative exponent leaves 0 but for bases 1 and -1.
 Value integer_power(const Value& base, const Value& exponent) {
-  if (base.dtype() == DType::Pred) return base | !exponent;
+  if (base.dtype() == DType::Pred) return base | ~exponent;
   const Value power = hlo::pow(base, hlo::max(exponent, hlo::like(exponent, 0)));
   if (hlo::is_unsigned(base.dtype())) return power;
   const Value odd = hlo::not_equal(hlo::logical_and(exponent, hlo::like(exponent, 1)), 0);

@@ -21,7 +21,7 @@ Values logical(Lowering& l) {
   return result(l, formula(operand(l, 0, DType::Pred), operand(l, 1, DType::Pred)));
 }
 
-Values logical_not(Lowering& l) { return result(l, !cast(l.in(0), DType::Pred)); }
+Values logical_not(Lowering& l) { return result(l, ~cast(l.in(0), DType::Pred)); }
 
 Value left_shift(const Value& x, const Value& by) { return hlo::binary("shift_left", x, by); }
 

@@ -160,7 +160,7 @@ Values frexp(Lowering& l) {
       hlo::logical_or(kept, constant(static_cast<int64_t>(bias) << mantissa_bits)), x.type());
   const Value shift = hlo::select(tiny, constant(bias + mantissa_bits + 2), constant(bias));
 
-  const Value plain = hlo::equal(given, 0) | !hlo::is_finite(given);
+  const Value plain = hlo::equal(given, 0) | ~hlo::is_finite(given);
   return {as_result(l, hlo::select(plain, given, mantissa), 0),
           as_result(l, hlo::select(plain, constant(0), hlo::sub(field, shift)), 1)};
 }

@@ -227,7 +227,9 @@ struct Rows {
   Value x, index;
   int64_t dim;
   explicit Rows(const Lowering& l)
-      : x(at_least_1d(l.in(0))), index(at_least_1d(l.in(2))), dim(wrap_dim(l.integer(1), x.rank())) {}
+      : x(at_least_1d(l.in(0))),
+        index(at_least_1d(l.in(2))),
+        dim(wrap_dim(l.integer(1), x.rank())) {}
 
   Value source(const Lowering& l, size_t arg, DType dtype) const {
     return at_least_1d(cast(l.in(arg), dtype));
@@ -282,13 +284,13 @@ Values index_reduce(Lowering& l) {
   const Value x = hlo::convert(r.x, wide);
   const bool include_self = l.flag(5);
   const Value counts = r.counts(DType::S64);
-  const Value start = include_self
-                          ? x
-                          : hlo::select(r.spread(hlo::greater(counts, 0)),
-                                        reduction_identity(l.b, reduction, x.type()), x);
+  const Value start = include_self ? x
+                                   : hlo::select(r.spread(hlo::greater(counts, 0)),
+                                                 reduction_identity(l.b, reduction, x.type()), x);
   Value y = scatter_rows(start, r.dim, r.index, r.source(l, 3, wide), combine_of(reduction));
   if (reduction == Reduction::Mean) {
-    const Value divisor = include_self ? counts + 1 : hlo::max(counts, hlo::one(l.b, counts.type()));
+    const Value divisor =
+        include_self ? counts + 1 : hlo::max(counts, hlo::one(l.b, counts.type()));
     y = divide_for_mean(y, r.spread(hlo::convert(divisor, wide)));
   }
   return {hlo::reshape(hlo::convert(y, r.x.dtype()), l.out().dims)};
@@ -315,9 +317,7 @@ Values put(Lowering& l) {
 }
 
 // Where each true element of a flat mask stands among the true ones.
-Value rank_in_mask(const Value& mask) {
-  return running_sum(hlo::convert(mask, DType::S64), 0) - 1;
-}
+Value rank_in_mask(const Value& mask) { return running_sum(hlo::convert(mask, DType::S64), 0) - 1; }
 
 Values masked_scatter(Lowering& l) {
   const hlo::Type type = l.out();
@@ -383,22 +383,28 @@ Reduction reduction_of(std::string_view name, std::string_view op) {
 
 Value reduction_identity(hlo::Builder& b, Reduction reduction, const hlo::Type& type) {
   switch (reduction) {
-    case Reduction::Prod: return hlo::one(b, type);
-    case Reduction::Max: return hlo::lowest(b, type);
-    case Reduction::Min: return hlo::highest(b, type);
-    default: return hlo::zero(b, type);
+    case Reduction::Prod:
+      return hlo::one(b, type);
+    case Reduction::Max:
+      return hlo::lowest(b, type);
+    case Reduction::Min:
+      return hlo::highest(b, type);
+    default:
+      return hlo::zero(b, type);
   }
 }
 
 hlo::Combine combine_of(Reduction reduction) {
   switch (reduction) {
     case Reduction::Prod:
-      return [](const Value& a, const Value& b) {
-        return a.dtype() == DType::Pred ? a & b : a * b;
-      };
-    case Reduction::Max: return hlo::max;
-    case Reduction::Min: return hlo::min;
-    default: return accumulate;
+      return
+          [](const Value& a, const Value& b) { return a.dtype() == DType::Pred ? a & b : a * b; };
+    case Reduction::Max:
+      return hlo::max;
+    case Reduction::Min:
+      return hlo::min;
+    default:
+      return accumulate;
   }
 }
 

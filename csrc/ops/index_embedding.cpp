@@ -103,9 +103,8 @@ Values embedding_bag(Lowering& l) {
     const Value best = take_rows(most, 0, bag);
     const Value tied = hlo::equal(rows, best) | hlo::is_nan(rows);
     const Value none = hlo::splat_int(l.b, count, where);
-    const Value first =
-        scatter_rows(hlo::splat_int(l.b, count, wide_type.with(DType::S64)), 0, kept,
-                     hlo::select(tied, here, none), hlo::min);
+    const Value first = scatter_rows(hlo::splat_int(l.b, count, wide_type.with(DType::S64)), 0,
+                                     kept, hlo::select(tied, here, none), hlo::min);
     const Value filled = per_row(hlo::greater(sizes, 0), most);
     out = hlo::select(filled, most, 0);
     if (l.out(3).dims == type.dims) {
@@ -140,8 +139,7 @@ Values embedding_bag_dense_backward(Lowering& l) {
   if (mode == kMax) {
     const Value named = l.in(4);
     const Value filled = per_row(hlo::greater(bag_sizes, 0), named);
-    const Value index =
-        hlo::select(filled, named, hlo::splat_int(l.b, vocabulary, named.type()));
+    const Value index = hlo::select(filled, named, hlo::splat_int(l.b, vocabulary, named.type()));
     return result(l, scatter_along(blank, 0, index, grad, hlo::add, l.platform()));
   }
   const Value index = without_padding(l.in(1), l.integer(9), vocabulary);
@@ -180,8 +178,8 @@ Values one_hot(Lowering& l) {
   const hlo::Type type = l.out();
   const Value x = hlo::convert(l.in(0), DType::S64);
   const Value spread = hlo::broadcast_in_dim(x, type.dims, all_dims(x.rank()));
-  return result(l, hlo::convert(hlo::equal(spread, hlo::iota(l.b, spread.type(), x.rank())),
-                                type.dtype));
+  return result(
+      l, hlo::convert(hlo::equal(spread, hlo::iota(l.b, spread.type(), x.rank())), type.dtype));
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ Value at_least_1d(const Value& x) { return x.rank() == 0 ? hlo::reshape(x, {1}) 
 Values gather(Lowering& l) {
   const Value x = at_least_1d(l.in(0));
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
-  const Value y = take_along(x, wrap_dim(l.integer(1), x.rank()), at_least_1d(l.in(2)), l.platform());
+  const Value y =
+      take_along(x, wrap_dim(l.integer(1), x.rank()), at_least_1d(l.in(2)), l.platform());
   return {hlo::reshape(y, l.out().dims)};
 }
 
@@ -96,8 +97,8 @@ Values scatter_reduce(Lowering& l) {  // scatter.reduce and scatter_reduce.two
   const Scatter s(l);
   if (s.index.type().elements() == 0) return {l.in(0)};
   const bool include_self = l.signature().arguments.size() < 6 || l.flag(5);
-  return done(l, s.reduce(s.source(l, 3), reduction_of(l.text(4), l.signature().op->name),
-                          include_self));
+  return done(
+      l, s.reduce(s.source(l, 3), reduction_of(l.text(4), l.signature().op->name), include_self));
 }
 
 Values scatter_value_reduce(Lowering& l) {

@@ -69,8 +69,8 @@ Value wrap_index(const Value& index, int64_t size) {
     return hlo::convert(index, DType::S64);
   }
   if (hlo::bit_width(index.dtype()) < 32) return wrap_index(hlo::convert(index, DType::S64), size);
-  return hlo::select(hlo::less(index, 0), index + hlo::splat_int(index.builder(), size, index.type()),
-                     index);
+  return hlo::select(hlo::less(index, 0),
+                     index + hlo::splat_int(index.builder(), size, index.type()), index);
 }
 
 Value take_rows(const Value& x, int64_t dim, const Value& index) {
@@ -133,8 +133,8 @@ Value scatter_along(const Value& x, int64_t dim, const Value& index, const Value
     d.scatter_dims_to_operand_dims = {0};
     d.index_vector_dim = 1;
     const Value positions = flatten(flat_positions(x, dim, index, true));
-    const Value written = hlo::scatter(flatten(x), positions, flatten(updates), d, combine,
-                                       false, unique);
+    const Value written =
+        hlo::scatter(flatten(x), positions, flatten(updates), d, combine, false, unique);
     return hlo::reshape(written, x.dims());
   }
   d.input_batching_dims = d.scatter_indices_batching_dims = dims_except(x.rank(), dim);

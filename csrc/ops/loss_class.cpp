@@ -176,7 +176,7 @@ Values multi_margin_loss_backward(Lowering& l) {
   const int64_t n = m.distance.dim(0);
   Value slope = m.power == 2 ? 2 * m.distance : hlo::like(m.distance, 1);
   if (m.weight) slope = slope * m.weight;
-  slope = hlo::select(hlo::greater(m.distance, 0) & (!m.is_target), slope, 0) /
+  slope = hlo::select(hlo::greater(m.distance, 0) & (~m.is_target), slope, 0) /
           static_cast<double>(m.distance.dim(1));
   const Value own = -reduce_sum(slope, std::array<int64_t, 1>{1});
   const std::array<int64_t, 1> batch = {0};
@@ -216,7 +216,7 @@ Multilabel multilabel(const Lowering& l, size_t self, DType compute) {
                             hlo::logical_or);
   const Value score = reduce_sum(hlo::select(m.listed, each(m.x), 0), std::array<int64_t, 1>{2});
   m.violation = 1 - entry(score) + each(m.x);
-  m.counts = entry(valid) & (!each(m.is_target)) & hlo::greater(m.violation, 0);
+  m.counts = entry(valid) & (~each(m.is_target)) & hlo::greater(m.violation, 0);
   return m;
 }
 

@@ -26,7 +26,8 @@ inline Value operator-(const Value& x) { return neg(x); }
 // On predicates and integers: bit by bit.
 inline Value operator&(const Value& x, const Value& y) { return logical_and(x, y); }
 inline Value operator|(const Value& x, const Value& y) { return logical_or(x, y); }
-inline Value operator!(const Value& x) { return logical_not(x); }
+// Not `!`, which asks whether a value is there at all.
+inline Value operator~(const Value& x) { return logical_not(x); }
 
 inline Value equal(const Value& x, const Value& y) { return compare(Direction::EQ, x, y); }
 inline Value not_equal(const Value& x, const Value& y) { return compare(Direction::NE, x, y); }

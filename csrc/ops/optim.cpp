@@ -212,7 +212,7 @@ Values unscale(Lowering& l) {
   for (const Value& gradient : gradients) {
     const Value wide = cast(gradient, compute_dtype(gradient.dtype()));
     const std::vector<int64_t> dims = all_dims(gradient.rank());
-    const Value bad = hlo::convert(!hlo::is_finite(wide), found.dtype());
+    const Value bad = hlo::convert(~hlo::is_finite(wide), found.dtype());
     found = hlo::max(found, hlo::reshape(reduce_max(bad, dims), found.dims()));
     results.push_back(
         as_result(l, wide * spread_number(hlo::reshape(l.in(2), {}), wide), results.size()));

@@ -163,7 +163,7 @@ Maxima maxima_by_window(const Value& x, const Dims& out, const PoolWindow& w) {
   const Values r = hlo::reduce_window(
       operands, inits, window, [](std::span<const Value> a, std::span<const Value> e) {
         const Value tie = hlo::equal(e[0], a[0]) & hlo::less(e[1], a[1]);
-        const Value nan = hlo::is_nan(e[0]) & ((!hlo::is_nan(a[0])) | hlo::greater(e[1], a[1]));
+        const Value nan = hlo::is_nan(e[0]) & ((~hlo::is_nan(a[0])) | hlo::greater(e[1], a[1]));
         const Value better = hlo::greater(e[0], a[0]) | tie | nan;
         return Values{hlo::select(better, e[0], a[0]), hlo::select(better, e[1], a[1])};
       });

@@ -121,7 +121,7 @@ Values cumulative_extreme(Lowering& l) {
   const Join join = [](std::span<const Value> a, std::span<const Value> b) {
     Value later = hlo::compare(direction, b[0], a[0]);
     if (hlo::is_float(b[0].dtype())) {
-      later = hlo::is_nan(b[0]) | (later & !hlo::is_nan(a[0]));
+      later = hlo::is_nan(b[0]) | (later & ~hlo::is_nan(a[0]));
     }
     return Values{hlo::select(later, b[0], a[0]), hlo::select(later, b[1], a[1])};
   };

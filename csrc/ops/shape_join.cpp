@@ -58,8 +58,8 @@ Values repeat_interleave(Lowering& l) {
   const Value ends = running_sum(hlo::convert(repeats, DType::S64), 0);
   // Each run adds one at the position where it ends; a run that ends with the result is dropped.
   const hlo::Type counts{DType::S64, type.dims};
-  const Value steps = scatter_rows(hlo::zero(l.b, counts), 0, ends, hlo::one(l.b, ends.type()),
-                                   hlo::add);
+  const Value steps =
+      scatter_rows(hlo::zero(l.b, counts), 0, ends, hlo::one(l.b, ends.type()), hlo::add);
   return {hlo::convert(running_sum(steps, 0), type.dtype)};
 }
 
@@ -102,10 +102,14 @@ Values rot90(Lowering& l) {
   std::vector<int64_t> order = all_dims(x.rank());
   std::swap(order[a], order[b]);
   switch (turns) {
-    case 1: return {hlo::transpose(flipped(x, {b}), order)};
-    case 2: return {flipped(x, {a, b})};
-    case 3: return {hlo::transpose(flipped(x, {a}), order)};
-    default: return {x};
+    case 1:
+      return {hlo::transpose(flipped(x, {b}), order)};
+    case 2:
+      return {flipped(x, {a, b})};
+    case 3:
+      return {hlo::transpose(flipped(x, {a}), order)};
+    default:
+      return {x};
   }
 }
 

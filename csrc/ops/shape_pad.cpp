@@ -131,8 +131,10 @@ Values pad_edges_backward(Lowering& l) {
 struct Patches {
   std::vector<int64_t> kernel, dilation, padding, stride;
   explicit Patches(const Lowering& l, size_t first)
-      : kernel(pair(l.ints(first))), dilation(pair(l.ints(first + 1))),
-        padding(pair(l.ints(first + 2))), stride(pair(l.ints(first + 3))) {}
+      : kernel(pair(l.ints(first))),
+        dilation(pair(l.ints(first + 1))),
+        padding(pair(l.ints(first + 2))),
+        stride(pair(l.ints(first + 3))) {}
 
   static std::vector<int64_t> pair(std::vector<int64_t> v) {
     if (v.size() == 1) v.push_back(v[0]);

@@ -79,7 +79,8 @@ class StridedWindow {
   // The memory with `update` written through the window.
   Value write(const Value& memory, const Value& update) const {
     if (!nested_ || repeated_) {
-      return scatter_rows(memory, 0, flatten(positions(memory.builder())), flatten(update), replace);
+      return scatter_rows(memory, 0, flatten(positions(memory.builder())), flatten(update),
+                          replace);
     }
     std::vector<int64_t> permutation = order_;
     for (int64_t i = 0; i < update.rank(); ++i) {
@@ -106,8 +107,8 @@ class StridedWindow {
     Value position = hlo::zero(b, type);
     for (size_t i = 0; i < sizes_.size(); ++i) {
       if (sizes_[i] == 1 || strides_[i] == 0) continue;
-      position = position + hlo::iota(b, type, static_cast<int64_t>(i)) *
-                                hlo::splat_int(b, strides_[i], type);
+      position = position +
+                 hlo::iota(b, type, static_cast<int64_t>(i)) * hlo::splat_int(b, strides_[i], type);
     }
     return position;
   }

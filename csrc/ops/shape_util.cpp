@@ -104,8 +104,8 @@ Value windows(const Value& x, int64_t dim, int64_t size, int64_t step, int64_t d
   if (dilation == 1 && overlap <= std::min(count, kMaxPieces)) {
     // Cut into blocks of `step`: a window is `overlap` neighbouring blocks.
     const int64_t blocks = count - 1 + overlap;
-    const Value cut = split_dim(pad_dim(x, dim, 0, blocks * step - x.dim(dim)), dim,
-                                {blocks, step});
+    const Value cut =
+        split_dim(pad_dim(x, dim, 0, blocks * step - x.dim(dim)), dim, {blocks, step});
     for (int64_t q = 0; q < overlap; ++q) {
       parts.push_back(hlo::slice_dim(cut, dim, q, q + count));
     }
@@ -139,8 +139,8 @@ Value overlap_add(const Value& x, int64_t dim, int64_t length, int64_t step, int
   Values parts;
   if (dilation == 1 && overlap <= std::min(count, kMaxPieces)) {
     const int64_t blocks = count - 1 + overlap;
-    const Value cut = split_dim(pad_dim(x, dim + 1, 0, overlap * step - size), dim + 1,
-                                {overlap, step});
+    const Value cut =
+        split_dim(pad_dim(x, dim + 1, 0, overlap * step - size), dim + 1, {overlap, step});
     for (int64_t q = 0; q < overlap; ++q) {
       const Value piece = remove_dim(hlo::slice_dim(cut, dim + 1, q, q + 1), dim + 1);
       parts.push_back(pad_dim(piece, dim, q, blocks - count - q));
@@ -151,8 +151,7 @@ Value overlap_add(const Value& x, int64_t dim, int64_t length, int64_t step, int
     const int64_t extent = (size - 1) * dilation + 1;
     for (int64_t i = 0; i < count; ++i) {
       const Value piece = remove_dim(hlo::slice_dim(x, dim, i, i + 1), dim);
-      parts.push_back(
-          pad_dim(piece, dim, i * step, length - i * step - extent, dilation - 1));
+      parts.push_back(pad_dim(piece, dim, i * step, length - i * step - extent, dilation - 1));
     }
     return sum_of(parts);
   }
@@ -160,8 +159,7 @@ Value overlap_add(const Value& x, int64_t dim, int64_t length, int64_t step, int
     const int64_t extent = (count - 1) * step + 1;
     for (int64_t k = 0; k < size; ++k) {
       const Value piece = remove_dim(hlo::slice_dim(x, dim + 1, k, k + 1), dim + 1);
-      parts.push_back(
-          pad_dim(piece, dim, k * dilation, length - k * dilation - extent, step - 1));
+      parts.push_back(pad_dim(piece, dim, k * dilation, length - k * dilation - extent, step - 1));
     }
     return sum_of(parts);
   }

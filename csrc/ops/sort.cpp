@@ -33,7 +33,7 @@ Value key_of(const Value& x) {
     const Value wide = hlo::convert(x, DType::F32);
     const Value plain = hlo::select(hlo::equal(wide, 0), 0, wide);
     const Value bits = hlo::bitcast_convert(plain, x.type().with(DType::U32));
-    const Value key = hlo::select(hlo::greater_equal(bits, kSignBit), !bits, bits + kSignBit);
+    const Value key = hlo::select(hlo::greater_equal(bits, kSignBit), ~bits, bits + kSignBit);
     const double nan_key = 2147483648.0 + 0x7FC00000;
     return hlo::select(hlo::is_nan(wide), nan_key, key);
   }
@@ -44,8 +44,7 @@ Value key_of(const Value& x) {
 
 Value value_of(const Value& key, DType dtype) {
   if (hlo::is_float(dtype)) {
-    const Value bits =
-        hlo::select(hlo::greater_equal(key, kSignBit), key - kSignBit, !key);
+    const Value bits = hlo::select(hlo::greater_equal(key, kSignBit), key - kSignBit, ~key);
     return hlo::convert(hlo::bitcast_convert(bits, key.type().with(DType::F32)), dtype);
   }
   if (dtype == DType::Pred || hlo::is_unsigned(dtype)) return hlo::convert(key, dtype);
@@ -61,9 +60,9 @@ Sorted sorted_words(const Value& x, int64_t dim, bool descending) {
     return hlo::binary(direction, v, hlo::splat_int(b, by, v.type()));
   };
   Value key = key_of(x);
-  if (descending) key = !key;
-  Value packed = shift("shift_left", word(key), 32) |
-                 shift("shift_left", hlo::iota(b, words, dim), 1);
+  if (descending) key = ~key;
+  Value packed =
+      shift("shift_left", word(key), 32) | shift("shift_left", hlo::iota(b, words, dim), 1);
   const bool has_signed_zero = hlo::is_float(x.dtype());
   if (has_signed_zero) {
     const Value wide = hlo::convert(x, DType::F32);
@@ -72,7 +71,7 @@ Sorted sorted_words(const Value& x, int64_t dim, bool descending) {
   packed = hlo::sort(std::span<const Value>(&packed, 1), dim, false,
                      [](std::span<const Value> v) { return hlo::less(v[0], v[1]); })[0];
   key = hlo::convert(shift("shift_right_logical", packed, 32), DType::U32);
-  if (descending) key = !key;
+  if (descending) key = ~key;
   const Value low = hlo::convert(packed, DType::U32);
   Sorted s;
   s.indices = hlo::convert(shift("shift_right_logical", low, 1), DType::S64);
@@ -88,8 +87,8 @@ Sorted sorted_words(const Value& x, int64_t dim, bool descending) {
 
 Value precedes(const Value& a, const Value& b, bool descending) {
   if (!hlo::is_float(a.dtype())) return descending ? hlo::greater(a, b) : hlo::less(a, b);
-  return descending ? hlo::greater(a, b) | (hlo::is_nan(a) & !hlo::is_nan(b))
-                    : hlo::less(a, b) | (hlo::is_nan(b) & !hlo::is_nan(a));
+  return descending ? hlo::greater(a, b) | (hlo::is_nan(a) & ~hlo::is_nan(b))
+                    : hlo::less(a, b) | (hlo::is_nan(b) & ~hlo::is_nan(a));
 }
 
 Sorted sorted_pairs(const Value& x, int64_t dim, bool descending) {
@@ -121,8 +120,8 @@ Values pair(Lowering& l, const Value& values, const Value& indices) {
 
 Values sort_by(Lowering& l, size_t dim_arg, size_t descending_arg) {
   const Value x = l.in(0);
-  const Sorted s = sorted(x, wrap_dim(l.integer(dim_arg), x.rank()), l.flag(descending_arg),
-                          l.platform());
+  const Sorted s =
+      sorted(x, wrap_dim(l.integer(dim_arg), x.rank()), l.flag(descending_arg), l.platform());
   return {s.values, s.indices};
 }
 
@@ -155,8 +154,8 @@ Values topk(Lowering& l) {
   Dims dims = operand.dims();
   dims[last] = k;
   const std::array<hlo::Type, 2> types = {hlo::Type{DType::F32, dims}, {DType::S32, dims}};
-  const Values r = l.b.op("chlo.top_k", std::span<const Value>(&operand, 1), types,
-                          {{"k", hlo::attr::i64(k)}});
+  const Values r =
+      l.b.op("chlo.top_k", std::span<const Value>(&operand, 1), types, {{"k", hlo::attr::i64(k)}});
   const Value values = cast(largest ? r[0] : hlo::neg(r[0]), x.dtype());
   return {move_dim(values, last, dim), move_dim(hlo::convert(r[1], DType::S64), last, dim)};
 }
@@ -212,12 +211,11 @@ Sorted median_of(const Value& x, bool ignore_nan, std::string_view platform) {
   }
   const Dims along = {last};
   const Value numbers =
-      insert_dim(reduce_sum(hlo::convert(!hlo::is_nan(x), DType::S64), along), last);
+      insert_dim(reduce_sum(hlo::convert(~hlo::is_nan(x), DType::S64), along), last);
   const auto constant = [&](int64_t v) { return hlo::splat_int(b, v, numbers.type()); };
   const Value position =
-      ignore_nan
-          ? hlo::max((numbers - constant(1)) / constant(2), constant(0))
-          : hlo::select(hlo::less(numbers, constant(n)), numbers, constant((n - 1) / 2));
+      ignore_nan ? hlo::max((numbers - constant(1)) / constant(2), constant(0))
+                 : hlo::select(hlo::less(numbers, constant(n)), numbers, constant((n - 1) / 2));
   return {at(s.values, position, platform), at(s.indices, position, platform)};
 }
 
@@ -248,17 +246,16 @@ Values mode(Lowering& l) {
   const hlo::Type positions = rows.x.type().with(DType::S64);
   const Value here = hlo::iota(l.b, positions, rows.last);
   // Where each run of equal values starts, known to all of its elements.
-  const Value before = hlo::concatenate(
-      std::array<Value, 2>{hlo::slice_dim(s.values, rows.last, 0, 1),
-                           hlo::slice_dim(s.values, rows.last, 0, n - 1)},
-      rows.last);
+  const Value before =
+      hlo::concatenate(std::array<Value, 2>{hlo::slice_dim(s.values, rows.last, 0, 1),
+                                            hlo::slice_dim(s.values, rows.last, 0, n - 1)},
+                       rows.last);
   const Value starts = hlo::select(hlo::not_equal(s.values, before), here, 0);
   const Value length_so_far = here - running_max(starts, rows.last);
   const Dims along = {rows.last};
   const Value longest = insert_dim(reduce_max(length_so_far, along), rows.last);
-  const Value is_longest =
-      hlo::equal(length_so_far, hlo::broadcast_in_dim(longest, positions.dims,
-                                                      all_dims(rows.x.rank())));
+  const Value is_longest = hlo::equal(
+      length_so_far, hlo::broadcast_in_dim(longest, positions.dims, all_dims(rows.x.rank())));
   const Value end = insert_dim(
       reduce_min(hlo::select(is_longest, here, static_cast<double>(n)), along), rows.last);
   return pair(l, rows.back(at(s.values, end, l.platform())),

@@ -33,7 +33,7 @@ Value lower_bound(const Value& sequence, const Value& values, bool right,
                                              : take_along(sequence, last, at, platform);
     const Value go_left = right ? hlo::greater(found, values) : hlo::greater_equal(found, values);
     const Value open = hlo::less(low, high);
-    low = hlo::select(open & !go_left, middle + 1, low);
+    low = hlo::select(open & ~go_left, middle + 1, low);
     high = hlo::select(open & go_left, middle, high);
   }
   return low;
@@ -44,8 +44,8 @@ Values search(Lowering& l, size_t sequence_arg, size_t values_arg, bool right,
   const DType dtype = to_hlo(l.promoted({sequence_arg, values_arg}));
   Value sequence = hlo::convert(l.in(sequence_arg), dtype);
   if (sorter) sequence = take_along(sequence, sequence.rank() - 1, *sorter, l.platform());
-  return result(l, lower_bound(sequence, hlo::convert(l.in(values_arg), dtype), right,
-                               l.platform()));
+  return result(l,
+                lower_bound(sequence, hlo::convert(l.in(values_arg), dtype), right, l.platform()));
 }
 
 Values searchsorted(Lowering& l) {
@@ -79,7 +79,7 @@ Values isin(Lowering& l) {
     const Value inside = hlo::min(at, hlo::splat_int(l.b, n - 1, at.type()));
     found = hlo::equal(take_rows(order, 0, inside), elements);
   }
-  return {l.flag(3) ? !found : found};
+  return {l.flag(3) ? ~found : found};
 }
 
 Values histc(Lowering& l) {
@@ -102,10 +102,8 @@ Values histc(Lowering& l) {
 
   const auto each = [&](const Value& v) { return hlo::broadcast_to(v, values.dims()); };
   const int64_t bins = type.dims[0];
-  const Value inside =
-      hlo::greater_equal(values, each(low)) & hlo::less_equal(values, each(high));
-  const Value scaled =
-      (values - each(low)) * static_cast<double>(bins) / each(high - low);
+  const Value inside = hlo::greater_equal(values, each(low)) & hlo::less_equal(values, each(high));
+  const Value scaled = (values - each(low)) * static_cast<double>(bins) / each(high - low);
   Value bin = hlo::convert(hlo::select(inside, scaled, 0), DType::S64);
   bin = hlo::min(bin, hlo::splat_int(l.b, bins - 1, bin.type()));
   bin = hlo::select(inside, bin, static_cast<double>(bins));
