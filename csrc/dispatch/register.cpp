@@ -5,7 +5,8 @@
 #include <set>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/_native_batch_norm_legit_no_training.h>
 #include <torch/library.h>
 
 #include "dispatch/call.h"
@@ -135,6 +136,24 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return self.eq(other).all().item<bool>();
 }
 
+// The schema hides that running statistics are written; the operators used here tell.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
+  const bool has_statistics = running_mean && running_mean->defined();
+  if (!has_statistics) {
+    return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+  }
+  if (!training) {
+    return at::_native_batch_norm_legit_no_training(input, weight, bias, *running_mean,
+                                                    *running_var, momentum, eps);
+  }
+  at::Tensor mean = *running_mean;
+  at::Tensor variance = *running_var;
+  return at::_native_batch_norm_legit(input, weight, bias, mean, variance, training, momentum, eps);
+}
+
 // --- the recorder --------------------------------------------------------------------------
 
 const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
@@ -146,6 +165,7 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::_to_cpu",
                                             "aten::_local_scalar_dense",
                                             "aten::equal",
+                                            "aten::native_batch_norm",
                                             "aten::set_.source_Tensor",
                                             "aten::set_.source_Storage_storage_offset",
                                             "aten::set_",
@@ -231,6 +251,7 @@ void register_kernels() {
   aten.impl("_to_cpu", TORCH_FN(to_cpu));
   aten.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   aten.impl("equal", TORCH_FN(equal));
+  aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
   register_recorders(aten);
   static auto& all =
