@@ -126,6 +126,19 @@ void Plugin::throw_missing(const char* method) const {
                   ". Install a newer plugin.");
 }
 
+namespace {
+
+// Work that fails after its call has returned is INTERNAL to the CPU plugin, whatever the reason;
+// what is out of memory must still be told apart.
+PJRT_Error_Code restored_code(PJRT_Error_Code code, std::string_view text) {
+  const bool out_of_memory = text.find("Out of memory allocating") != text.npos ||
+                             text.find("RESOURCE_EXHAUSTED") != text.npos;
+  return code == PJRT_Error_Code_INTERNAL && out_of_memory ? PJRT_Error_Code_RESOURCE_EXHAUSTED
+                                                           : code;
+}
+
+}  // namespace
+
 Error Plugin::take_error(PJRT_Error* error, const char* method) const {
   PJRT_Error_Message_Args message{};
   message.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE;
@@ -138,7 +151,8 @@ Error Plugin::take_error(PJRT_Error* error, const char* method) const {
   code.code = PJRT_Error_Code_UNKNOWN;
   free_error(api_->PJRT_Error_GetCode(&code));
 
-  Error result(method, code.code, std::string(message.message, message.message_size));
+  const std::string_view text(message.message, message.message_size);
+  Error result(method, restored_code(code.code, text), std::string(text));
   free_error(error);
   return result;
 }

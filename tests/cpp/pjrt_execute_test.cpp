@@ -141,22 +141,42 @@ TEST(PjrtExecute, WrongArgumentsAreNamed) {
   EXPECT_EQ(download<float>(*executable->execute(handles({x.get()})).outputs[0])[0], 1.0f);
 }
 
-TEST(PjrtExecute, OutOfMemoryIsReportedAndSurvived) {
-  auto executable = client()->compile(R"(
+constexpr std::string_view kTooLarge = R"(
 func.func @main(%x: tensor<f32>) -> tensor<1048576x1048576x64xf32> {
   %big = stablehlo.broadcast_in_dim %x, dims = [] : (tensor<f32>) -> tensor<1048576x1048576x64xf32>
   return %big : tensor<1048576x1048576x64xf32>
-})");
-  auto x = upload<float>({1}, {});
-  Error error = error_of([&] {
-    auto result = executable->execute(handles({x.get()}));
-    result.done.await();
-    result.outputs[0]->ready().await();
-  });
-  EXPECT_EQ(error.code(), PJRT_Error_Code_RESOURCE_EXHAUSTED) << error.what();
+})";
+
+TEST(PjrtExecute, OutOfMemoryIsReportedAndSurvived) {
+  auto executable = client()->compile(kTooLarge);
+  std::shared_ptr<Buffer> now = upload<float>({1}, {}), later = buffer_of_later({});
+  for (const auto& x : {now, later}) {
+    Error error = error_of([&] { executable->execute(handles({x.get()})).done.await(); });
+    EXPECT_EQ(error.code(), PJRT_Error_Code_RESOURCE_EXHAUSTED) << error.what();
+    EXPECT_HAS(error.what(), "Out of memory");
+  }
   auto add = client()->compile(kAddOne);
   auto y = upload<float>(std::vector<float>(6), {2, 3});
   EXPECT_EQ(download<float>(*add->execute(handles({y.get()})).outputs[0])[0], 1.0f);
+}
+
+TEST(PjrtExecute, FailureReachesWhatDependsOnIt) {
+  auto too_large = client()->compile(kTooLarge);
+  auto first = client()->compile(R"(
+func.func @main(%x: tensor<1048576x1048576x64xf32>) -> tensor<f32> {
+  %row = stablehlo.slice %x [0:1, 0:1, 0:1]
+      : (tensor<1048576x1048576x64xf32>) -> tensor<1x1x1xf32>
+  %y = stablehlo.reshape %row : (tensor<1x1x1xf32>) -> tensor<f32>
+  return %y : tensor<f32>
+})");
+  auto x = buffer_of_later({});
+  auto big = too_large->execute(handles({x.get()})).outputs[0];
+  auto result = first->execute(handles({big.get()}));
+  Error at_run = error_of([&] { result.done.await(); });
+  Error at_output = error_of([&] { download<float>(*result.outputs[0]); });
+  for (const Error& error : {at_run, at_output}) {
+    EXPECT_EQ(error.code(), PJRT_Error_Code_RESOURCE_EXHAUSTED) << error.what();
+  }
 }
 
 TEST(PjrtExecute, ChosenDevice) {

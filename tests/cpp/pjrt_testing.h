@@ -80,4 +80,33 @@ func.func @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
   return %sum : tensor<2x3xf32>
 })";
 
+// A float array of up to 1024 elements that takes some milliseconds to compute: what uses it runs
+// after its call has returned, where a short program would run inside the call.
+inline std::shared_ptr<Buffer> buffer_of_later(const std::vector<int64_t>& dims) {
+  size_t count = 1;
+  std::string shape;
+  for (int64_t dim : dims) {
+    count *= dim;
+    shape += std::to_string(dim) + "x";
+  }
+  const std::string type = "tensor<" + shape + "f32>",
+                    row = "tensor<1x" + std::to_string(count) + "xf32>";
+  auto executable = client()->compile(R"(
+func.func @main(%x: tensor<1024x1024xf32>) -> )" +
+                                      type + R"( {
+  %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+      : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+  %row = stablehlo.slice %y [0:1, 0:)" +
+                                      std::to_string(count) + R"(]
+      : (tensor<1024x1024xf32>) -> )" +
+                                      row + R"(
+  %z = stablehlo.reshape %row : ()" + row +
+                                      ") -> " + type + R"(
+  return %z : )" + type + R"(
+})");
+  auto x = upload(std::vector<float>(1 << 20, 1.0f), {1024, 1024});
+  PJRT_Buffer* arg = x->handle();
+  return executable->execute({&arg, 1}).outputs[0];
+}
+
 }  // namespace torch_xla::pjrt::testing
