@@ -30,7 +30,10 @@ const c10::KernelFunction* shadowed_meta_kernel(const c10::OperatorHandle& op) {
   const auto it = kernels.find(c10::DispatchKey::Meta);
   if (it == kernels.end()) return nullptr;
   for (const auto& annotated : it->second) {
-    if (annotated.debug.find("RegisterMeta") != std::string::npos) return &annotated.kernel;
+    // A kernel that cannot be called boxed is of no use here.
+    if (annotated.debug.find("RegisterMeta") != std::string::npos && annotated.kernel.isValid()) {
+      return &annotated.kernel;
+    }
   }
   return nullptr;
 }
