@@ -1,0 +1,162 @@
+"""Views and writes through views: random programs of views, writes and syncs, against the CPU."""
+
+import random
+
+import pytest
+import torch
+
+import torch_xla
+
+
+def some_view(choose, t):
+    """A random view of `t`: its name and the function that takes it."""
+    rank, views = t.dim(), [("detach", lambda x: x.detach())]
+    at = choose.randint(0, rank)
+    views.append(("unsqueeze", lambda x: x.unsqueeze(at)))
+    if rank > 0:
+        dim = choose.randrange(rank)
+        size = t.shape[dim]
+        index = choose.randrange(size)
+        views.append(("select", lambda x: x.select(dim, index)))
+        if size > 1:
+            start = choose.randrange(size - 1)
+            stop, step = choose.randint(start + 1, size), choose.randint(1, 2)
+            cut = (slice(None),) * dim + (slice(start, stop, step),)
+            views.append(("slice", lambda x: x[cut]))
+        else:
+            views.append(("squeeze", lambda x: x.squeeze(dim)))
+        if size > 2:
+            views.append(("unfold", lambda x: x.unfold(dim, 2, 2)))
+        if t.is_contiguous():
+            views.append(("view", lambda x: x.view(-1)))
+    if rank > 1:
+        order = list(range(rank))
+        choose.shuffle(order)
+        views.append(("permute", lambda x: x.permute(order)))
+        views.append(("transpose", lambda x: x.transpose(0, -1)))
+        views.append(("diagonal", lambda x: x.diagonal(0, 0, 1)))
+    if t.is_contiguous() and t.storage_offset() == 0 and t.numel() >= 4:
+        views.append(("as_strided", lambda x: x.as_strided((2, 2), (2, 1), x.storage_offset())))
+    return choose.choice(views)
+
+
+def some_write(choose, t):
+    values = torch.tensor([choose.uniform(-2, 2) for _ in range(t.numel())]).reshape(t.shape)
+    writes = [
+        ("add_", lambda x: x.add_(values.to(x.device))),
+        ("mul_", lambda x: x.mul_(1.5)),
+        ("copy_", lambda x: x.copy_(values.to(x.device))),
+        ("fill_", lambda x: x.fill_(0.25)),
+        ("zero_", lambda x: x.zero_()),
+        ("relu_", lambda x: x.relu_()),
+        ("addcmul_", lambda x: x.addcmul_(values.to(x.device), values.to(x.device), value=0.5)),
+        ("clamp_", lambda x: x.clamp_(-1, 1)),
+    ]
+    return choose.choice(writes)
+
+
+def run_program(seed):
+    choose = random.Random(seed)
+    shape = [choose.randint(1, 4) for _ in range(choose.randint(1, 3))]
+    base = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    on_cpu, on_xla, program = [base.clone()], [base.to("xla")], []
+    for _ in range(8):
+        i = choose.randrange(len(on_cpu))
+        if choose.random() < 0.55:
+            name, take = some_view(choose, on_cpu[i])
+            on_cpu.append(take(on_cpu[i]))
+            on_xla.append(take(on_xla[i]))
+            program.append(f"t{len(on_cpu) - 1} = {name}(t{i})")
+            got, want = on_xla[-1], on_cpu[-1]
+            assert got.shape == want.shape, program
+            assert got.stride() == want.stride(), program
+            assert got.storage_offset() == want.storage_offset(), program
+        else:
+            name, write = some_write(choose, on_cpu[i])
+            write(on_cpu[i])
+            write(on_xla[i])
+            program.append(f"{name}(t{i})")
+        if choose.random() < 0.1:
+            torch_xla.sync()
+            program.append("sync()")
+    for i, (got, want) in enumerate(zip(on_xla, on_cpu, strict=True)):
+        torch.testing.assert_close(got.cpu(), want, msg=lambda m, i=i: f"t{i} of {program}: {m}")
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_programs(block):
+    for seed in range(block * 50, block * 50 + 50):
+        run_program(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4, 24))
+def test_many_random_programs(block):
+    for seed in range(block * 50, block * 50 + 50):
+        run_program(seed)
+
+
+def both(program):
+    """Runs a program of one tensor on both devices and compares what it returns."""
+    want = program(torch.arange(24.0).reshape(4, 6))
+    got = program(torch.arange(24.0).reshape(4, 6).to("xla"))
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.cpu(), w)
+
+
+def test_write_through_slice_of_transpose_of_view():
+    def program(x):
+        before = x[1]
+        x.view(6, 4).t()[1:3].mul_(10)
+        return x, before, x[1]
+
+    both(program)
+
+
+def test_writes_under_masks_and_indices():
+    def program(x):
+        x[x > 12] = 0.5
+        x[torch.tensor([0, 2], device=x.device)] += 1
+        x[1, ::2] = torch.tensor([7.0, 8.0, 9.0], device=x.device)
+        return x, x[x > 3]
+
+    both(program)
+
+
+def test_set_data_and_resize():
+    def program(x):
+        y = torch.zeros(3, device=x.device)
+        y.set_(x)
+        y[0, 0] = 100
+        z = torch.ones(2, 3, device=x.device)
+        z.data = x[:2]
+        z.add_(1)
+        w = torch.ones(2, 2, device=x.device)
+        w.resize_(2)
+        return x, y, z, w
+
+    both(program)
+
+
+def test_expanded_views_refuse_writes_as_pytorch_does():
+    x = torch.zeros(3, 1, device="xla").expand(3, 4)
+    with pytest.raises(RuntimeError, match="more than one element"):
+        x.add_(1)
+
+
+def test_inplace_views():
+    def program(x):
+        y = x.clone()
+        y.t_().unsqueeze_(0).squeeze_(0).transpose_(0, 1)
+        y.mul_(2)
+        return x, y
+
+    both(program)
+
+
+def test_strides_are_pytorchs():
+    x = torch.zeros(2, 3, 4, device="xla")
+    assert x.permute(2, 0, 1).contiguous().stride() == (6, 3, 1)
+    assert x.to(memory_format=torch.contiguous_format).is_contiguous()
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.transpose(0, 2).view(-1)
