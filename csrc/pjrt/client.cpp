@@ -35,7 +35,7 @@ Error invalid(const char* method, const std::string& text) {
 }
 
 std::string options_text(const Options& options) {
-  constexpr const char* kTypes[] = {"string", "integer", "float", "bool", "list of integers"};
+  constexpr const char* kTypes[] = {"string", "bool", "integer", "float", "list of integers"};
   static_assert(std::size(kTypes) == std::variant_size_v<OptionValue>);
   std::string text;
   for (const auto& [name, value] : options) {
@@ -280,8 +280,8 @@ std::unique_ptr<Buffer> Client::from_host(const void* data, DType dtype,
   plugin_->call<&PJRT_Api::PJRT_Client_BufferFromHostBuffer>(args);
 
   auto buffer = std::make_unique<Buffer>(std::move(type), this, args.buffer);
-  const bool in_use = semantics != HostSemantics::ImmutableOnlyDuringCall &&
-                      args.done_with_host_buffer != nullptr;
+  const bool in_use =
+      semantics != HostSemantics::ImmutableOnlyDuringCall && args.done_with_host_buffer != nullptr;
   if (on_done && in_use) {
     run_when_ready(*plugin_, args.done_with_host_buffer, std::move(on_done));
   } else {

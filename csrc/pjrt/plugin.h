@@ -35,7 +35,8 @@ class Error : public std::runtime_error {
 };
 
 // The value of a client option, a plugin or device attribute, a compile option or a cost property.
-using OptionValue = std::variant<std::string, int64_t, float, bool, std::vector<int64_t>>;
+// bool stands before int64_t: bindings take the first type that fits, and Python's True is an int.
+using OptionValue = std::variant<std::string, bool, int64_t, float, std::vector<int64_t>>;
 using Options = std::map<std::string, OptionValue>;
 
 class Plugin {

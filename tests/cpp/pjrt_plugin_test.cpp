@@ -147,7 +147,7 @@ TEST(PjrtClient, WrongOption) {
   Error error = error_of([] { Client::create(plugin(), {{"cpu_device_count", "four"}}); });
   EXPECT_EQ(error.code(), PJRT_Error_Code_INVALID_ARGUMENT);
   EXPECT_HAS(error.what(), "[PJRT_Client_Create] INVALID_ARGUMENT: ");
-  EXPECT_HAS(error.what(), "cpu_device_count");
+  EXPECT_HAS(error.what(), "cpu_device_count (string)");
 }
 
 TEST(PjrtClient, MemoryStatsWhereThePluginHasThem) {
