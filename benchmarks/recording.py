@@ -1,0 +1,56 @@
+"""What a call costs on xla, where it is only recorded, against PyTorch eager on the CPU.
+
+    python -m benchmarks.recording
+
+Tensors are 8x8, so that eager's time is its overhead too. Target: a ratio of at most 1.0 each.
+"""
+
+from __future__ import annotations
+
+import torch
+
+import torch_xla
+from benchmarks.timing import row, seconds, side_by_side
+
+CALLS = {
+    "x + y": lambda x, y: lambda: x + y,
+    "x * 1.5": lambda x, y: lambda: x * 1.5,
+    "relu": lambda x, y: lambda: torch.relu(x),
+    "view": lambda x, y: lambda: x.view(-1),
+    "add_": lambda x, y: lambda: x.add_(y),
+    "sum": lambda x, y: lambda: x.sum(),
+    "matmul": lambda x, y: lambda: x @ y,
+    "softmax": lambda x, y: lambda: torch.softmax(x, -1),
+    "t": lambda x, y: lambda: x.t(),
+    "x[1:]": lambda x, y: lambda: x[1:],
+}
+
+
+def chain(x: torch.Tensor, nodes: int) -> torch.Tensor:
+    for _ in range(nodes // 2):
+        x = torch.tanh(x) * 1.5
+    return x
+
+
+def main() -> None:
+    print("recording one call")
+    for name, make in CALLS.items():
+        a, b = torch.randn(8, 8), torch.randn(8, 8)
+        row(
+            name, *side_by_side(make(a.to("xla"), b.to("xla")), make(a, b), 1000, 9, torch_xla.sync)
+        )
+
+    nodes = 3500
+    x = torch.randn(8, device="xla")
+    torch_xla.sync()
+    times = []
+    for _ in range(8):
+        y = chain(x, nodes)
+        times.append(seconds(torch_xla.sync, 1))
+        torch_xla.sync(wait=True)
+        del y
+    print(f"warm sync over {nodes} nodes: {min(times[1:]) * 1e3:.2f} ms (target: under 1 ms)")
+
+
+if __name__ == "__main__":
+    main()
