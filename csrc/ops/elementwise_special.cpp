@@ -25,7 +25,19 @@ Values polygamma(Lowering& l) {
   const Value x = cast(l.in(1), compute_dtype(l.out().dtype));
   const int64_t n = l.integer(0);
   if (n == 0) return result(l, digamma(x));
-  return result(l, hlo::chlo_binary("polygamma", hlo::like(x, static_cast<double>(n)), x));
+  // (-1)^(n+1) n! zeta(n + 1, x). chlo.zeta loses accuracy below x = -8, where the first derivative
+  // has a simple reflection; the higher ones keep the loss.
+  const double factor = (n % 2 == 0 ? -1 : 1) * std::tgamma(static_cast<double>(n) + 1);
+  const auto of = [&](const Value& at) {
+    return zeta(hlo::like(at, static_cast<double>(n) + 1), at) * factor;
+  };
+  if (n != 1) return result(l, of(x));
+  const Value negative = hlo::less(x, 0);
+  const Value positive = of(hlo::select(negative, 1.0 - x, x));
+  // sin(pi x) of the distance to the nearest integer: exact for large x.
+  const Value nearest = x - hlo::unary("round_nearest_even", x);
+  const Value ratio = std::numbers::pi / hlo::sin(nearest * std::numbers::pi);
+  return result(l, hlo::select(negative, ratio * ratio - positive, positive));
 }
 
 // x * log(y), 0 where x is 0, nan where y is.

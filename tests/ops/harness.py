@@ -3,13 +3,15 @@ the gradients of its floating-point inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
-import torch_xla  # noqa: F401  (registers the device)
+import torch_xla
+from torch_xla.debug import metrics
 
 DEVICE = "xla"
 
@@ -47,6 +49,80 @@ def assert_same(actual: Any, expected: Any, **tolerances: Any) -> None:
         )
 
 
+def _host_calls() -> dict[str, int]:
+    return {n: metrics.counter_value(n) for n in metrics.counter_names() if n.startswith("aten::")}
+
+
+@contextlib.contextmanager
+def nothing_on_the_host() -> Iterator[None]:
+    """Fails if an operator ran on the host inside: it has no lowering and no decomposition."""
+    before = _host_calls()
+    yield
+    ran = sorted(n for n, count in _host_calls().items() if count != before.get(n, 0))
+    assert not ran, f"ran on the host: {', '.join(ran)}"
+
+
+def _gradients(results: Any, inputs: Any) -> tuple[list[Any], list[Any]]:
+    """The results that have a gradient, and the inputs that may have one."""
+    outputs = [t for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
+    leaves = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    return [t for t in outputs if t.requires_grad], [t for t in leaves if t.requires_grad]
+
+
+class Batch:
+    """Many comparisons under one compilation: the programs of every `add` run at its end."""
+
+    def __init__(self) -> None:
+        self._cases: list[tuple[str, Any, Any, dict[str, Any]]] = []
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        *inputs: Any,
+        label: str = "",
+        grad: bool = True,
+        dtype: torch.dtype | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> None:
+        """Records fn(*inputs) on both devices, and with `grad` the gradients of its inputs."""
+        tolerances = {"rtol": rtol, "atol": atol}
+        cpu = _as_inputs(inputs, dtype, "cpu", grad)
+        xla = _as_inputs(_as_inputs(inputs, dtype, "cpu", False), None, DEVICE, grad)
+        expected, actual = fn(*cpu), fn(*xla)
+        self._cases.append((label, actual, expected, tolerances))
+        if not grad:
+            return
+        of_cpu, of_xla = _gradients(expected, cpu), _gradients(actual, xla)
+        if not of_cpu[0] or not of_cpu[1]:
+            return
+        assert len(of_cpu[0]) == len(of_xla[0]), f"{label}: results that need a gradient differ"
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.rand(e.shape, generator=generator).to(e.dtype) for e in of_cpu[0]]
+        grads_cpu = torch.autograd.grad(*of_cpu, weights, allow_unused=True)
+        grads_xla = torch.autograd.grad(*of_xla, [w.to(DEVICE) for w in weights], allow_unused=True)
+        for i, (x, c) in enumerate(zip(grads_xla, grads_cpu, strict=True)):
+            assert (x is None) == (c is None), f"{label}: one device has gradient {i}, one has none"
+            if c is not None:
+                self._cases.append((f"{label}, gradient of input {i}", x, c, tolerances))
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
+        if kind is not None:
+            return
+        assert self._cases, "a batch without a comparison proves nothing"
+        torch_xla.sync()
+        wrong = []
+        for label, actual, expected, tolerances in self._cases:
+            try:
+                assert_same(actual, expected, **tolerances)
+            except AssertionError as e:
+                wrong.append(f"{label}: {e}")
+        assert not wrong, "\n".join([f"{len(wrong)} of {len(self._cases)} differ:", *wrong])
+
+
 def check(
     fn: Callable[..., Any],
     *inputs: Any,
@@ -60,37 +136,8 @@ def check(
     Inputs are CPU tensors, containers of them, or plain values. With `grad`, the gradients of the
     floating-point inputs under a fixed random weighting of the results are compared too.
     """
-    for dtype in dtypes:
-        cpu = _as_inputs(inputs, dtype, "cpu", grad)
-        xla = _as_inputs(_as_inputs(inputs, dtype, "cpu", False), None, DEVICE, grad)
-        expected, actual = fn(*cpu), fn(*xla)
-        assert_same(actual, expected, rtol=rtol, atol=atol)
-        if not grad:
-            continue
-        results = [
-            (a, e)
-            for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True)
-            if isinstance(e, torch.Tensor) and e.requires_grad
-        ]
-        leaves = [
-            (x, c)
-            for x, c in zip(pytree.tree_leaves(xla), pytree.tree_leaves(cpu), strict=True)
-            if isinstance(c, torch.Tensor) and c.requires_grad
-        ]
-        if not results or not leaves:
-            continue
-        generator = torch.Generator().manual_seed(0)
-        weights = [torch.rand(e.shape, generator=generator).to(e.dtype) for _, e in results]
-        of_cpu = torch.autograd.grad(
-            [e for _, e in results], [c for _, c in leaves], weights, allow_unused=True
-        )
-        of_xla = torch.autograd.grad(
-            [a for a, _ in results],
-            [x for x, _ in leaves],
-            [w.to(DEVICE) for w in weights],
-            allow_unused=True,
-        )
-        for x, c in zip(of_xla, of_cpu, strict=True):
-            assert (x is None) == (c is None), "one device has a gradient, the other has none"
-            if c is not None:
-                assert_same(x, c, rtol=rtol, atol=atol)
+    with Batch() as batch:
+        for dtype in dtypes:
+            batch.add(
+                fn, *inputs, label=str(dtype or ""), grad=grad, dtype=dtype, rtol=rtol, atol=atol
+            )

@@ -1,0 +1,127 @@
+"""Tensors made on the device, against the same call on the CPU."""
+
+import pytest
+import torch
+
+from torch_xla.debug import metrics
+
+from .harness import DEVICE, Batch, assert_same, nothing_on_the_host
+
+X = torch.arange(12.0).reshape(3, 4)
+
+FACTORIES = {
+    "zeros": lambda d: torch.zeros(2, 3, device=d),
+    "zeros of a dtype": lambda d: torch.zeros(2, 0, dtype=torch.int16, device=d),
+    "ones": lambda d: torch.ones(2, 3, dtype=torch.bool, device=d),
+    "ones 0-dim": lambda d: torch.ones((), dtype=torch.bfloat16, device=d),
+    "full": lambda d: torch.full((2, 3), 2.5, device=d),
+    "full of an int": lambda d: torch.full((2,), 7, device=d),
+    "full of a bool": lambda d: torch.full((2,), True, device=d),
+    "full of a complex": lambda d: torch.full((2,), 1 + 2j, device=d),
+    "full of a dtype": lambda d: torch.full((2,), 2.75, dtype=torch.int64, device=d),
+    "full of -inf": lambda d: torch.full((3, 3), float("-inf"), device=d),
+    "scalar_tensor": lambda d: torch.scalar_tensor(3.5, device=d),
+    "arange": lambda d: torch.arange(5, device=d),
+    "arange of floats": lambda d: torch.arange(5.5, device=d),
+    "arange of a dtype": lambda d: torch.arange(5, dtype=torch.bfloat16, device=d),
+    "arange from": lambda d: torch.arange(-2, 5, device=d),
+    "arange by": lambda d: torch.arange(3, 20, 4, device=d),
+    "arange down": lambda d: torch.arange(1.0, -2.0, -0.3, device=d),
+    "arange of long steps": lambda d: torch.arange(0, 1, 0.1, dtype=torch.float64, device=d),
+    "arange of nothing": lambda d: torch.arange(0, device=d),
+    "arange of int8": lambda d: torch.arange(1, 9, 2, dtype=torch.int8, device=d),
+    "arange past 2^53": lambda d: torch.arange(2**60 + 1, 2**60 + 4, device=d),
+    "range": lambda d: torch.range(1, 4, 0.5, device=d),
+    "linspace": lambda d: torch.linspace(-1, 2.5, 7, device=d),
+    "linspace of one": lambda d: torch.linspace(3, 9, 1, device=d),
+    "linspace of none": lambda d: torch.linspace(3, 9, 0, device=d),
+    "linspace of ints": lambda d: torch.linspace(0, 10, 5, dtype=torch.int64, device=d),
+    "linspace of doubles": lambda d: torch.linspace(0, 1, 11, dtype=torch.float64, device=d),
+    "linspace of tensors": lambda d: torch.linspace(torch.tensor(1.0), 4, 5, device=d),
+    "logspace": lambda d: torch.logspace(-2, 3, 6, device=d),
+    "logspace of base 2": lambda d: torch.logspace(0, 5, 6, base=2.0, device=d),
+    "eye": lambda d: torch.eye(3, device=d),
+    "eye wide": lambda d: torch.eye(2, 4, dtype=torch.int64, device=d),
+    "eye of bools": lambda d: torch.eye(3, 2, dtype=torch.bool, device=d),
+    "eye of nothing": lambda d: torch.eye(0, device=d),
+    "hann_window": lambda d: torch.hann_window(6, device=d),
+    "hamming_window": lambda d: torch.hamming_window(6, periodic=False, device=d),
+    "kaiser_window": lambda d: torch.kaiser_window(6, device=d),
+    "vander": lambda d: torch.vander(torch.arange(1.0, 4, device=d)),
+    "tensor of numbers": lambda d: torch.tensor([[1.5, 2], [3, 4]], device=d),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_factory(name):
+    with nothing_on_the_host():
+        assert_same(FACTORIES[name](DEVICE), FACTORIES[name]("cpu"))
+
+
+LIKE = {
+    "zeros_like": torch.zeros_like,
+    "ones_like": torch.ones_like,
+    "full_like": lambda x: torch.full_like(x, 2.5),
+    "full_like of a dtype": lambda x: torch.full_like(x, 3, dtype=torch.int32),
+    "zeros_like of a dtype": lambda x: torch.zeros_like(x, dtype=torch.bool),
+    "new_zeros": lambda x: x.new_zeros(2, 5),
+    "new_ones": lambda x: x.new_ones(2, dtype=torch.int64),
+    "new_full": lambda x: x.new_full((3,), 1.5),
+    "fill_": lambda x: x.clone().fill_(4.5),
+    "fill_ of a tensor": lambda x: x.clone().fill_(x[0, 1]),
+    "zero_": lambda x: x.clone().zero_(),
+    "fill_ a slice": lambda x: torch.zeros_like(x).index_put_((torch.tensor([1]),), x[2]),
+    "fill_diagonal_": lambda x: x.clone().fill_diagonal_(7.0),
+}
+
+
+def test_like():
+    with Batch() as batch:
+        for name, fn in LIKE.items():
+            batch.add(fn, X, label=name, grad=False)
+            if name != "fill_ a slice":
+                batch.add(fn, X.T.bfloat16(), label=f"{name}, strided", grad=False)
+
+
+@pytest.mark.parametrize("diagonal", [-10, -3, -1, 0, 1, 2, 10])
+def test_triangles(diagonal):
+    with nothing_on_the_host(), Batch() as batch:
+        for x in (X, X.T, X.reshape(3, 2, 2), X > 3, X.long(), X[:0]):
+            label = f"{tuple(x.shape)} {x.dtype}"
+            batch.add(lambda x: (x.tril(diagonal), x.triu(diagonal)), x, label=label)
+
+
+@pytest.mark.parametrize("offset", [-6, -2, -1, 0, 1, 2, 6])
+def test_triangle_indices(offset):
+    for rows, columns in ((3, 3), (4, 2), (2, 5), (1, 1), (0, 3), (7, 7)):
+        for make in (torch.tril_indices, torch.triu_indices):
+            expected = make(rows, columns, offset)
+            assert_same(make(rows, columns, offset, device=DEVICE), expected)
+
+
+def test_large_triangle_indices():
+    n = 1500
+    with nothing_on_the_host():
+        assert_same(torch.triu_indices(n, n, 1, device=DEVICE), torch.triu_indices(n, n, 1))
+
+
+def test_ranges_that_move_do_not_recompile():
+    compiled = set()
+    for start in (0, 5, 9):
+        x = torch.arange(start, start + 4, device=DEVICE) + torch.linspace(
+            start, 10, 4, device=DEVICE
+        )
+        torch.testing.assert_close(
+            x.cpu(), torch.arange(start, start + 4) + torch.linspace(start, 10, 4)
+        )
+        compiled.add(metrics.counter_value("UncachedCompile"))
+    assert len(compiled) == 1
+
+
+def test_fills_that_change_do_not_recompile():
+    compiled = set()
+    for value in (0.5, 1.5, 2.5):
+        x = torch.full((3, 5), value, device=DEVICE) * 2
+        assert_same(x, torch.full((3, 5), value) * 2)
+        compiled.add(metrics.counter_value("UncachedCompile"))
+    assert len(compiled) == 1
