@@ -210,10 +210,11 @@ bool wants_recorder(const c10::OperatorHandle& op, const Plan& plan) {
   return true;
 }
 
-void register_recorders(torch::Library& library) {
+// Records every operator of the library's namespace that wants it.
+void register_recorders(torch::Library& library, const std::string& prefix) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::")) continue;
+    if (!name.name.starts_with(prefix)) continue;
     const auto op = dispatcher.findSchema(name);
     const std::string full = full_name(name);
     if (!op || kHandWritten.count(full) != 0 || kStayComposite.count(full) != 0) continue;
@@ -222,7 +223,7 @@ void register_recorders(torch::Library& library) {
     if (plan == nullptr) continue;  // the fallback below serves it
     if (!wants_recorder(*op, *plan)) continue;
     auto recorder = std::make_unique<Recorder>(*op, std::move(plan));
-    const std::string local = full.substr(6);
+    const std::string local = full.substr(prefix.size());
     if (takes_masks(full)) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<MaskIndexKernel>(std::move(recorder))));
@@ -253,7 +254,10 @@ void register_kernels() {
   aten.impl("equal", TORCH_FN(equal));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
-  register_recorders(aten);
+  register_recorders(aten, "aten::");
+  static auto& own = *new torch::Library(torch::Library::IMPL, "torch_xla", c10::DispatchKey::XLA,
+                                         __FILE__, __LINE__);
+  register_recorders(own, "torch_xla::");
   static auto& all =
       *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::XLA, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
