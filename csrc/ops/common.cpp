@@ -37,15 +37,6 @@ hlo::Values results(const Lowering& l, std::span<const Value> values) {
   return all;
 }
 
-hlo::Values wanted_results(const Lowering& l, std::span<const std::function<Value()>> results) {
-  hlo::Values values;
-  for (size_t i = 0; i < results.size(); ++i) {
-    const bool wanted = l.signature().outputs[i] != nullptr;
-    values.push_back(wanted ? as_result(l, results[i](), i) : Value());
-  }
-  return values;
-}
-
 bool is_static_number(const Lowering& l, size_t arg, double value) {
   const lazy::Argument& a = l.signature().arguments.at(arg);
   if (a.kind != lazy::Argument::Kind::Static || !a.value.isScalar()) return false;

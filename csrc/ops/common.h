@@ -2,7 +2,6 @@
 // lists of dimensions, and the shape of a rule's result.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,9 +21,6 @@ hlo::Value cast(const hlo::Value& x, hlo::DType dtype);
 // Result `i` of the node: cast to its dtype and broadcast to its dimensions.
 hlo::Value as_result(const Lowering& l, const hlo::Value& x, size_t i = 0);
 inline hlo::Values result(const Lowering& l, const hlo::Value& x) { return {as_result(l, x)}; }
-
-// The results of a rule with an output_mask: each one is built only where the caller asked for it.
-hlo::Values wanted_results(const Lowering& l, std::span<const std::function<hlo::Value()>> results);
 
 // Operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0.
 inline hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype) {

@@ -2,7 +2,6 @@
 // Three products make all of them: forward, gradient of the input, gradient of the weight. A
 // transposed convolution is the gradient of the input of a plain one, and the reverse.
 #include <array>
-#include <functional>
 
 #include "ops/common.h"
 
@@ -151,21 +150,21 @@ Values convolution_backward(Lowering& l) {
   const Value grad = l.in(0), x = l.in(1), w = l.in(2);
   const Geometry g = read_geometry(l, 4, 9, static_cast<size_t>(x.rank()) - 2);
   const bool transposed = l.flag(7);
-  const std::array<std::function<Value()>, 3> grads = {
-      [&] {
-        const hlo::Type type = wide(x.type());
-        return transposed ? forward(grad, w, g, type) : input_gradient(grad, w, g, type);
-      },
-      [&] {
-        const hlo::Type type = wide(w.type());
-        return transposed ? weight_gradient(grad, x, g, type) : weight_gradient(x, grad, g, type);
-      },
-      [&] {
-        std::vector<int64_t> dims = all_dims(grad.rank());
-        dims.erase(dims.begin() + 1);
-        return reduce_sum(cast(grad, compute_dtype(grad.dtype())), dims);
-      }};
-  return wanted_results(l, grads);
+  Values grads(3);
+  if (is_wanted(l, 0)) {
+    const hlo::Type type = wide(x.type());
+    grads[0] = transposed ? forward(grad, w, g, type) : input_gradient(grad, w, g, type);
+  }
+  if (is_wanted(l, 1)) {
+    const hlo::Type type = wide(w.type());
+    grads[1] = transposed ? weight_gradient(grad, x, g, type) : weight_gradient(x, grad, g, type);
+  }
+  if (is_wanted(l, 2)) {
+    std::vector<int64_t> dims = all_dims(grad.rank());
+    dims.erase(dims.begin() + 1);
+    grads[2] = reduce_sum(cast(grad, compute_dtype(grad.dtype())), dims);
+  }
+  return results(l, grads);
 }
 
 // conv_tbc(self [T, B, C], weight [K, C, O], bias, pad): a convolution over time.

@@ -131,5 +131,6 @@ void register_random(Registry& r);
 void register_sort(Registry& r);
 void register_distance(Registry& r);
 void register_optim(Registry& r);
+void register_cpu_kernels(Registry& r);
 
 }  // namespace torch_xla::ops

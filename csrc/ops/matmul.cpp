@@ -1,6 +1,5 @@
 // Matrix products: mm, bmm, addmm and their relatives, linear and its gradients, trilinear.
 #include <array>
-#include <functional>
 #include <string>
 
 #include "ops/common.h"
@@ -103,14 +102,13 @@ Values linear_backward(Lowering& l) {
   const Value x = l.in(0), grad = l.in(1), w = l.in(2);
   const std::string in = input_letters(x.rank(), 'k');
   const std::string out = input_letters(x.rank(), 'n');
-  const std::array<std::function<Value()>, 3> grads = {
-      [&] { return contract(grad, out, w, "nk", in); },
-      [&] { return contract(grad, out, x, in, "nk"); },
-      [&] {
-        const Value wide = cast(grad, accumulator(grad.dtype()));
-        return reduce_sum(wide, all_dims(grad.rank() - 1));
-      }};
-  return wanted_results(l, grads);
+  Values grads(3);
+  if (is_wanted(l, 0)) grads[0] = contract(grad, out, w, "nk", in);
+  if (is_wanted(l, 1)) grads[1] = contract(grad, out, x, in, "nk");
+  if (is_wanted(l, 2)) {
+    grads[2] = reduce_sum(cast(grad, accumulator(grad.dtype())), all_dims(grad.rank() - 1));
+  }
+  return results(l, grads);
 }
 
 // --- trilinear -----------------------------------------------------------------------------

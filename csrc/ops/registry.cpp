@@ -75,6 +75,7 @@ Registry& Registry::get() {
     register_sort(registry);
     register_distance(registry);
     register_optim(registry);
+    register_cpu_kernels(registry);
     return true;
   }();
   (void)filled;

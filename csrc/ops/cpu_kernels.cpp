@@ -1,0 +1,129 @@
+// Where the CPU platform calls PyTorch's kernels instead of running XLA's code. What is chosen by
+// default follows benchmarks/host_kernels.py; XLA_HOST_KERNELS overrides it.
+#include <string>
+
+#include "lazy/operator.h"
+#include "ops/attention.h"
+#include "ops/common.h"
+#include "ops/host_kernel.h"
+#include "util/error.h"
+#include "util/flags.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+// Whether to call PyTorch's kernel, given what measurements say for this call.
+bool choose_host(bool faster) {
+  const std::string way = util::flag::XLA_HOST_KERNELS();
+  TXLA_CHECK_KIND(util::ErrorKind::Value, way == "auto" || way == "all" || way == "none",
+                  "XLA_HOST_KERNELS: expected auto, all or none, got '", way, "'.");
+  return way == "all" || (way == "auto" && faster);
+}
+
+Values xla_code(Lowering& l) { return Registry::get().find(l.signature().op->name)->lower(l); }
+
+bool is_empty(Lowering& l, std::initializer_list<size_t> args) {
+  for (const size_t arg : args) {
+    if (l.in(arg).type().elements() == 0) return true;
+  }
+  return false;
+}
+
+bool is_narrow(DType dtype) { return dtype == DType::BF16 || dtype == DType::F16; }
+
+// --- convolution ---------------------------------------------------------------------------
+
+Values convolution(Lowering& l) {
+  if (is_empty(l, {0, 1}) || !choose_host(true)) return xla_code(l);
+  return on_host(l);
+}
+
+Values convolution_backward(Lowering& l) {
+  if (is_empty(l, {0, 1, 2}) || !choose_host(true)) return xla_code(l);
+  return on_host(l);
+}
+
+// --- matrix products -----------------------------------------------------------------------
+
+// PyTorch multiplies narrow floats as such; XLA widens them to f32 first.
+Values product(Lowering& l) {
+  bool narrow = true;
+  for (const lazy::OperandInfo& info : l.signature().operands) {
+    narrow = narrow && is_narrow(to_hlo(info.geometry->dtype)) && info.geometry->numel != 0;
+  }
+  if (!choose_host(narrow)) return xla_code(l);
+  return on_host(l);
+}
+
+// --- attention -----------------------------------------------------------------------------
+
+bool fits_flash(Lowering& l, const AttentionArguments& args) {
+  const Value q = l.in(args.query), k = l.in(args.key), v = l.in(args.value);
+  if (q.rank() != 4 || is_empty(l, {args.query, args.key, args.value}) || l.has(args.keep)) {
+    return false;
+  }
+  return q.dim(1) == k.dim(1) && q.dim(3) == v.dim(3) && hlo::is_float(q.dtype());
+}
+
+// The kernel adds its mask, in the query's dtype.
+std::optional<Value> additive_mask(Lowering& l, const AttentionArguments& args) {
+  if (!l.has(args.mask)) return std::nullopt;
+  const Value mask = l.in(args.mask), q = l.in(args.query);
+  if (mask.dtype() != DType::Pred) return cast(mask, q.dtype());
+  const hlo::Type type = mask.type().with(q.dtype());
+  return hlo::select(mask, hlo::zero(l.b, type), hlo::lowest(l.b, type));
+}
+
+Values attention(Lowering& l) {
+  const AttentionArguments args = kAttentionForward;
+  if (!fits_flash(l, args) || !choose_host(true)) return xla_code(l);
+  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
+  return HostCall(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu")
+      .tensor(l.in(args.query))
+      .tensor(l.in(args.key))
+      .tensor(l.in(args.value))
+      .fixed(0.0)
+      .fixed(l.flag(args.is_causal))
+      .tensor(additive_mask(l, args))
+      .fixed(l.floating(args.scale))
+      .results(types);
+}
+
+Values attention_backward(Lowering& l) {
+  const AttentionArguments args = kAttentionBackward;
+  if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(true)) return xla_code(l);
+  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1), l.out(2)};
+  Values results = HostCall(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+                       .tensor(l.in(args.grad))
+                       .tensor(l.in(args.query))
+                       .tensor(l.in(args.key))
+                       .tensor(l.in(args.value))
+                       .tensor(l.in(args.output))
+                       .tensor(l.in(args.logsumexp))
+                       .fixed(0.0)
+                       .fixed(l.flag(args.is_causal))
+                       .tensor(additive_mask(l, args))
+                       .fixed(l.floating(args.scale))
+                       .results(types);
+  results.push_back(hlo::zero(l.b, l.out(3)));
+  return results;
+}
+
+}  // namespace
+
+void register_cpu_kernels(Registry& r) {
+  r.override_on("CPU", "aten::convolution", convolution);
+  r.override_on("CPU", "aten::convolution_backward", convolution_backward);
+  for (const char* name :
+       {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::linear"}) {
+    r.override_on("CPU", name, product);
+  }
+  r.override_on("CPU", "torch_xla::attention", attention);
+  r.override_on("CPU", "torch_xla::attention_backward", attention_backward);
+}
+
+}  // namespace torch_xla::ops

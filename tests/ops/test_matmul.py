@@ -1,0 +1,163 @@
+"""Matrix products against PyTorch's CPU result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import DEVICE, assert_same, check, to_xla
+
+R = torch.randn
+REAL = (torch.float32, torch.bfloat16, torch.float64)
+# Sums over k in another order.
+LOOSE = {"rtol": 2e-2, "atol": 2e-2}
+SIZES = [(3, 4, 5), (1, 1, 1), (0, 3, 2), (3, 0, 2), (16, 33, 17)]
+
+
+def tolerances(dtype):
+    return LOOSE if dtype in (torch.bfloat16, torch.float16) else {"rtol": 1e-5, "atol": 1e-5}
+
+
+def products(a, b, v, w, batch_a, batch_b):
+    return [
+        a @ b,
+        torch.mm(a, b),
+        torch.bmm(batch_a, batch_b),
+        torch.mv(a, v),
+        torch.dot(v, v),
+        torch.vdot(v, v),
+        torch.outer(v, w),
+        torch.matmul(batch_a, b),
+        torch.matmul(v, batch_b),
+        torch.einsum("bik,bkj->ij", batch_a, batch_b),
+    ]
+
+
+def sums(c, a, b, v, batch_c, batch_a, batch_b):
+    return [
+        torch.addmm(c, a, b),
+        torch.addmm(c, a, b, beta=2, alpha=3),
+        torch.addmm(c[:1], a, b, alpha=2),
+        torch.baddbmm(batch_c, batch_a, batch_b, beta=3),
+        torch.addbmm(c, batch_a, batch_b, beta=2, alpha=2),
+        torch.addmv(c[:, 0], a, v, alpha=2),
+        torch.addr(c, c[:, 0], c[0], beta=2, alpha=3),
+    ]
+
+
+@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("i,k,j", SIZES)
+def test_products(dtype, i, k, j):
+    inputs = [R(i, k), R(k, j), R(k), R(j), R(2, i, k), R(2, k, j)]
+    check(products, *inputs, dtypes=[dtype], **tolerances(dtype))
+
+
+@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("i,k,j", [(3, 4, 5), (3, 0, 2), (16, 33, 17)])
+def test_scaled_sums(dtype, i, k, j):
+    inputs = [R(i, j), R(i, k), R(k, j), R(k), R(2, i, j), R(2, i, k), R(2, k, j)]
+    check(sums, *inputs, dtypes=[dtype], **tolerances(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.complex64])
+def test_other_dtypes(dtype):
+    def make(*size):
+        if dtype.is_complex:
+            return R(*size, dtype=dtype)
+        return torch.randint(-5, 5, size, dtype=dtype)
+
+    a, b, v = make(3, 4), make(4, 5), make(4)
+    inputs = [a, b, v, make(5), make(2, 3, 4), make(2, 4, 5)]
+    check(products, *inputs, grad=dtype.is_complex, rtol=1e-5, atol=1e-5)
+    inputs = [make(3, 5), a, b, v, make(2, 3, 5), make(2, 3, 4), make(2, 4, 5)]
+    check(sums, *inputs, grad=dtype.is_complex, rtol=1e-5, atol=1e-5)
+
+
+def test_float_factors_on_floats():
+    check(lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=1.5), R(3, 5), R(3, 4), R(4, 5))
+
+
+def test_beta_zero_hides_nan():
+    nan = torch.full((3, 5), float("nan"))
+    for beta in (0, 0.0):
+        check(
+            lambda c, a, b, f=beta: torch.addmm(c, a, b, beta=f), nan, R(3, 4), R(4, 5), grad=False
+        )
+
+
+def test_factors_do_not_recompile():
+    import torch_xla.debug.metrics as met
+
+    def step(alpha):
+        c, a, b = to_xla([torch.ones(2, 2)] * 3)
+        return torch.addmm(c, a, b, alpha=alpha, beta=alpha).cpu()
+
+    torch.testing.assert_close(step(0.5), torch.full((2, 2), 1.5))
+    before = met.counter_value("UncachedCompile") or 0
+    torch.testing.assert_close(step(0.25), torch.full((2, 2), 0.75))
+    assert (met.counter_value("UncachedCompile") or 0) == before
+
+
+def test_bool_addr():
+    a, v = R(3, 4) > 0, R(3) > 0
+    check(lambda a, v, w: torch.addr(a, v, w), a, v, R(4) > 0, grad=False)
+
+
+def test_int_mm():
+    a = torch.randint(-128, 127, (17, 8), dtype=torch.int8)
+    b = torch.randint(-128, 127, (8, 16), dtype=torch.int8)
+    check(torch._int_mm, a, b, grad=False)
+
+
+@pytest.mark.parametrize("use_gelu", [True, False])
+def test_addmm_activation(use_gelu):
+    check(
+        lambda c, a, b: torch._addmm_activation(c, a, b, use_gelu=use_gelu),
+        R(5), R(3, 4), R(4, 5), grad=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (0, 4), (2, 2, 3, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear(shape, dtype):
+    check(
+        lambda x, w, b: [F.linear(x, w, b), F.linear(x, w)],
+        R(shape), R(5, 4), R(5), dtypes=[dtype], **tolerances(dtype),
+    )  # fmt: skip
+
+
+def test_linear_of_non_contiguous_sources():
+    check(lambda x, w, b: F.linear(x.t(), w.t(), b[::2]), R(4, 3), R(4, 5), R(10))
+
+
+def test_linear_with_a_vector_as_weight():
+    check(F.linear, R(3, 4), R(4), grad=False)
+
+
+def test_linear_twice_differentiable():
+    def second(x, w, b):
+        y = F.linear(x, w, b).sin()
+        (gx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return gx
+
+    check(second, R(3, 4), R(5, 4), R(5))
+
+
+def test_bilinear():
+    check(F.bilinear, R(3, 4), R(3, 6), R(5, 4, 6), R(5), rtol=1e-5, atol=1e-5)
+
+
+def test_trilinear_broadcasts():
+    check(
+        lambda a, b, c: torch._trilinear(a, b, c, [1, 3], [1, 2], [0], [2, 3]),
+        R(3, 4), R(3, 6), R(5, 4, 6), grad=False, rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_out_and_in_place():
+    a, b, c = R(3, 4), R(4, 5), R(3, 5)
+    xa, xb, xc = to_xla([a, b, c])
+    out = torch.empty(0, device=DEVICE)
+    torch.mm(xa, xb, out=out)
+    assert_same([out, xc.addmm_(xa, xb)], [a @ b, c.addmm_(a, b)], rtol=1e-5, atol=1e-5)
