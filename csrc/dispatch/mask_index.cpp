@@ -26,11 +26,14 @@ void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
   const size_t base = stack->size() - op.schema().arguments().size();
   const c10::IValue& indices = (*stack)[base + 1];
   bool has_mask = false;
+  int given = 0;
   for (const c10::IValue& e : indices.toListRef()) {
-    if (e.isTensor() && is_mask(e.toTensor())) has_mask = true;
+    if (!e.isTensor() || !e.toTensor().defined()) continue;
+    ++given;
+    if (is_mask(e.toTensor())) has_mask = true;
   }
   const bool is_put = op.schema().name().find("index_put") != std::string::npos;
-  const bool stays = is_put && (*stack)[base + 2].toTensor().numel() == 1;
+  const bool stays = is_put && given == 1;
   if (has_mask && !stays) {
     c10::List<std::optional<at::Tensor>> expanded;
     for (const c10::IValue& e : indices.toListRef()) {

@@ -1,5 +1,5 @@
 // Boolean masks as indices: their number of true elements is a value, so the mask is turned into
-// integer indices first; a write of one value under a mask needs no count and stays in the graph.
+// integer indices first; a write under one mask needs no count and stays in the graph.
 #pragma once
 
 #include <memory>

@@ -24,8 +24,6 @@ bool is_mask(const Value& index) {
   return index.dtype() == DType::Pred || index.dtype() == DType::U8;
 }
 
-Value at_least_1d(const Value& x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
-
 // --- index, index_put ----------------------------------------------------------------------
 
 // x[i, :, j] with integer tensors: which dimensions are indexed, by what, and where the common
@@ -136,7 +134,7 @@ std::optional<std::pair<int64_t, Value>> only_mask(const Lowering& l, size_t arg
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i]) continue;
     if (found || !is_mask(*list[i])) return std::nullopt;
-    found = {static_cast<int64_t>(i), *list[i]};
+    found.emplace(static_cast<int64_t>(i), *list[i]);
   }
   return found;
 }

@@ -15,8 +15,6 @@ using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
-Value at_least_1d(const Value& x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
-
 Values gather(Lowering& l) {
   const Value x = at_least_1d(l.in(0));
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};

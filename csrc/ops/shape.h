@@ -16,6 +16,7 @@ hlo::Value move_dim(const hlo::Value& x, int64_t from, int64_t to);
 hlo::Value split_dim(const hlo::Value& x, int64_t dim, const hlo::Dims& sizes);
 hlo::Value merge_dims(const hlo::Value& x, int64_t dim, int64_t count);
 hlo::Value flatten(const hlo::Value& x);
+hlo::Value at_least_1d(const hlo::Value& x);
 
 // Pads one dimension with zeros (false), or with `filler`; negative amounts crop.
 hlo::Value pad_dim(const hlo::Value& x, int64_t dim, int64_t low, int64_t high,

@@ -1,6 +1,7 @@
 // Padding by constant, reflection and replication with the gradients, and im2col/col2im.
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "ops/common.h"
 #include "ops/lowering.h"

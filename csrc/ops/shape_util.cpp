@@ -71,6 +71,7 @@ Value merge_dims(const Value& x, int64_t dim, int64_t count) {
 }
 
 Value flatten(const Value& x) { return hlo::reshape(x, {x.type().elements()}); }
+Value at_least_1d(const Value& x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
 
 Value pad_dim(const Value& x, const Value& filler, int64_t dim, int64_t low, int64_t high,
               int64_t interior) {

@@ -27,15 +27,17 @@ bool fits_word(const Value& x, int64_t dim) {
 
 constexpr double kSignBit = 2147483648.0;
 
+Value bits_of(const Value& x) {
+  return hlo::bitcast_convert(hlo::convert(x, DType::F32), x.type().with(DType::U32));
+}
+
 // Unsigned order of the keys is the order of the values.
 Value key_of(const Value& x) {
   if (hlo::is_float(x.dtype())) {
-    const Value wide = hlo::convert(x, DType::F32);
-    const Value plain = hlo::select(hlo::equal(wide, 0), 0, wide);
-    const Value bits = hlo::bitcast_convert(plain, x.type().with(DType::U32));
-    const Value key = hlo::select(hlo::greater_equal(bits, kSignBit), ~bits, bits + kSignBit);
-    const double nan_key = 2147483648.0 + 0x7FC00000;
-    return hlo::select(hlo::is_nan(wide), nan_key, key);
+    const Value bits = bits_of(x);
+    Value key = hlo::select(hlo::greater_equal(bits, kSignBit), ~bits, bits + kSignBit);
+    key = hlo::select(hlo::equal(bits, kSignBit), kSignBit, key);
+    return hlo::select(hlo::is_nan(x), kSignBit + 0x7FC00000, key);
   }
   if (x.dtype() == DType::Pred || hlo::is_unsigned(x.dtype())) return hlo::convert(x, DType::U32);
   const Value bits = hlo::bitcast_convert(hlo::convert(x, DType::S32), x.type().with(DType::U32));
@@ -65,8 +67,7 @@ Sorted sorted_words(const Value& x, int64_t dim, bool descending) {
       shift("shift_left", word(key), 32) | shift("shift_left", hlo::iota(b, words, dim), 1);
   const bool has_signed_zero = hlo::is_float(x.dtype());
   if (has_signed_zero) {
-    const Value wide = hlo::convert(x, DType::F32);
-    packed = packed | word(hlo::equal(wide, 0) & sign_bit(wide));
+    packed = packed | word(hlo::equal(bits_of(x), kSignBit));
   }
   packed = hlo::sort(std::span<const Value>(&packed, 1), dim, false,
                      [](std::span<const Value> v) { return hlo::less(v[0], v[1]); })[0];
@@ -173,7 +174,7 @@ struct Rows {
   int64_t dim, last;
   Rows(const Lowering& l, size_t dim_arg) {
     const Value in = l.in(0);
-    const Value shaped = in.rank() == 0 ? hlo::reshape(in, {1}) : in;
+    const Value shaped = at_least_1d(in);
     dim = wrap_dim(l.integer(dim_arg), shaped.rank());
     last = shaped.rank() - 1;
     x = move_dim(shaped, dim, last);
