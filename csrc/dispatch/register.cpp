@@ -11,6 +11,7 @@
 
 #include "dispatch/call.h"
 #include "dispatch/context.h"
+#include "dispatch/dropout.h"
 #include "dispatch/fallback.h"
 #include "dispatch/mask_index.h"
 #include "dispatch/recorder.h"
@@ -258,6 +259,7 @@ void register_kernels() {
   aten.impl("equal", TORCH_FN(equal));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
+  register_dropout();
   register_recorders(aten, "aten::");
   static auto& own = *new torch::Library(torch::Library::IMPL, "torch_xla", c10::DispatchKey::XLA,
                                          __FILE__, __LINE__);
