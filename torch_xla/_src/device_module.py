@@ -206,3 +206,10 @@ def mem_get_info(device: _Device = None) -> tuple[int, int]:
 
 def empty_cache() -> None:
     """Does nothing: the plugin manages its memory, and no freed buffers are kept on this side."""
+
+
+def __getattr__(name: str) -> bool:
+    # torch.utils.checkpoint keeps the random state of devices that say so.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.xla' has no attribute '{name}'")

@@ -1,1 +1,5 @@
-"""Tools to see what a program does on its devices. Start with `torch_xla.debug.metrics`."""
+"""Metrics, and what else helps to understand a run."""
+
+from torch_xla._src.submodules import importer as _importer
+
+__getattr__ = _importer(__name__)

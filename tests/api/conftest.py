@@ -1,0 +1,44 @@
+"""What the tests of the Python API share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Run = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def run_python() -> Run:
+    """Runs Python code in a process of its own and returns what came of it.
+
+    `env` adds variables, or removes those that are None. The code may use what it imports only.
+    """
+
+    def run(
+        code: str,
+        env: dict[str, str | None] | None = None,
+        check: bool = True,
+        timeout: float = 300,
+    ) -> subprocess.CompletedProcess:
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={name: value for name, value in variables.items() if value is not None},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if check:
+            assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-4000:]}"
+        return done
+
+    return run

@@ -1,0 +1,293 @@
+"""What goes wrong in a process: forks, signals, exits, failing runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_exit_with_work_in_flight(run_python):
+    code = """
+        import torch, torch_xla
+        x = torch.randn(1500, 1500, device="xla")
+        for _ in range(8):
+            x = x @ x / 40
+        torch_xla.sync()
+        print("exit")
+        """
+    for _ in range(3):
+        done = run_python(code, timeout=120)
+        assert done.stdout == "exit\n" and done.stderr == ""
+
+
+def test_exit_with_a_pending_graph_and_global_tensors(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla
+        model = torch.nn.Linear(4, 4).to("xla")
+        loss = model(torch.ones(2, 4, device="xla")).sum()
+        loss.backward()
+        """
+    )
+    assert done.stderr == ""
+
+
+def test_exit_runs_the_asynchronous_closures(run_python):
+    done = run_python(
+        """
+        import time, torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        def late(t):
+            time.sleep(0.3)
+            print("value", t.item())
+        xm.add_step_closure(late, args=(torch.ones(1, device="xla") + 1,), run_async=True)
+        torch_xla.sync()
+        """
+    )
+    assert done.stdout == "value 2.0\n" and done.stderr == ""
+
+
+def test_error_of_an_asynchronous_closure_at_exit_is_printed(run_python):
+    done = run_python(
+        """
+        import time, torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        def late():
+            time.sleep(0.3)
+            raise LookupError("nobody else would tell")
+        torch_xla.device()
+        xm.add_step_closure(late, run_async=True)
+        torch_xla.sync()
+        """
+    )
+    assert "LookupError: nobody else would tell" in done.stderr
+
+
+def test_exception_that_ends_the_program(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla
+        x = torch.ones(3, device="xla") * 2
+        torch_xla.sync()
+        raise ValueError("the user's own")
+        """,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == "ValueError: the user's own"
+
+
+# Forks
+
+
+def test_fork_before_the_first_device_is_fine(run_python):
+    done = run_python(
+        """
+        import os, torch, torch_xla
+        torch_xla.sync()
+        pid = os.fork()
+        if pid == 0:
+            print("child", (torch.ones(2, device="xla") + 1).tolist(), flush=True)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        print("parent", (torch.ones(2, device="xla") + 1).tolist())
+        """,
+        timeout=120,
+    )
+    assert done.stdout == "child [2.0, 2.0]\nparent [2.0, 2.0]\n"
+
+
+def test_use_after_a_fork_is_a_clear_error_and_the_parent_goes_on(run_python):
+    done = run_python(
+        """
+        import os, torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        x = torch.ones(2, device="xla") * 3
+        torch_xla.sync()
+        pid = os.fork()
+        if pid == 0:
+            assert torch.xla._is_in_bad_fork()
+            torch.manual_seed(1)
+            assert torch.rand(2).sum() > 0
+            uses = {
+                "new": lambda: torch.ones(2, device="xla"),
+                "read": lambda: x.tolist(),
+                "devices": torch_xla.devices,
+                "sync": lambda: torch_xla.sync(),
+            }
+            for name, use in uses.items():
+                try:
+                    use()
+                except RuntimeError as error:
+                    print(name, error, flush=True)
+                else:
+                    print(name, "no error", flush=True)
+            del x
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert not torch.xla._is_in_bad_fork()
+        print("parent", (x + 1).tolist())
+        """,
+        timeout=120,
+    )
+    lines = done.stdout.strip().splitlines()
+    assert [line.split()[0] for line in lines] == ["new", "read", "devices", "sync", "parent"]
+    for line in lines[:4]:
+        assert "forked" in line and "spawn" in line, line
+    assert lines[4] == "parent [4.0, 4.0]"
+
+
+def test_dataloader_workers_after_the_first_use(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla
+        from torch.utils.data import DataLoader, TensorDataset
+        import torch_xla.distributed.parallel_loader as pl
+        x = torch.ones(2, device="xla") + 1
+        torch_xla.sync()
+        loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2, num_workers=2)
+        for _ in range(2):
+            print([b.tolist() for (b,) in pl.MpDeviceLoader(loader, "xla")])
+        """,
+        timeout=120,
+    )
+    assert done.stdout == "[[0, 1], [2, 3], [4, 5], [6, 7]]\n" * 2
+
+
+# Signals
+
+
+def interrupt_when_ready(code: str) -> tuple[int, str, str]:
+    """Runs code, sends SIGINT when it has printed `ready`."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def test_ctrl_c_in_a_training_loop_leaves_a_usable_process():
+    code, out, err = interrupt_when_ready(
+        """
+        import itertools, torch, torch_xla
+        import torch_xla.distributed.parallel_loader as pl
+        import torch_xla.core.xla_model as xm
+        model = torch.nn.Linear(64, 64).to("xla")
+        optimizer = torch.optim.AdamW(model.parameters())
+        loader = pl.MpDeviceLoader((torch.ones(8, 64) for _ in itertools.count()), "xla")
+        try:
+            for i, batch in enumerate(loader):
+                optimizer.zero_grad()
+                model(batch).pow(2).sum().backward()
+                xm.optimizer_step(optimizer)
+                if i == 5:
+                    print("ready")
+        except KeyboardInterrupt:
+            print("interrupted")
+        loss = model(torch.ones(8, 64, device="xla")).pow(2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        xm.optimizer_step(optimizer, barrier=True)
+        print("finite", torch.isfinite(loss).item())
+        """
+    )
+    assert (code, out) == (0, "interrupted\nfinite True\n"), err
+    assert err == ""
+
+
+def test_ctrl_c_ends_a_program_that_does_not_handle_it():
+    code, out, err = interrupt_when_ready(
+        """
+        import torch, torch_xla
+        x = torch.randn(256, 256, device="xla")
+        print("ready")
+        while True:
+            x = x @ x / 16
+            torch_xla.sync()
+        """
+    )
+    assert code == -signal.SIGINT or code == 130
+    assert err.strip().splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_ctrl_c_while_waiting_for_a_loader():
+    code, out, err = interrupt_when_ready(
+        """
+        import time, torch, torch_xla
+        import torch_xla.distributed.parallel_loader as pl
+        def source():
+            yield torch.ones(1)
+            print("ready")
+            time.sleep(3)
+            yield torch.ones(1)
+        start = time.monotonic()
+        try:
+            list(pl.MpDeviceLoader(source(), "xla"))
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - start < 2.5)
+        """
+    )
+    assert (code, out) == (0, "interrupted True\n"), err
+
+
+# Failing programs and runs
+
+
+def test_a_program_too_large_for_memory():
+    x = torch.ones(1, device="xla")
+    torch_xla.sync()
+    huge = x.expand(1 << 44) + 1  # 64 TiB
+    with pytest.raises((torch.OutOfMemoryError, RuntimeError)):
+        huge.sum(dim=0, keepdim=True).expand(1 << 44).contiguous().cpu()
+    del huge
+    torch_xla.sync()
+    assert (x + 1).item() == 2
+    xm.wait_device_ops()
+
+
+def test_threads_that_record_at_the_same_time():
+    import threading
+
+    errors, results = [], {}
+
+    def work(i):
+        try:
+            x = torch.full((16,), float(i), device="xla")
+            for _ in range(20):
+                x = x * 1.0 + 1
+                if i % 2:
+                    torch_xla.sync()
+            results[i] = x.tolist()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert results == {i: [i + 20.0] * 16 for i in range(6)}
