@@ -68,14 +68,15 @@ Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, c
 
 class Attention : public torch::autograd::Function<Attention> {
  public:
-  // `mask` and `keep` may be undefined.
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& query,
-                        const Tensor& key, const Tensor& value, const Tensor& mask,
-                        const Tensor& keep, double dropout_p, bool is_causal, double scale) {
+                        const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                        const OptionalTensor& keep, double dropout_p, bool is_causal,
+                        double scale) {
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, logsumexp] =
-        attention(query, key, value, given(mask), given(keep), dropout_p, is_causal, scale);
-    ctx->save_for_backward({query, key, value, mask, keep, output, logsumexp});
+        attention(query, key, value, mask, keep, dropout_p, is_causal, scale);
+    ctx->save_for_backward(
+        {query, key, value, mask.value_or(Tensor()), keep.value_or(Tensor()), output, logsumexp});
     ctx->saved_data["dropout_p"] = dropout_p;
     ctx->saved_data["is_causal"] = is_causal;
     ctx->saved_data["scale"] = scale;
@@ -164,18 +165,17 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
   if (!expand_batches(query, key, value, enable_gqa)) return composite();
   std::vector<int64_t> scores = query.sizes().vec();
   scores.back() = key.size(-2);
-  Tensor mask;
   if (mask_in) {
-    mask = *mask_in;
+    const Tensor& mask = *mask_in;
     if (mask.scalar_type() != at::kBool && mask.scalar_type() != query.scalar_type() &&
         mask.scalar_type() != wide(query.scalar_type())) {
       return composite();
     }
     if (!at::is_expandable_to(mask.sizes(), scores)) return composite();
   }
-  Tensor keep;
+  OptionalTensor keep;
   if (dropout_p > 0) keep = at::rand(scores, query.options().dtype(at::kFloat)).ge(dropout_p);
-  return Attention::apply(query, key, value, mask, keep, dropout_p, is_causal,
+  return Attention::apply(query, key, value, mask_in, keep, dropout_p, is_causal,
                           scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
 }
 

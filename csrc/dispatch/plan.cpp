@@ -165,6 +165,8 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
     } else {
       a.static_number = std::find(rule->static_numbers.begin(), rule->static_numbers.end(), i) !=
                         rule->static_numbers.end();
+      a.shape_number = std::find(rule->shape_numbers.begin(), rule->shape_numbers.end(), i) !=
+                       rule->shape_numbers.end();
       if (std::find(rule->dynamic_floats.begin(), rule->dynamic_floats.end(), i) !=
           rule->dynamic_floats.end()) {
         a.type = ArgumentType::FloatNumber;

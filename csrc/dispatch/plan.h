@@ -28,6 +28,7 @@ enum class ArgumentType : uint8_t {
 struct ArgumentPlan {
   ArgumentType type = ArgumentType::Static;
   bool static_number = false;  // a Scalar that is part of the program's identity
+  bool shape_number = false;   // a Scalar on which the result's shape depends
   // A number equal to its default was not given: it is a constant (alpha = 1).
   bool has_default = false;
   c10::IValue fallback;

@@ -129,6 +129,9 @@ Number number_of(const at::Tensor& tensor, NumberKind* kind) {
 // One pass over the arguments: hash, operands, numbers. Touches no heap for ordinary calls.
 struct Recorder::Scan {
   util::Hasher hasher;
+  // Values of runtime numbers that decide the result's shape: they tell calls apart here, but are no
+  // part of the program.
+  std::optional<util::Hasher> shape;
   lazy::Operands operands;
   lazy::Numbers numbers;
   int device = -1;
@@ -168,6 +171,11 @@ struct Recorder::Scan {
       return;
     }
     stranger = true;
+  }
+
+  util::Hash128 memo_key() const {
+    if (!shape) return hasher.finish();
+    return util::Hasher(hasher).add(shape->finish()).finish();
   }
 
   void number(const c10::IValue& v) {
@@ -228,6 +236,10 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
           hash_static(s.hasher, v);
         } else {
           s.number(v);
+          if (plan.shape_number) {
+            if (!s.shape) s.shape.emplace();
+            hash_static(*s.shape, v);
+          }
         }
         break;
       case ArgumentType::NumberList: {
@@ -430,7 +442,11 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
     }
     entry->outputs.emplace_back(first, static_cast<uint32_t>(signature->outputs.size()) - first);
   }
-  signature->key = s.hasher.finish();
+  util::Hasher key = s.hasher;
+  if (s.shape) {
+    for (const Geometry* g : signature->outputs) key.add(g->hash);
+  }
+  signature->key = key.finish();
   if (plan_->target->rule == nullptr && entry->route == Route::Record) {
     // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
     entry->route = expand_signature(*signature, s.device);
@@ -496,12 +512,12 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       seed.integer = static_cast<int64_t>(seed_for(*stack, base, *plan_, device));
       s.numbers.push_back(seed);
     }
-    auto& slot = memo_[s.hasher.finish()];
+    auto& slot = memo_[s.memo_key()];
     if (slot == nullptr) {
       try {
         slot = make_entry(op, *stack, base, s);
       } catch (...) {
-        memo_.erase(s.hasher.finish());
+        memo_.erase(s.memo_key());
         throw;
       }
     }

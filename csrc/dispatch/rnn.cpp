@@ -140,21 +140,22 @@ std::vector<Tensor> unrolled_layer(const Tensor& input, const Tensor& hx, const 
 
 class RnnLayer : public torch::autograd::Function<RnnLayer> {
  public:
-  // b_ih and b_hh are undefined for a layer without biases, cx for all but an LSTM.
+  // Biases are missing in a layer without them, cx in all but an LSTM.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
                                                 const Tensor& input, const Tensor& hx,
-                                                const Tensor& cx, const Tensor& w_ih,
-                                                const Tensor& w_hh, const Tensor& b_ih,
-                                                const Tensor& b_hh, const std::string& mode,
+                                                const OptionalTensor& cx, const Tensor& w_ih,
+                                                const Tensor& w_hh, const OptionalTensor& b_ih,
+                                                const OptionalTensor& b_hh, const std::string& mode,
                                                 bool reverse, bool train) {
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, hy, cy, reserve] =
-        rnn_layer(input, hx, given(cx), w_ih, w_hh, given(b_ih), given(b_hh), mode, reverse, train);
-    ctx->save_for_backward({input, hx, cx, w_ih, w_hh, b_ih, b_hh, output, reserve});
+        rnn_layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, mode, reverse, train);
+    ctx->save_for_backward({input, hx, cx.value_or(Tensor()), w_ih, w_hh, b_ih.value_or(Tensor()),
+                            b_hh.value_or(Tensor()), output, reserve});
     ctx->saved_data["mode"] = mode;
     ctx->saved_data["reverse"] = reverse;
     ctx->saved_data["input_grad"] = input.requires_grad();
-    if (!cx.defined()) ctx->mark_non_differentiable({cy});
+    if (!cx) ctx->mark_non_differentiable({cy});
     return {output, hy, cy};
   }
 
@@ -237,9 +238,10 @@ std::tuple<Tensor, Tensor, Tensor> run_layers(const Tensor& input, at::TensorLis
     std::vector<Tensor> outputs;
     for (size_t direction = 0; direction < directions; ++direction, ++index) {
       const Tensor* w = params.data() + index * per_direction;
-      const auto results =
-          RnnLayer::apply(x, h0[index], c0[index], w[0], w[1], has_biases ? w[2] : Tensor(),
-                          has_biases ? w[3] : Tensor(), std::string(mode), direction == 1, keep);
+      const auto results = RnnLayer::apply(x, h0[index], given(c0[index]), w[0], w[1],
+                                           has_biases ? OptionalTensor(w[2]) : std::nullopt,
+                                           has_biases ? OptionalTensor(w[3]) : std::nullopt,
+                                           std::string(mode), direction == 1, keep);
       outputs.push_back(results[0]);
       hy.push_back(results[1]);
       cy.push_back(results[2]);

@@ -162,10 +162,12 @@ void register_factory(Registry& r) {
   r.add("aten::new_full", filled<2>);
   r.add("aten::fill.Tensor", fill_tensor);
 
-  r.add("aten::arange", arange_end);
-  r.add("aten::arange.start", arange_start);
-  add({"aten::arange.start_step", "aten::range.step"}, arange_step);
-  r.add("aten::range", arange_start);
+  r.add("aten::arange", arange_end).shape_numbers = {0};
+  r.add("aten::arange.start", arange_start).shape_numbers = {0, 1};
+  for (const char* name : {"aten::arange.start_step", "aten::range.step"}) {
+    r.add(name, arange_step).shape_numbers = {0, 1, 2};
+  }
+  r.add("aten::range", arange_start).shape_numbers = {0, 1};
   add({"aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar",
        "aten::linspace.Scalar_Tensor"},
       linspace);
