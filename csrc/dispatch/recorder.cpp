@@ -129,8 +129,8 @@ Number number_of(const at::Tensor& tensor, NumberKind* kind) {
 // One pass over the arguments: hash, operands, numbers. Touches no heap for ordinary calls.
 struct Recorder::Scan {
   util::Hasher hasher;
-  // Values of runtime numbers that decide the result's shape: they tell calls apart here, but are no
-  // part of the program.
+  // Values of runtime numbers that decide the result's shape: they tell calls apart here, but are
+  // no part of the program.
   std::optional<util::Hasher> shape;
   lazy::Operands operands;
   lazy::Numbers numbers;

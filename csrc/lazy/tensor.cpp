@@ -134,8 +134,20 @@ TensorImpl::TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geome
     : c10::TensorImpl(c10::Storage(std::move(storage)),
                       c10::DispatchKeySet{c10::DispatchKey::XLA, c10::DispatchKey::AutogradXLA},
                       c10::scalarTypeToTypeMeta(geometry->dtype)),
-      geometry_(geometry),
       view_(std::move(view)) {
+  set_geometry(geometry, offset);
+}
+
+TensorImpl::TensorImpl(const TensorImpl& source, const Geometry* geometry, int64_t offset,
+                       c10::intrusive_ptr<View> view)
+    : c10::TensorImpl(c10::TensorImpl::VIEW, c10::Storage(source.storage()), source.key_set(),
+                      c10::scalarTypeToTypeMeta(geometry->dtype)),
+      view_(std::move(view)) {
+  set_geometry(geometry, offset);
+}
+
+void TensorImpl::set_geometry(const Geometry* geometry, int64_t offset) {
+  geometry_ = geometry;
   sizes_and_strides_.set_sizes(geometry->sizes);
   sizes_and_strides_.set_strides(geometry->strides);
   storage_offset_ = offset;
@@ -151,14 +163,9 @@ Value TensorImpl::read() const {
 void TensorImpl::assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
                         int64_t offset, c10::intrusive_ptr<View> view) {
   storage_ = c10::Storage(std::move(storage));
-  geometry_ = geometry;
   view_ = std::move(view);
   data_type_ = c10::scalarTypeToTypeMeta(geometry->dtype);
-  sizes_and_strides_.set_sizes(geometry->sizes);
-  sizes_and_strides_.set_strides(geometry->strides);
-  storage_offset_ = offset;
-  refresh_numel();
-  refresh_contiguous();
+  set_geometry(geometry, offset);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> TensorImpl::shallow_copy_and_detach(
@@ -203,9 +210,7 @@ at::Tensor make_tensor(Value value, const Geometry* geometry, int device) {
 
 at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
                      int64_t offset) {
-  return at::Tensor(c10::make_intrusive<TensorImpl>(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(of.storage().unsafeGetStorageImpl()),
-      geometry, offset, std::move(view)));
+  return at::Tensor(c10::make_intrusive<TensorImpl>(of, geometry, offset, std::move(view)));
 }
 
 }  // namespace torch_xla::lazy

@@ -86,6 +86,10 @@ class TensorImpl final : public c10::TensorImpl {
   TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry, int64_t offset,
              c10::intrusive_ptr<View> view);
 
+  // A view of `source`: in inference mode it is an inference tensor only if its source is one.
+  TensorImpl(const TensorImpl& source, const Geometry* geometry, int64_t offset,
+             c10::intrusive_ptr<View> view);
+
   const Geometry* geometry() const { return geometry_; }
   Storage& lazy_storage() const { return static_cast<Storage&>(*storage_.unsafeGetStorageImpl()); }
   const c10::intrusive_ptr<View>& view() const { return view_; }
@@ -103,6 +107,7 @@ class TensorImpl final : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
  private:
+  void set_geometry(const Geometry* geometry, int64_t offset);
   const char* tensorimpl_type_name() const override { return "torch_xla::TensorImpl"; }
 
   const Geometry* geometry_;

@@ -91,8 +91,8 @@ struct Rule {
   RuleFunction lower = nullptr;
   // Schema positions of `Scalar` arguments that are part of the program (default: runtime inputs).
   std::vector<size_t> static_numbers;
-  // Schema positions of `Scalar` arguments that are runtime inputs though the result's shape depends
-  // on them (arange).
+  // Schema positions of `Scalar` arguments that are runtime inputs though the result's shape
+  // depends on them (arange).
   std::vector<size_t> shape_numbers;
   // Schema positions of `float`/`float?` arguments that are runtime inputs (default: static).
   std::vector<size_t> dynamic_floats;
