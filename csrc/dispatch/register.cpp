@@ -7,6 +7,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
 #include "dispatch/call.h"
@@ -55,6 +56,14 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
       device_index_of(device));
 }
 
+at::Tensor new_empty_strided(const at::Tensor& self, c10::SymIntArrayRef size,
+                             c10::SymIntArrayRef stride, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout, std::optional<at::Device> device,
+                             std::optional<bool> pin_memory) {
+  return at::empty_strided_symint(size, stride, dtype.value_or(self.scalar_type()), layout,
+                                  device.value_or(self.device()), pin_memory);
+}
+
 Value zeros(const Geometry& geometry, int device) {
   return call("aten::zeros", device,
               {c10::IValue(geometry.sizes), c10::IValue(static_cast<int64_t>(geometry.dtype))},
@@ -101,7 +110,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   if (to != nullptr) {
     TXLA_CHECK(src.is_cpu(), "copy_: expected a source on cpu or xla, got ", src.device().str(),
                ". Move it to cpu first.");
-    const at::Tensor host = src.to(self.scalar_type()).expand(self.sizes());
+    const at::Tensor host =
+        src.resolve_conj().resolve_neg().to(self.scalar_type()).expand(self.sizes());
     Value value = executor::upload(host, to->device_index());
     const lazy::GraphLock lock;
     write(*to, std::move(value));
@@ -159,6 +169,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
 
 const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::empty_strided",
+                                            "aten::new_empty_strided",
                                             "aten::resize_",
                                             "aten::copy_",
                                             "aten::_copy_from",
@@ -180,11 +191,8 @@ const std::set<std::string> kStayComposite = {"aten::_to_copy",
                                               "aten::_fw_primal",
                                               "aten::_make_dual",
                                               "aten::_unpack_dual",
-                                              "aten::_conj",
-                                              "aten::_neg_view",
                                               "aten::empty_like",
                                               "aten::new_empty",
-                                              "aten::new_empty_strided",
                                               "aten::set_data",
                                               "aten::is_pinned",
                                               "aten::_pin_memory",
@@ -250,6 +258,7 @@ void register_kernels() {
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
   aten.impl("empty.memory_format", TORCH_FN(empty));
   aten.impl("empty_strided", TORCH_FN(empty_strided));
+  aten.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   aten.impl("resize_", TORCH_FN(resize_));
   aten.impl("copy_", TORCH_FN(copy_));
   aten.impl("_copy_from", TORCH_FN(copy_from));

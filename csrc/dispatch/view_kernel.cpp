@@ -14,10 +14,11 @@ using lazy::TensorImpl;
 using torch::jit::Stack;
 
 constexpr const char* kViews[] = {
-    "alias",         "detach",     "view",         "_reshape_alias", "permute",
-    "transpose.int", "t",          "select.int",   "slice.Tensor",   "diagonal",
-    "expand",        "squeeze",    "squeeze.dim",  "squeeze.dims",   "unsqueeze",
-    "unfold",        "view.dtype", "view_as_real", "view_as_complex"};
+    "alias", "detach", "view", "_reshape_alias", "permute", "transpose.int", "t", "select.int",
+    "slice.Tensor", "diagonal", "expand", "squeeze", "squeeze.dim", "squeeze.dims", "unsqueeze",
+    "unfold", "view.dtype", "view_as_real", "view_as_complex",
+    // Values, not bits on the tensor that every kernel would have to look at.
+    "_conj", "_neg_view"};
 
 // In-place forms and the views that they take.
 constexpr std::pair<const char*, const char*> kInplaceViews[] = {

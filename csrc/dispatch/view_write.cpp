@@ -128,6 +128,13 @@ Value un_view_as_complex(const Inversion& v) {
   return call("aten::view_as_real", v.device, {v.value}, v.parent_geometry());
 }
 
+Value un_conj(const Inversion& v) {
+  return call("aten::_conj", v.device, {v.value}, v.parent_geometry());
+}
+Value un_neg_view(const Inversion& v) {
+  return call("aten::_neg_view", v.device, {v.value}, v.parent_geometry());
+}
+
 Inverse inverse_of(std::string_view op) {
   static const std::unordered_map<std::string_view, Inverse> kInverses = {
       {"aten::alias", same},
@@ -150,6 +157,8 @@ Inverse inverse_of(std::string_view op) {
       {"aten::view.dtype", un_view_dtype},
       {"aten::view_as_real", un_view_as_real},
       {"aten::view_as_complex", un_view_as_complex},
+      {"aten::_conj", un_conj},
+      {"aten::_neg_view", un_neg_view},
   };
   const auto it = kInverses.find(op);
   return it == kInverses.end() ? nullptr : it->second;

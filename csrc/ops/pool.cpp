@@ -178,7 +178,8 @@ Values max_pool(Lowering& l) {
     return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
   }
   const PoolWindow w = pool_window(l, 1, n, true);
-  const Maxima m = l.platform() == "CPU" && w.elements() <= kMostSlices
+  // TPUs have no reduce_window over several operands.
+  const Maxima m = w.elements() <= kMostSlices || l.platform() == "TPU"
                        ? maxima_by_slices(x, out, w)
                        : maxima_by_window(x, out, w);
   return {computed_once(l, m.values, x), hlo::convert(m.positions, DType::S64)};

@@ -1,4 +1,7 @@
 // Devices, barriers and random state.
+#include <charconv>
+#include <string_view>
+
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -6,7 +9,9 @@
 #include "dispatch/context.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/lock.h"
 #include "lazy/rng.h"
+#include "lazy/tensor.h"
 #include "python/init.h"
 #include "util/error.h"
 
@@ -16,13 +21,18 @@ namespace torch_xla::python {
 
 int device_index(const std::string& device) {
   if (device.empty() || device == "xla") return executor::current_device();
-  const size_t colon = device.find(':');
-  if (device.substr(0, colon) != "xla" || colon == std::string::npos ||
-      device.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
+  constexpr std::string_view kPrefix = "xla:";
+  int index = -1;
+  const char* end = device.data() + device.size();
+  if (device.starts_with(kPrefix)) {
+    const auto [rest, error] = std::from_chars(device.data() + kPrefix.size(), end, index);
+    if (rest != end || error != std::errc()) index = -1;
+  }
+  if (index < 0 || index > 255) {
     util::fail(util::ErrorKind::Value, "device: expected 'xla' or 'xla:<index>', got '", device,
                "'.");
   }
-  return std::stoi(device.substr(colon + 1));
+  return index;
 }
 
 namespace {
@@ -41,12 +51,15 @@ executor::PluginChoice choice_from(const py::dict& d) {
 
 void sync(const std::string& device, bool wait) {
   dispatch::refresh_debug_flags();
-  executor::Runtime* runtime = executor::Runtime::get_if_made();
-  if (runtime == nullptr) return;  // nothing was recorded
+  // Recording needs no client. Where there is no tensor either, there is nothing to do, and
+  // programs that only call this must not create one.
+  if (executor::Runtime::get_if_made() == nullptr && lazy::Storage::live_count() == 0) return;
   static const debug::Counter marks("MarkStep");
   marks.add();
   executor::sync_device(device_index(device), wait);
 }
+
+std::unique_ptr<lazy::GraphLock> held_for_fork;  // set by the thread that forks, under the lock
 
 std::vector<int> indices_or_all(const std::vector<std::string>& devices) {
   std::vector<int> indices;
@@ -133,6 +146,9 @@ void init_runtime(py::module_& m) {
       "_xla_get_rng_seed",
       [](const std::string& device) { return lazy::rng_state(device_index(device)); },
       py::arg("device") = "");
+  // Around fork(): the child must not inherit a graph that another thread is changing.
+  m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
+  m.def("_xla_after_fork", [] { held_for_fork.reset(); });
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

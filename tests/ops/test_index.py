@@ -78,7 +78,9 @@ WRITES = {
     "setitem": lambda x, v, i, j: setitem(x, (i, slice(1, 3), j), v[0, 0, :2]),
     "setitem of an int": lambda x, v, i, j: setitem(x, (i, 2), 7.5),
     "index_add": lambda x, v, i, j: x.index_add(0, torch.cat([i, i]), v.repeat(6, 1, 1)),
-    "index_add with alpha": lambda x, v, i, j: x.index_add(1, i, v[:, :3].repeat(4, 1, 1), alpha=-2),
+    "index_add with alpha": lambda x, v, i, j: x.index_add(
+        1, i, v[:, :3].repeat(4, 1, 1), alpha=-2
+    ),
     "index_copy": lambda x, v, i, j: x.index_copy(2, i, v[..., :3].repeat(4, 1, 1)),
     "index_fill": lambda x, v, i, j: x.index_fill(1, j, 2.5),
     "index_fill with a tensor": lambda x, v, i, j: x.index_fill(1, i, v[0, 0, 0]),
@@ -199,7 +201,9 @@ def test_along_a_dimension(name):
 
 
 def test_scatter_of_booleans():
-    check(lambda x, i, s: x.scatter(1, i, s), X > 0, distinct(5, 3).expand(4, 3).unsqueeze(2), X < 0)
+    check(
+        lambda x, i, s: x.scatter(1, i, s), X > 0, distinct(5, 3).expand(4, 3).unsqueeze(2), X < 0
+    )
     check(lambda x, i: x.scatter(1, i, True), X > 0, integers(5, 3, 4, 2))
 
 

@@ -39,6 +39,10 @@ def is_available() -> bool:
     return True
 
 
+# torch.utils.checkpoint keeps the random state of modules that say so. It exists without a client.
+_initialized = True
+
+
 def is_initialized() -> bool:
     """Whether this process has a client, which the first use of a device creates."""
     return _XLAC._xla_is_initialized()
@@ -53,12 +57,17 @@ def init() -> None:
 _bad_fork = False
 
 
-def _note_fork() -> None:
+def _after_fork_in_child() -> None:
     global _bad_fork
+    _XLAC._xla_after_fork()
     _bad_fork = _bad_fork or _XLAC._xla_is_initialized()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(
+    before=_XLAC._xla_before_fork,
+    after_in_parent=_XLAC._xla_after_fork,
+    after_in_child=_after_fork_in_child,
+)
 
 
 def _is_in_bad_fork() -> bool:
@@ -206,10 +215,3 @@ def mem_get_info(device: _Device = None) -> tuple[int, int]:
 
 def empty_cache() -> None:
     """Does nothing: the plugin manages its memory, and no freed buffers are kept on this side."""
-
-
-def __getattr__(name: str) -> bool:
-    # torch.utils.checkpoint keeps the random state of devices that say so.
-    if name == "_initialized":
-        return is_initialized()
-    raise AttributeError(f"module 'torch.xla' has no attribute '{name}'")

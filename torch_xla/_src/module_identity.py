@@ -70,7 +70,7 @@ def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(tensor, source)
     # Hooks are kept with the implementation and in the Python object; the latter has stayed.
     if tensor._backward_hooks:
-        tensor._register_hook_dict(tensor._backward_hooks)
+        tensor._backward_hooks = tensor._backward_hooks
     if tensor._post_accumulate_grad_hooks:
         tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
 

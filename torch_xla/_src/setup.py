@@ -9,12 +9,13 @@ from torch_xla import _XLAC
 
 def install() -> None:
     """Called once, at the end of the package's import."""
-    from torch_xla._src import device_module, module_identity, optim_defaults
+    from torch_xla._src import device_module, module_identity, optim_defaults, pickling
 
     _XLAC._set_plugin_resolver(_choose_plugin)
     torch._register_device_module("xla", device_module)
     device_module.join_manual_seed()
     module_identity.install()
+    pickling.install()
     optim_defaults.install()
 
 
