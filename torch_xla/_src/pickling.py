@@ -1,7 +1,7 @@
 """Loading of pickled xla tensors that require a gradient.
 
-PyTorch saves an xla tensor as its CPU copy and, when it loads it, moves that to the device before it
-sets `requires_grad`. The copy of a tensor that requires a gradient does so, too: the moved tensor is
+PyTorch saves an xla tensor as its CPU copy and, when it loads it, moves that to the device before
+it sets `requires_grad`. The copy of a tensor that requires a gradient does so: the moved one is
 then a result of the copy and refuses the flag. `install` loads the copy without it.
 """
 
