@@ -16,9 +16,10 @@ Value reduced(const Value& losses, Reduction r) {
   return r == Reduction::Sum ? sum : sum / static_cast<double>(losses.type().elements());
 }
 
-Value spread_gradient(const Value& grad, const Dims& dims, DType dtype, Reduction r) {
+Value spread_gradient(const Value& grad, const Dims& dims, DType dtype, Reduction r,
+                      int64_t elements) {
   Value g = hlo::convert(grad, dtype);
-  if (r == Reduction::Mean) g = g / static_cast<double>(hlo::Type{dtype, dims}.elements());
+  if (r == Reduction::Mean) g = g / static_cast<double>(elements);
   return hlo::broadcast_to(g, dims);
 }
 
@@ -59,7 +60,9 @@ Values loss_backward(Lowering& l) {
   const DType compute = loss_dtype(l, 1, 2);
   const Dims dims = broadcast_dims(l.in(1).dims(), l.in(2).dims());
   const Value slope = formula(l, l.in(1, compute, dims), l.in(2, compute, dims));
-  return result(l, slope * spread_gradient(l.in(0), dims, compute, reduction(l, 3)));
+  // As PyTorch has it: by the elements of self, also where target broadcasts it.
+  const int64_t elements = l.in(1).type().elements();
+  return result(l, slope * spread_gradient(l.in(0), dims, compute, reduction(l, 3), elements));
 }
 
 Value squared_error(const Lowering&, const Value& x, const Value& t) { return hlo::square(x - t); }
@@ -118,7 +121,7 @@ Values binary_cross_entropy_backward(Lowering& l) {
   const Dims dims = l.in(1).dims();
   const Value x = l.in(1, compute, dims), t = l.in(2, compute, dims);
   const Value slope = (x - t) / hlo::max((1 - x) * x, hlo::like(x, 1e-12));
-  Value grad = slope * spread_gradient(l.in(0), dims, compute, reduction(l, 4));
+  Value grad = slope * spread_gradient(l.in(0), dims, compute, reduction(l, 4), x.type().elements());
   if (l.has(3)) grad = grad * l.in(3, compute, dims);
   return result(l, grad);
 }

@@ -15,10 +15,10 @@ inline Reduction reduction(const Lowering& l, size_t arg) {
 // Losses of single elements, reduced; the mean is over all of them.
 hlo::Value reduced(const hlo::Value& losses, Reduction r);
 
-// The gradient of each element's loss, given that of the reduced loss: over `dims` and divided by
-// the number of elements for a mean.
+// The gradient of each element's loss, given that of the reduced loss: over `dims`, and divided by
+// `elements` for a mean.
 hlo::Value spread_gradient(const hlo::Value& grad, const hlo::Dims& dims, hlo::DType dtype,
-                           Reduction r);
+                           Reduction r, int64_t elements);
 
 void register_loss_class(Registry& r);
 

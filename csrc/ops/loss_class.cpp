@@ -183,7 +183,7 @@ Values multi_margin_loss_backward(Lowering& l) {
   slope = hlo::select(m.is_target, hlo::broadcast_in_dim(own, slope.dims(), batch), slope);
   const Reduction r = reduction(l, 6);
   const Value grad = r == Reduction::None ? hlo::reshape(l.in(0), {n}) : hlo::reshape(l.in(0), {});
-  const Value g = spread_gradient(grad, {n}, compute, r);
+  const Value g = spread_gradient(grad, {n}, compute, r, n);
   return result(l,
                 hlo::reshape(slope * hlo::broadcast_in_dim(g, slope.dims(), batch), l.out().dims));
 }
@@ -250,7 +250,7 @@ Values multilabel_margin_loss_backward(Lowering& l) {
   const Value slope = (by_class - own) / static_cast<double>(m.x.dim(1));
   const Reduction r = reduction(l, 3);
   const Value grad = r == Reduction::None ? hlo::reshape(l.in(0), {n}) : hlo::reshape(l.in(0), {});
-  const Value g = hlo::broadcast_in_dim(spread_gradient(grad, {n}, compute, r), slope.dims(),
+  const Value g = hlo::broadcast_in_dim(spread_gradient(grad, {n}, compute, r, n), slope.dims(),
                                         std::array<int64_t, 1>{0});
   return result(l, hlo::reshape(slope * g, l.out().dims));
 }

@@ -18,6 +18,11 @@ def rand(*shape):
     return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def detached(weight):
+    """PyTorch has no gradients for weights of classes or elements."""
+    return None if weight is None else weight.detach()
+
+
 POINTWISE = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
@@ -25,7 +30,9 @@ POINTWISE = {
     "smooth_l1_beta": lambda x, t, reduction: F.smooth_l1_loss(x, t, reduction=reduction, beta=0.3),
     "huber": F.huber_loss,
     "huber_delta": lambda x, t, reduction: F.huber_loss(x, t, reduction=reduction, delta=0.5),
-    "soft_margin": lambda x, t, reduction: F.soft_margin_loss(x, t.sign(), reduction=reduction),
+    "soft_margin": lambda x, t, reduction: F.soft_margin_loss(
+        x, t.detach().sign(), reduction=reduction
+    ),
     "hinge": lambda x, t, reduction: F.hinge_embedding_loss(x, t.sign(), reduction=reduction),
     "poisson": F.poisson_nll_loss,
     "kl_div": lambda x, t, reduction: F.kl_div(
@@ -74,7 +81,7 @@ def test_mse_broadcasts_and_empties():
 def test_binary_cross_entropy(reduction, weighted):
     weight = rand(5) if weighted else None
     check(
-        lambda x, t, w: F.binary_cross_entropy(x.sigmoid(), t, w, reduction=reduction),
+        lambda x, t, w: F.binary_cross_entropy(x.sigmoid(), t, detached(w), reduction=reduction),
         randn(4, 5),
         rand(4, 5),
         weight,
@@ -82,7 +89,7 @@ def test_binary_cross_entropy(reduction, weighted):
     )
     check(
         lambda x, t, w: F.binary_cross_entropy_with_logits(
-            x, t, w, reduction=reduction, pos_weight=w
+            x, t, detached(w), reduction=reduction, pos_weight=detached(w)
         ),
         randn(4, 5) * 30,
         rand(4, 5),
@@ -117,12 +124,12 @@ def test_nll_and_cross_entropy(shape, target_shape, reduction, weighted):
     weight = rand(c) + 0.1 if weighted else None
 
     def nll(x, t, w):
-        return F.nll_loss(x, t, w, reduction=reduction)
+        return F.nll_loss(x, t, detached(w), reduction=reduction)
 
     def cross_entropy(x, t, w):
         return (
-            F.cross_entropy(x, t, w, reduction=reduction),
-            F.cross_entropy(x, t, w, reduction=reduction, label_smoothing=0.2),
+            F.cross_entropy(x, t, detached(w), reduction=reduction),
+            F.cross_entropy(x, t, detached(w), reduction=reduction, label_smoothing=0.2),
         )
 
     check(nll, randn(*shape), target, weight, dtypes=FLOATS)

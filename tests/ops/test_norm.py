@@ -32,7 +32,10 @@ def test_batch_norm(shape, training, affine):
         y = F.batch_norm(x, mean, var, weight, bias, training=training, momentum=0.3)
         return y, mean, var
 
-    check(run, x, mean, var, weight, bias, dtypes=(torch.float32, torch.float64))
+    # Sums of many numbers of both signs lose what cancels, on either device.
+    atol, rtol = (2e-3, 1e-4) if x.numel() > 10000 else (None, None)
+    check(run, x, mean, var, weight, bias, atol=atol, rtol=rtol)
+    check(run, x, mean, var, weight, bias, dtypes=(torch.float64,))
     # In bf16 the statistics of xla are those of f32; PyTorch's CPU kernels round some of them.
     check(
         lambda x, *rest: run(x, *rest)[0],
@@ -88,18 +91,18 @@ def test_native_batch_norms():
     aten = torch.ops.aten
     x, c = randn(4, 3, 5), randn(3)
     var = torch.rand(3) + 0.5
-    first = lambda f: lambda *a: f(*a)[0]  # noqa: E731
     check(
-        first(
-            lambda x, m, v: aten._native_batch_norm_legit_no_training(
-                x, c_of(x, c), None, m, v, 0.1, 1e-5
-            )
-        ),
+        lambda x, m, v: aten._native_batch_norm_legit_no_training(x, m, None, m, v, 0.1, 1e-5)[0],
         x,
         c,
         var,
+        grad=False,
     )
-    check(lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5), x)
+    check(
+        lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5),
+        x,
+        grad=False,
+    )
     check(
         lambda x, m, v: aten._native_batch_norm_legit_functional(x, m, m, m, v, True, 0.1, 1e-5),
         x,
@@ -107,10 +110,6 @@ def test_native_batch_norms():
         var,
         grad=False,
     )
-
-
-def c_of(x, c):
-    return c.to(x.device)
 
 
 LAYER = [
@@ -155,7 +154,8 @@ def test_group_norm(shape, groups, affine):
     c = shape[1]
     weight, bias = (randn(c), randn(c, shift=0.5)) if affine else (None, None)
     run = lambda x, w, b: F.group_norm(x, groups, w, b)  # noqa: E731
-    check(run, x, weight, bias, dtypes=(torch.float32, torch.float64))
+    check(run, x, weight, bias, atol=1e-4, rtol=1e-4)
+    check(run, x, weight, bias, dtypes=(torch.float64,))
     check(run, x, weight, bias, dtypes=(torch.bfloat16,), rtol=5e-2, atol=5e-2)
 
 
