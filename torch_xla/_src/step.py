@@ -80,8 +80,7 @@ def add_closure(closure: Callable, args: tuple = (), run_async: bool = False) ->
     if not callable(closure):
         raise TypeError(
             f"add_step_closure: expected a function, got {type(closure).__name__}. Pass the "
-            "function "
-            "and its arguments apart: add_step_closure(print_loss, args=(loss,))."
+            "function and its arguments apart: add_step_closure(print_loss, args=(loss,))."
         )
     if not isinstance(args, (tuple, list)):
         raise TypeError(
