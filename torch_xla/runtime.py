@@ -39,8 +39,7 @@ def set_device_type(pjrt_device: str) -> None:
     if _XLAC._xla_is_initialized() and pjrt_device.upper() != _XLAC._xla_device_type().upper():
         raise RuntimeError(
             f"set_device_type: expected {_XLAC._xla_device_type()}, which this process uses "
-            "already, got "
-            f"'{pjrt_device}'. Call it before the first use of a device."
+            f"already, got '{pjrt_device}'. Call it before the first use of a device."
         )
     os.environ["PJRT_DEVICE"] = pjrt_device
 

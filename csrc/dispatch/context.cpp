@@ -23,7 +23,9 @@ int current_device() { return executor::current_device(); }
 
 int current_device_or(const at::Device& device) {
   if (device.type() != at::kXLA) return -1;
-  return device.has_index() ? device.index() : current_device();
+  const int index = device.has_index() ? device.index() : current_device();
+  executor::require_device(index);
+  return index;
 }
 
 uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device) {

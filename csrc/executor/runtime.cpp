@@ -28,7 +28,10 @@ thread_local int current = 0;
 void set_plugin_resolver(std::function<PluginChoice()> fn) { resolver() = std::move(fn); }
 
 Runtime& Runtime::get() {
-  if (Runtime* runtime = made.load(std::memory_order_acquire)) return *runtime;
+  if (Runtime* runtime = made.load(std::memory_order_acquire)) {
+    runtime->client_->check_process("xla");
+    return *runtime;
+  }
   TXLA_CHECK(resolver() != nullptr,
              "xla: expected `import torch_xla` before the first xla device.");
   // Outside the lock: choosing enters Python.
@@ -59,6 +62,8 @@ pjrt::Device Runtime::device(int index) {
   }
   return devices[index];
 }
+
+void require_device(int index) { Runtime::get().device(index); }
 
 int current_device() { return current; }
 void exchange_current_device(int index) noexcept { current = index; }

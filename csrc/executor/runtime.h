@@ -21,7 +21,8 @@ void set_plugin_resolver(std::function<PluginChoice()> resolver);
 
 class Runtime {
  public:
-  static Runtime& get();          // creates the client
+  // Creates the client; throws in a child forked after that.
+  static Runtime& get();
   static Runtime* get_if_made();  // null when no device was needed yet
 
   pjrt::Client& client() { return *client_; }
@@ -35,6 +36,9 @@ class Runtime {
   std::string device_type_;
   std::shared_ptr<pjrt::Client> client_;
 };
+
+// Throws unless this process has the device; creates the client.
+void require_device(int index);
 
 // The device of calls that name none; per thread.
 int current_device();

@@ -17,10 +17,10 @@ Run = Callable[..., subprocess.CompletedProcess]
 
 
 @pytest.fixture
-def run_python() -> Run:
+def run_python(tmp_path: Path) -> Run:
     """Runs Python code in a process of its own and returns what came of it.
 
-    `env` adds variables, or removes those that are None. The code may use what it imports only.
+    `env` adds variables, or removes those that are None. Its folder is a temporary one.
     """
 
     def run(
@@ -32,6 +32,7 @@ def run_python() -> Run:
         variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
+            cwd=tmp_path,  # what is in this folder would be imported before PYTHONPATH
             env={name: value for name, value in variables.items() if value is not None},
             capture_output=True,
             text=True,

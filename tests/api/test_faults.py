@@ -126,7 +126,7 @@ def test_use_after_a_fork_is_a_clear_error_and_the_parent_goes_on(run_python):
                 "new": lambda: torch.ones(2, device="xla"),
                 "read": lambda: x.tolist(),
                 "devices": torch_xla.devices,
-                "sync": lambda: torch_xla.sync(),
+                "sync": lambda: (x + 1, torch_xla.sync()),
             }
             for name, use in uses.items():
                 try:

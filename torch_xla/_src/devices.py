@@ -23,8 +23,7 @@ def device(index: int | None = None) -> torch.device:
     if not 0 <= index < len(names):
         raise RuntimeError(
             f"torch_xla.device: expected an index from 0 to {len(names) - 1}, got {index}. This "
-            "process "
-            f"has {len(names)} {_XLAC._xla_device_type()} device(s)."
+            f"process has {len(names)} {_XLAC._xla_device_type()} device(s)."
         )
     return torch.device(names[index])
 

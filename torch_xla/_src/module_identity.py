@@ -4,8 +4,8 @@ A CPU tensor cannot be turned into an XLA tensor by `param.data = ...`, so `nn.M
 make new Parameters: an optimizer that was built before would go on updating the old ones, and two
 modules that share a parameter would each get their own. `install` therefore wraps
 `nn.Module._apply`, through which `to`, `cpu`, `to_empty` and the like go. Where a conversion leads
-to or from xla, the Parameter object receives the
-implementation of the converted tensor (what `torch.utils.swap_tensors` does) and stays the same
+to or from xla, the Parameter object receives the implementation of the converted tensor (what
+`torch.utils.swap_tensors` does) and stays the same
 object: optimizers, ties, attributes, weak references and gradient hooks survive. Conversions
 between other devices run as PyTorch wrote them.
 """
@@ -78,6 +78,5 @@ def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:
 def _refuse_backward(_grads: Any) -> None:
     raise RuntimeError(
         "backward: expected the parameters to be on the device they were on in forward, but the "
-        "module was "
-        "moved to or from xla in between. Move it before forward, or after backward."
+        "module was moved to or from xla in between. Move it before forward, or after backward."
     )

@@ -2,9 +2,9 @@
 
 One thread reads the batches of a loader, in its order. Others take them from there and move each to
 its device: the i-th batch to device i modulo the number of devices. Each device's consumer receives
-its batches in order,
-whatever the order in which transfers end. Both stores are bounded. An error ends the stream where
-it happened: the batches before it are still delivered, then each consumer gets the error.
+its batches in order, whatever the order in which transfers end. Both stores are bounded. An error
+ends the stream where it happened: the batches before it are still delivered, then each consumer
+gets the error.
 """
 
 from __future__ import annotations

@@ -31,6 +31,5 @@ def check_groups(function: str, groups: list[list[int]] | None) -> None:
     if groups is not None and [list(group) for group in groups] not in ([], [[0]]):
         raise ValueError(
             f"{function}: expected groups of the replicas of this job, [[0]], got {groups}. Leave "
-            "groups "
-            "out."
+            "groups out."
         )

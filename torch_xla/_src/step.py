@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import functools
@@ -80,8 +81,7 @@ def add_closure(closure: Callable, args: tuple = (), run_async: bool = False) ->
     if not callable(closure):
         raise TypeError(
             f"add_step_closure: expected a function, got {type(closure).__name__}. Pass the "
-            "function "
-            "and its arguments apart: add_step_closure(print_loss, args=(loss,))."
+            "function and its arguments apart: add_step_closure(print_loss, args=(loss,))."
         )
     if not isinstance(args, (tuple, list)):
         raise TypeError(
@@ -134,6 +134,7 @@ class _Background:
         self._last: Future | None = None
         self._thread: int | None = None
         self._errors: collections.deque[BaseException] = collections.deque()
+        atexit.register(self._print_errors)  # no barrier is left to raise them
 
     def _start(self, device: str) -> None:
         self._thread = threading.get_ident()
@@ -147,12 +148,14 @@ class _Background:
             closure(*args)
         except BaseException as error:
             self._errors.append(error)
-            if not threading.main_thread().is_alive():
-                traceback.print_exception(error)  # no barrier is left to raise it
 
     def wait(self) -> None:
         if self._last is not None and threading.get_ident() != self._thread:
             self._last.result()
+
+    def _print_errors(self) -> None:
+        for error in self._errors:
+            traceback.print_exception(error)
 
     def raise_errors(self) -> None:
         if self._errors and threading.get_ident() != self._thread:

@@ -52,8 +52,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
         raise RuntimeError(
             f"xla_device: expected a device of type '{devkind}', got {_XLAC._xla_device_type()}. "
-            "Set "
-            f"PJRT_DEVICE={devkind} before the first use of a device, or leave devkind out."
+            f"Set PJRT_DEVICE={devkind} before the first use of a device, or leave devkind out."
         )
     return device
 
@@ -343,8 +342,7 @@ def send_cpu_data_to_device(
     if input_sharding is not None:
         raise NotImplementedError(
             "send_cpu_data_to_device: expected no input_sharding, which needs SPMD; SPMD is not "
-            "supported "
-            "yet. Leave it out."
+            "supported yet. Leave it out."
         )
     device = torch.device(device)
 

@@ -48,8 +48,7 @@ class DataParallel:
         if len(devices) != 1:
             raise NotImplementedError(
                 f"DataParallel: expected one device, got {len(devices)}. Several are not "
-                "supported yet. Pass "
-                "device_ids=[torch_xla.device()]."
+                "supported yet. Pass device_ids=[torch_xla.device()]."
             )
         device = torch.device(devices[0])
         module = network if isinstance(network, torch.nn.Module) else network()

@@ -106,8 +106,7 @@ class ParallelLoader:
         if input_sharding is not None:
             raise NotImplementedError(
                 "ParallelLoader: expected no input_sharding, which needs SPMD; SPMD is not "
-                "supported yet. "
-                "Leave it out."
+                "supported yet. Leave it out."
             )
         self._loader = loader
         self.batchdim = batchdim

@@ -44,8 +44,7 @@ def spawn(
     if nprocs != 1:
         raise NotImplementedError(
             f"xmp.spawn: expected nprocs=1, got {nprocs} (without nprocs: the number of devices). "
-            "Jobs of several "
-            "processes are not supported yet. Pass nprocs=1."
+            "Jobs of several processes are not supported yet. Pass nprocs=1."
         )
     fn(0, *args)
 

@@ -79,8 +79,7 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
                 if not file.is_file():
                     raise FileNotFoundError(
                         f"serialization.load: expected the tensors of '{path}' in '{folder}', "
-                        "there is no "
-                        f"'{file.name}'. Keep the folder beside the file."
+                        f"there is no '{file.name}'. Keep the folder beside the file."
                     )
                 tensors[reference.tid] = torch.load(file, weights_only=weights_only)
         return [tensors[reference.tid] for reference in references]

@@ -1,0 +1,92 @@
+"""The examples run, learn, and print what they promise; the lines that scripts print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_xla.test import test_utils
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_example(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_train_digits():
+    out = run_example("train_digits.py")
+    assert float(re.search(r"test accuracy: ([\d.]+)%", out)[1]) >= 97
+    assert re.search(r"^loss: \d+\.\d+$", out, re.MULTILINE)
+    assert re.search(r"^steps per second of PyTorch eager.*: \d", out, re.MULTILINE)
+    assert "Metric: CompileTime" in out and "Metric: ExecuteTime" in out
+    # Nothing went to the host but what the program asked for.
+    assert set(re.findall(r"^Counter: (aten::\S+)", out, re.MULTILINE)) <= {
+        "aten::_local_scalar_dense"
+    }
+
+
+@pytest.mark.slow
+def test_train_lm():
+    out = run_example("train_lm.py", "--steps", "120")
+    assert float(re.search(r"^loss: ([\d.]+)", out, re.MULTILINE)[1]) < 3.2  # ln 96 is 4.56
+    assert re.search(r"sample:\nReturn the .{10,}", out)
+    assert "Metric: CompileTime" in out
+
+
+def test_train_digits_follows_pytorch():
+    """Few epochs, the same on both devices: data, model and loop are sound."""
+    arguments = ("--epochs", "2", "--seed", "3")
+    accuracies = {
+        device: float(
+            re.search(
+                r"test accuracy: ([\d.]+)%",
+                run_example("train_digits.py", "--device", device, *arguments),
+            )[1]
+        )
+        for device in ("xla", "cpu")
+    }
+    assert min(accuracies.values()) > 80, accuracies
+
+
+def test_training_update_line(capsys):
+    test_utils.print_training_update("xla:0", 20, torch.tensor(6.79297), 117.164, 45.84, epoch=1)
+    line = capsys.readouterr().out
+    assert re.fullmatch(
+        r"\| Training Device=xla:0/0 Epoch=1 Step=20 Loss=6\.79297 Rate=117\.16 "
+        r"GlobalRate=45\.84 Time=\d\d:\d\d:\d\d\n",
+        line,
+    )
+    written = []
+
+    class Writer:
+        def add_scalar(self, *values):
+            written.append(values)
+
+    test_utils.print_training_update("xla:0", 2, 1.5, 1, 1, summary_writer=Writer())
+    assert written == [("loss", 1.5, 2)]
+    assert "Epoch" not in capsys.readouterr().out
+
+
+def test_test_update_line(capsys):
+    test_utils.print_test_update("xla:0", 97.5, epoch=2)
+    assert re.fullmatch(
+        r"\| Test Device=xla:0/0 Epoch=2 Accuracy=97\.50 Time=\d\d:\d\d:\d\d\n",
+        capsys.readouterr().out,
+    )

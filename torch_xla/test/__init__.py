@@ -1,0 +1,1 @@
+"""What training scripts share: lines that report their progress."""
