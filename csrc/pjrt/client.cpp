@@ -24,6 +24,10 @@ unsigned current_fork_generation() {
   return fork_generation.load(std::memory_order_relaxed);
 }
 
+// The generation of this library's first client, plus one; 0 before that. Plugins have threads of
+// their own, which a child lacks: a client that a later generation created would hang.
+std::atomic<unsigned> first_client_generation{0};
+
 std::string dims_text(std::span<const int64_t> dims) {
   std::string text = "[";
   for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
@@ -126,7 +130,12 @@ std::optional<MemoryStats> Device::memory_stats() const {
 }
 
 std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Options& options) {
-  unsigned generation = current_fork_generation();
+  const unsigned generation = current_fork_generation();
+  unsigned first = 0;
+  if (!first_client_generation.compare_exchange_strong(first, generation + 1) &&
+      first != generation + 1) {
+    throw_forked("PJRT_Client_Create");
+  }
   std::vector<PJRT_NamedValue> values = to_named_values(options);
   PJRT_Client_Create_Args args{};
   args.create_options = values.data();

@@ -248,7 +248,7 @@ class Executable : public CompiledProgram {
 };
 
 // One per process and plugin. After fork() the child may not use its parent's client: methods
-// throw, destructors release nothing.
+// throw, destructors release nothing, and create() throws as well.
 class Client : public std::enable_shared_from_this<Client> {
  public:
   static std::shared_ptr<Client> create(std::shared_ptr<Plugin> plugin,

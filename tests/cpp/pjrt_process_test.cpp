@@ -56,6 +56,7 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
     check(error_of([&] { result.done.await(); }));
     check(error_of([&] { device().memory_stats(); }));
     check(error_of([&] { Topology::of(client()); }));
+    check(error_of([&] { Client::create(plugin()); }));
     // Nothing here may touch the parent's device: it would wait for threads that do not exist.
     result = {};
     x.reset();
@@ -65,22 +66,6 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
 
   // The parent goes on.
   EXPECT_EQ(download<float>(*result.outputs[0])[0], 1.0f);
-}
-
-TEST(PjrtProcess, ChildMayHaveItsOwnClient) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no new threads in a forked child";
-#endif
-  client();
-  int status = in_child([] {
-    auto own = Client::create(plugin(), {{"cpu_device_count", int64_t{1}}});
-    float value = 3, back = 0;
-    auto x = own->from_host(&value, PJRT_Buffer_Type_F32, {}, std::nullopt,
-                            HostSemantics::ImmutableOnlyDuringCall, own->addressable_devices()[0]);
-    x->copy_to_host(&back, sizeof(back)).await();
-    EXPECT_EQ(back, 3.0f);
-  });
-  EXPECT_EQ(status, 0);
 }
 
 TEST(PjrtProcessDeathTest, ExitWithWorkInFlight) {
