@@ -121,7 +121,8 @@ Values binary_cross_entropy_backward(Lowering& l) {
   const Dims dims = l.in(1).dims();
   const Value x = l.in(1, compute, dims), t = l.in(2, compute, dims);
   const Value slope = (x - t) / hlo::max((1 - x) * x, hlo::like(x, 1e-12));
-  Value grad = slope * spread_gradient(l.in(0), dims, compute, reduction(l, 4), x.type().elements());
+  Value grad =
+      slope * spread_gradient(l.in(0), dims, compute, reduction(l, 4), x.type().elements());
   if (l.has(3)) grad = grad * l.in(3, compute, dims);
   return result(l, grad);
 }
