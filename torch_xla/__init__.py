@@ -19,7 +19,14 @@ except ImportError as error:
     ) from error
 
 from torch_xla._src import setup as _setup
-from torch_xla._src.devices import device, device_count, devices, manual_seed, real_devices
+from torch_xla._src.devices import (
+    device,
+    device_count,
+    devices,
+    manual_seed,
+    real_devices,
+    set_custom_compile_options,
+)
 from torch_xla._src.step import step, sync
 from torch_xla._src.submodules import importer as _importer
 from torch_xla.version import __version__

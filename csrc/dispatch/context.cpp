@@ -8,16 +8,16 @@
 #include "executor/sync.h"
 #include "lazy/rng.h"
 #include "util/flags.h"
+#include "util/source.h"
 
 namespace torch_xla::dispatch {
 namespace {
 
-std::atomic<bool> keep_locations{false};
+std::atomic<bool> keep_sources{false};
+constexpr size_t kMaxFrames = 16;
 std::atomic<bool> eager{false};
 
 }  // namespace
-
-std::string (*python_location)() = nullptr;
 
 int current_device() { return executor::current_device(); }
 
@@ -43,13 +43,15 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 }
 
 void refresh_debug_flags() {
-  keep_locations = util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG();
+  keep_sources = util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG();
   eager = util::flag::XLA_USE_EAGER_DEBUG_MODE();
 }
 
-void note_location(lazy::Node& node) {
-  if (!keep_locations.load(std::memory_order_relaxed) || python_location == nullptr) return;
-  node.set_location(std::make_shared<const std::string>(python_location()));
+void note_source(lazy::Node& node) {
+  if (!keep_sources.load(std::memory_order_relaxed)) return;
+  util::SourceFrames frames = util::source_frames(kMaxFrames);
+  if (frames.empty()) return;
+  node.set_source(std::make_shared<const util::SourceFrames>(std::move(frames)));
 }
 
 void after_record(int device) {

@@ -34,8 +34,13 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
         done[i] = true;
       }
     }
+    const std::vector<lazy::Value> read = values;
     std::vector<at::Tensor> fetched = executor::download(values, device);
-    for (size_t k = 0; k < positions.size(); ++k) results[positions[k]] = std::move(fetched[k]);
+    const lazy::GraphLock lock;
+    for (size_t k = 0; k < positions.size(); ++k) {
+      lazy::as_lazy(tensors[positions[k]])->computed(read[k], values[k]);
+      results[positions[k]] = std::move(fetched[k]);
+    }
   }
   return results;
 }

@@ -529,7 +529,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node = c10::make_intrusive<lazy::Node>(entry->signature, std::move(s.operands),
                                              std::move(s.numbers));
       node->set_device(device);
-      note_location(*node);
+      note_source(*node);
       write_outputs(*entry, node, device, *stack, base);
       for (const ReturnPlan& r : plan_->returns) {
         if (r.argument >= 0) {

@@ -47,7 +47,7 @@ Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
   aliases.assign(inputs.size(), -1);
   if (donate) choose_aliases();
   for (const int32_t alias : aliases) h.add(static_cast<uint64_t>(static_cast<int64_t>(alias)));
-  h.add(static_cast<uint64_t>(device));
+  h.add(static_cast<uint64_t>(device)).add_bytes(util::flags::cache_key_text());
   key = h.finish();
 }
 
@@ -122,6 +122,24 @@ void Graph::choose_aliases() {
 
 namespace {
 
+// The operator and its scope, then the frames that called it, in the form that XLA makes stack
+// frames of: loc("Net.forward/aten::mm"(callsite("Net.forward"("net.py":3:0) at ...))).
+std::string location_text(const std::string& op, const util::SourceFrames& frames) {
+  std::string lines, close;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const std::string line = hlo::attr::string(frames[i].function) + "(" +
+                             hlo::attr::string(frames[i].file) + ":" +
+                             std::to_string(frames[i].line) + ":0)";
+    if (i + 1 == frames.size()) {
+      lines += line;
+    } else {
+      lines += "callsite(" + line + " at ";
+      close += ")";
+    }
+  }
+  return "loc(" + hlo::attr::string(frames[0].function + "/" + op) + "(" + lines + close + "))";
+}
+
 // Turns calls into operations. Expansions of decomposed operators nest.
 class Lowerer {
  public:
@@ -137,7 +155,9 @@ class Lowerer {
 
   void lower_call(const Node& node, Results& results, NumberSource* source) {
     const Signature& s = node.signature();
-    if (node.location() != nullptr) b_.set_location(*node.location());
+    // What an operator expands to has no frames of its own: it belongs to the operator.
+    const bool located = with_locations_ && node.source() != nullptr;
+    if (located) b_.set_location(location_text(s.op->name, *node.source()));
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
       numbers.push_back(source != nullptr ? runtime_number(*source, s.numbers[i])
@@ -154,7 +174,7 @@ class Lowerer {
       }
     }
     results[&node] = lower_signature(s, operands, numbers);
-    if (node.location() != nullptr) b_.set_location("");
+    if (located) b_.set_location("");
   }
 
  private:
@@ -229,6 +249,7 @@ class Lowerer {
 
   hlo::Builder& b_;
   std::string_view platform_;
+  const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
 };
 
 }  // namespace

@@ -11,6 +11,7 @@ std::shared_ptr<const Program> ProgramCache::find(const util::Hash128& key) {
 
 void ProgramCache::insert(const util::Hash128& key, std::shared_ptr<const Program> program,
                           size_t bound) {
+  if (const auto it = index_.find(key); it != index_.end()) entries_.erase(it->second);
   entries_.push_front({key, std::move(program)});
   index_[key] = entries_.begin();
   while (entries_.size() > bound) {

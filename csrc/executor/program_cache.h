@@ -13,11 +13,13 @@ namespace torch_xla::executor {
 
 struct Program {
   std::unique_ptr<pjrt::Executable> executable;
+  std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
 };
 
 class ProgramCache {
  public:
   std::shared_ptr<const Program> find(const util::Hash128& key);
+  // Replaces the program of the same key, if any.
   void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
   size_t size() const { return entries_.size(); }
   void clear();

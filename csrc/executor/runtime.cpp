@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "lazy/lock.h"
 #include "ops/host_kernel.h"
 #include "util/error.h"
 #include "util/log.h"
@@ -20,6 +21,10 @@ std::atomic<Runtime*> made{nullptr};
 std::mutex& creation_mutex() {
   static auto& mutex = *new std::mutex;
   return mutex;
+}
+pjrt::Options& custom_compile_options() {
+  static auto& options = *new pjrt::Options;
+  return options;
 }
 thread_local int current = 0;
 
@@ -43,7 +48,8 @@ Runtime& Runtime::get() {
 
 Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
 
-Runtime::Runtime(const PluginChoice& choice) : device_type_(choice.device_type) {
+Runtime::Runtime(const PluginChoice& choice)
+    : device_type_(choice.device_type), compile_options_(choice.compile_options) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   client_ = pjrt::Client::create(plugin, choice.options);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
@@ -54,6 +60,12 @@ Runtime::Runtime(const PluginChoice& choice) : device_type_(choice.device_type) 
   }
 }
 
+pjrt::Options Runtime::compile_options() const {
+  pjrt::Options options = compile_options_;
+  for (const auto& [name, value] : custom_compile_options()) options[name] = value;
+  return options;
+}
+
 pjrt::Device Runtime::device(int index) {
   const auto& devices = client_->addressable_devices();
   if (index < 0 || index >= static_cast<int>(devices.size())) {
@@ -61,6 +73,11 @@ pjrt::Device Runtime::device(int index) {
                " ", device_type_, " device(s) of this process. See torch_xla.devices().");
   }
   return devices[index];
+}
+
+void set_custom_compile_options(pjrt::Options options) {
+  const lazy::GraphLock lock;
+  custom_compile_options() = std::move(options);
 }
 
 void require_device(int index) { Runtime::get().device(index); }

@@ -1,18 +1,17 @@
 #include "executor/sync.h"
 
-#include <deque>
-#include <mutex>
+#include <algorithm>
 #include <unordered_map>
-
-#include <Python.h>
 
 #include "debug/metrics.h"
 #include "executor/graph.h"
+#include "executor/in_flight.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
+#include "util/source.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -27,61 +26,54 @@ ProgramCache& programs() {  // guarded by the graph lock
   return cache;
 }
 
-// Runs in flight and failures not yet reported.
-struct InFlight {
-  std::mutex mutex;
-  std::deque<pjrt::Event> events;
-  std::exception_ptr failure;
-
-  static InFlight& of(int device) {
-    static auto& table = *new std::array<InFlight, 256>;
-    return table[device];
-  }
-
-  void add(pjrt::Event event) {
-    event.on_ready([this](std::exception_ptr error) {
-      if (error == nullptr) return;
-      const std::lock_guard lock(mutex);
-      if (failure == nullptr) failure = error;
-    });
-    const std::lock_guard lock(mutex);
-    while (!events.empty() && events.front().ready()) events.pop_front();
-    events.push_back(std::move(event));
-  }
-
-  // A failed run is reported once.
-  void rethrow() {
-    std::exception_ptr error;
-    {
-      const std::lock_guard lock(mutex);
-      std::swap(error, failure);
-    }
-    if (error != nullptr) std::rethrow_exception(error);
-  }
+// A program that must be compiled before its graph can run.
+struct Missing {
+  util::Hash128 key;
+  std::string text;
+  pjrt::CompileOptions options;
 };
 
-std::shared_ptr<const Program> find_or_compile(const Graph& graph) {
-  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
-  static const debug::Metric time("CompileTime");
-  if (auto program = programs().find(graph.key)) {
+// The program of a graph, or null after filling `missing`.
+std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing) {
+  static const debug::Counter hits("CachedCompile");
+  auto program = programs().find(graph.key);
+  const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
+  if (program != nullptr && !check) {
     hits.add();
     return program;
   }
-  misses.add();
   Runtime& runtime = Runtime::get();
-  const debug::TimedScope scope(time);
-  const std::string text = lower(graph, runtime.device_type());
-  TXLA_VLOG(3) << "graph " << graph.key.hex() << ":\n" << text;
-  pjrt::CompileOptions options;
-  options.device_ids = {runtime.device(graph.device).id()};
-  auto program = std::make_shared<Program>();
-  {
-    const BlockingScope blocking;
-    program->executable = runtime.client().compile(text, options);
-  }
-  programs().insert(graph.key, program,
-                    static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
+  missing.key = graph.key;
+  missing.text = lower(graph, runtime.device_type());
+  missing.options.device_ids = {runtime.device(graph.device).id()};
+  missing.options.env_overrides = runtime.compile_options();
+  if (program == nullptr) return nullptr;
+  TXLA_CHECK(program->text.empty() || program->text == missing.text,
+             "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
+             ", got another:\n", missing.text, "\nthan the one that was compiled:\n", program->text,
+             "\nPlease report this.");
+  hits.add();
   return program;
+}
+
+// Needs no lock: others may record meanwhile.
+void compile(const Missing& missing) {
+  static const debug::Counter misses("UncachedCompile");
+  static const debug::Metric time("CompileTime");
+  misses.add();
+  const debug::TimedScope scope(time);
+  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << missing.text;
+  auto program = std::make_shared<Program>();
+  try {
+    const BlockingScope blocking;
+    program->executable = Runtime::get().client().compile(missing.text, missing.options);
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.text;
+  const lazy::GraphLock lock;
+  programs().insert(missing.key, std::move(program),
+                    static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
 }
 
 template <class T>
@@ -95,10 +87,9 @@ std::unique_ptr<pjrt::Buffer> send_numbers(const std::vector<T>& numbers, pjrt::
 }
 
 // Launches the run and returns the data of each root.
-std::vector<DeviceData> run(const Graph& graph) {
+std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
   static const debug::Counter created("CreateDataHandles");
-  const auto program = find_or_compile(graph);
   const debug::TimedScope scope(time);
   std::vector<PJRT_Buffer*> arguments;
   arguments.reserve(graph.inputs.size() + 2);
@@ -112,8 +103,8 @@ std::vector<DeviceData> run(const Graph& graph) {
     ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
     arguments.push_back(ints->handle());
   }
-  pjrt::Executable::Result result = program->executable->execute(arguments);
-  InFlight::of(graph.device).add(std::move(result.done));
+  pjrt::Executable::Result result = program.executable->execute(arguments);
+  InFlight::of(graph.device).add(std::move(result.done), util::source_line());
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
   for (auto& buffer : result.outputs) data.push_back({std::move(buffer), true});
@@ -127,15 +118,16 @@ Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
   return {c10::make_intrusive<Node>(geometry, device, std::move(data)), 0};
 }
 
-void sync_device(int device, bool wait) {
-  util::log::refresh();
-  InFlight::of(device).rethrow();
-  {
-    const lazy::GraphLock lock;
-    // Storages in the order in which they began to wait; those that share a value share a root.
-    std::vector<Storage*> storages;
-    std::vector<size_t> root_of;
-    std::vector<Value> roots;
+namespace {
+
+// What waits on a device: storages in the order in which they began to wait. Those that share a
+// value share a root.
+struct Pending {
+  std::vector<Storage*> storages;
+  std::vector<size_t> root_of;
+  std::vector<Value> roots;
+
+  explicit Pending(int device) {
     std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> seen;
     Storage::for_each_pending(device, [&](Storage& storage) {
       const Value value = storage.value();
@@ -155,78 +147,98 @@ void sync_device(int device, bool wait) {
       storages.push_back(&storage);
       root_of.push_back(root);
     });
-    if (!roots.empty()) {
-      const Graph graph(std::move(roots), device, !util::flag::XLA_NO_DONATION());
-      std::vector<DeviceData> data = run(graph);
-      std::vector<Value> leaves(graph.roots.size());
-      for (size_t i = 0; i < graph.roots.size(); ++i) {
-        const Value& root = graph.roots[i];
-        if (root.node->num_outputs() == 1) {
-          root.node->become_data(std::move(data[i]));
-          leaves[i] = {root.node, 0};
-        } else {
-          leaves[i] =
-              data_value(lazy::intern_contiguous(root.geometry().dtype, root.geometry().sizes),
-                         device, std::move(data[i]));
-        }
-      }
-      for (size_t i = 0; i < storages.size(); ++i) storages[i]->materialize(leaves[root_of[i]]);
+  }
+};
+
+// Results as leaves. Whoever else uses a call's only result uses the leaf from now on.
+std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<DeviceData> data,
+                             int device) {
+  std::vector<Value> leaves;
+  leaves.reserve(roots.size());
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Value& root = roots[i];
+    if (root.node->num_outputs() == 1) {
+      root.node->become_data(std::move(data[i]));
+      leaves.push_back({root.node, 0});
+    } else {
+      const lazy::Geometry& g = root.geometry();
+      leaves.push_back(
+          data_value(lazy::intern_contiguous(g.dtype, g.sizes), device, std::move(data[i])));
     }
   }
+  return leaves;
+}
+
+// Calls `attempt`, under the graph lock, until the program it needs is there. It returns whether it
+// is done. The compiler runs without the lock, so the graph may have changed when it returns.
+template <class Attempt>
+void with_program(Attempt attempt) {
+  constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
+  for (int tries = 1;; ++tries) {
+    Missing missing;
+    {
+      const lazy::GraphLock lock;
+      if (attempt(missing)) return;
+      if (tries >= kPatience) {
+        compile(missing);
+        continue;
+      }
+    }
+    compile(missing);
+  }
+}
+
+}  // namespace
+
+void sync_device(int device, bool wait) {
+  util::log::refresh();
+  InFlight::of(device).report();
+  with_program([&](Missing& missing) {
+    Pending pending(device);
+    if (pending.roots.empty()) return true;
+    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
+    const auto program = find_program(graph, missing);
+    if (program == nullptr) return false;
+    const std::vector<Value> leaves = leaves_of(graph.roots, run(graph, *program), device);
+    for (size_t i = 0; i < pending.storages.size(); ++i) {
+      pending.storages[i]->materialize(leaves[pending.root_of[i]]);
+    }
+    return true;
+  });
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
 void materialize(std::vector<Value>& values, int device) {
-  const lazy::GraphLock lock;
-  std::vector<Value> roots;
-  std::vector<size_t> position;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].node->is_data()) {
-      TXLA_CHECK(values[i].node->data().buffer != nullptr,
-                 "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
-                 "while an operator is being decomposed.");
-      continue;
+  with_program([&](Missing& missing) {
+    std::vector<Value> roots;
+    std::vector<size_t> root_of(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Value& value = values[i];
+      if (value.node->is_data()) {
+        TXLA_CHECK(value.node->data().buffer != nullptr,
+                   "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
+                   "while an operator is being decomposed.");
+        continue;
+      }
+      const auto known = std::find(roots.begin(), roots.end(), value);
+      root_of[i] = static_cast<size_t>(known - roots.begin());
+      if (known == roots.end()) roots.push_back(value);
     }
-    roots.push_back(values[i]);
-    position.push_back(i);
-  }
-  if (roots.empty()) return;
-  const Graph graph(roots, device, false);
-  std::vector<DeviceData> data = run(graph);
-  for (size_t i = 0; i < roots.size(); ++i) {
-    Value& root = roots[i];
-    if (root.node->num_outputs() != 1) {
-      values[position[i]] =
-          data_value(lazy::intern_contiguous(root.geometry().dtype, root.geometry().sizes), device,
-                     std::move(data[i]));
-    } else if (!root.node->is_data()) {  // the same value may have been asked for twice
-      // Whoever else uses this value now uses the data.
-      root.node->become_data(std::move(data[i]));
+    if (roots.empty()) return true;
+    const Graph graph(std::move(roots), device, false);
+    const auto program = find_program(graph, missing);
+    if (program == nullptr) return false;
+    std::vector<bool> waits;
+    for (const Value& value : values) waits.push_back(!value.node->is_data());
+    const std::vector<Value> leaves = leaves_of(graph.roots, run(graph, *program), device);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (waits[i]) values[i] = leaves[root_of[i]];
     }
-  }
+    return true;
+  });
 }
 
-void wait_device(int device) {
-  InFlight& in_flight = InFlight::of(device);
-  std::deque<pjrt::Event> events;
-  {
-    const std::lock_guard lock(in_flight.mutex);
-    std::swap(events, in_flight.events);
-  }
-  {
-    const BlockingScope blocking;
-    for (const pjrt::Event& event : events) {
-      try {
-        event.await();
-      } catch (const pjrt::Error&) {
-        // Its callback has kept the failure; it is thrown below, once.
-        const std::lock_guard lock(in_flight.mutex);
-        if (in_flight.failure == nullptr) in_flight.failure = std::current_exception();
-      }
-    }
-  }
-  in_flight.rethrow();
-}
+void wait_device(int device) { InFlight::of(device).wait(); }
 
 std::string stablehlo_of(const std::vector<Value>& values, int device) {
   const lazy::GraphLock lock;
@@ -245,14 +257,6 @@ size_t cached_programs() {
 void clear_cached_programs() {
   const lazy::GraphLock lock;
   programs().clear();
-}
-
-BlockingScope::BlockingScope() : state_(nullptr) {
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
-}
-
-BlockingScope::~BlockingScope() {
-  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
 }  // namespace torch_xla::executor

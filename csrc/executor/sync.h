@@ -28,16 +28,4 @@ std::string stablehlo_of(const std::vector<lazy::Value>& values, int device);
 size_t cached_programs();
 void clear_cached_programs();
 
-// Lets the Python lock go while this thread waits for a device or the compiler.
-class BlockingScope {
- public:
-  BlockingScope();
-  ~BlockingScope();
-  BlockingScope(const BlockingScope&) = delete;
-  BlockingScope& operator=(const BlockingScope&) = delete;
-
- private:
-  void* state_;
-};
-
 }  // namespace torch_xla::executor

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "debug/metrics.h"
+#include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "util/error.h"
@@ -64,32 +65,42 @@ lazy::Value upload(const at::Tensor& tensor, int device) {
   bytes.add(static_cast<double>(dense.nbytes()));
   Runtime& runtime = Runtime::get();
   // The source may change as soon as the call returns.
-  std::shared_ptr<pjrt::Buffer> buffer = runtime.client().from_host(
-      dense.const_data_ptr(), to_pjrt(dense.scalar_type()), dense.sizes(), std::nullopt,
-      pjrt::HostSemantics::ImmutableOnlyDuringCall, runtime.device(device));
+  std::shared_ptr<pjrt::Buffer> buffer;
+  try {
+    buffer = runtime.client().from_host(
+        dense.const_data_ptr(), to_pjrt(dense.scalar_type()), dense.sizes(), std::nullopt,
+        pjrt::HostSemantics::ImmutableOnlyDuringCall, runtime.device(device));
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
   return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
                     {std::move(buffer), true});
 }
 
-std::vector<at::Tensor> download(std::span<const lazy::Value> values, int device) {
-  std::vector<lazy::Value> ready(values.begin(), values.end());
-  materialize(ready, device);
+std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
+  materialize(values, device);
   static const debug::Metric time("TransferFromDeviceTime");
   static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
   std::vector<at::Tensor> tensors;
-  std::vector<pjrt::Event> events;
-  for (const lazy::Value& value : ready) {
+  for (const lazy::Value& value : values) {
     const lazy::Geometry& g = value.geometry();
-    at::Tensor t = at::empty(g.sizes, at::TensorOptions().dtype(g.dtype).device(at::kCPU));
-    if (t.numel() != 0) {
-      bytes.add(static_cast<double>(t.nbytes()));
-      events.push_back(value.node->data().buffer->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
-    }
-    tensors.push_back(std::move(t));
+    tensors.push_back(at::empty(g.sizes, at::TensorOptions().dtype(g.dtype).device(at::kCPU)));
+    bytes.add(static_cast<double>(tensors.back().nbytes()));
   }
-  const BlockingScope blocking;
-  for (const pjrt::Event& event : events) event.await();
+  try {
+    const BlockingScope blocking;
+    std::vector<pjrt::Event> copies;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const at::Tensor& t = tensors[i];
+      if (t.numel() == 0) continue;
+      const pjrt::Buffer& buffer = *values[i].node->data().buffer;
+      copies.push_back(buffer.copy_to_host(t.mutable_data_ptr(), t.nbytes()));
+    }
+    for (const pjrt::Event& copy : copies) copy.await();
+  } catch (const pjrt::Error& e) {
+    InFlight::of(device).fail_read(e);
+  }
   return tensors;
 }
 

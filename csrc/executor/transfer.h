@@ -1,7 +1,6 @@
 // Values between host and device.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +16,8 @@ pjrt::DType to_pjrt(at::ScalarType dtype);
 lazy::Value upload(const at::Tensor& tensor, int device);
 
 // New CPU tensors, row-major, with the values' contents. Whatever still waits to be computed for
-// them is computed in one run; all copies are in flight together.
-std::vector<at::Tensor> download(std::span<const lazy::Value> values, int device);
+// them is computed in one run, and `values` become data; all copies are in flight together.
+std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device);
 
 // The same value on another device.
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to);

@@ -14,6 +14,7 @@
 
 #include "lazy/geometry.h"
 #include "util/hash.h"
+#include "util/source.h"
 
 namespace torch_xla::pjrt {
 class Buffer;
@@ -72,6 +73,9 @@ struct Value {
   uint32_t index = 0;
 
   explicit operator bool() const { return node.defined(); }
+  friend bool operator==(const Value& a, const Value& b) {
+    return a.node == b.node && a.index == b.index;
+  }
   const Geometry& geometry() const;
 };
 
@@ -121,11 +125,9 @@ class Node final : public c10::intrusive_ptr_target {
   // A call with one result that has been computed becomes a leaf; its operands are let go.
   void become_data(DeviceData data);
 
-  // The Python line that recorded this node; empty unless XLA_IR_DEBUG or XLA_HLO_DEBUG is set.
-  const std::shared_ptr<const std::string>& location() const { return location_; }
-  void set_location(std::shared_ptr<const std::string> location) {
-    location_ = std::move(location);
-  }
+  // The Python frames that recorded this node; null unless XLA_IR_DEBUG or XLA_HLO_DEBUG is set.
+  const std::shared_ptr<const util::SourceFrames>& source() const { return source_; }
+  void set_source(std::shared_ptr<const util::SourceFrames> frames) { source_ = std::move(frames); }
 
   // Scratch of the one walk that holds the executor's lock: ordinal of this node in that walk.
   mutable uint64_t walk = 0;
@@ -143,7 +145,7 @@ class Node final : public c10::intrusive_ptr_target {
   int device_ = 0;
   DeviceData data_;
   bool is_data_ = false;
-  std::shared_ptr<const std::string> location_;
+  std::shared_ptr<const util::SourceFrames> source_;
 };
 
 // An operator written in terms of others: a small graph over placeholders, one for each operand.

@@ -160,6 +160,14 @@ Value TensorImpl::read() const {
   return view_.defined() ? view_->read(storage) : storage.value();
 }
 
+void TensorImpl::computed(const Value& value, const Value& data) const {
+  if (view_.defined()) {
+    view_->computed(value, data);
+  } else if (Storage& storage = lazy_storage(); storage.has_value() && storage.value() == value) {
+    storage.materialize(data);
+  }
+}
+
 void TensorImpl::assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
                         int64_t offset, c10::intrusive_ptr<View> view) {
   storage_ = c10::Storage(std::move(storage));

@@ -67,6 +67,10 @@ class View final : public c10::intrusive_ptr_target {
 
   // The view of the storage's present value, replayed only when that has changed.
   Value read(Storage& storage);
+  // `value`, which read() gave, has been computed.
+  void computed(const Value& value, const Value& data) {
+    if (cached_ == value) cached_ = data;
+  }
   // The caller has written `value` through this view into the storage.
   void remember(Storage& storage, Value value) {
     cached_ = std::move(value);
@@ -96,6 +100,8 @@ class TensorImpl final : public c10::TensorImpl {
   int device_index() const { return lazy_storage().device_index(); }
 
   Value read() const;
+  // `value`, which read() gave, has been computed: it need not be again.
+  void computed(const Value& value, const Value& data) const;
   // Replaces everything this tensor holds by another tensor's (set_, in-place views, resize_).
   void assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
               int64_t offset, c10::intrusive_ptr<View> view);

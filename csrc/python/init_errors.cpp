@@ -1,4 +1,6 @@
-// C++ exceptions as the Python exceptions that users expect.
+// C++ exceptions as the Python exceptions that users expect, with and without PyTorch's dispatcher
+// in between.
+#include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 
 #include "pjrt/plugin.h"
@@ -8,41 +10,53 @@
 namespace torch_xla::python {
 namespace {
 
-PyObject* exception_for(util::ErrorKind kind) {
+// PyTorch's bindings know these types; any other exception becomes a RuntimeError there.
+void throw_torch_error(util::ErrorKind kind, const std::string& message) {
+  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (kind) {
     case util::ErrorKind::Runtime:
-      return PyExc_RuntimeError;
+      throw c10::Error(here, message);
     case util::ErrorKind::Value:
-      return PyExc_ValueError;
+      throw c10::ValueError(here, message);
     case util::ErrorKind::Type:
-      return PyExc_TypeError;
+      throw c10::TypeError(here, message);
     case util::ErrorKind::Index:
-      return PyExc_IndexError;
+      throw c10::IndexError(here, message);
     case util::ErrorKind::NotImplemented:
-      return PyExc_NotImplementedError;
+      throw c10::NotImplementedError(here, message);
     case util::ErrorKind::OutOfMemory:
-      break;
+      throw c10::OutOfMemoryError(here, message);
   }
-  static PyObject* out_of_memory = [] {
-    pybind11::object type = pybind11::module_::import("torch").attr("OutOfMemoryError");
-    return type.release().ptr();
-  }();
-  return out_of_memory;
+}
+
+PyObject* out_of_memory() {
+  static const pybind11::handle type =
+      pybind11::object(pybind11::module_::import("torch").attr("OutOfMemoryError")).release();
+  return type.ptr();
 }
 
 }  // namespace
 
 void init_errors(pybind11::module_&) {
+  util::set_thrower(&throw_torch_error);
   pybind11::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
-    } catch (const util::Error& e) {
-      PyErr_SetString(exception_for(e.kind()), e.what());
+    } catch (const c10::ValueError& e) {
+      PyErr_SetString(PyExc_ValueError, e.what_without_backtrace());
+    } catch (const c10::TypeError& e) {
+      PyErr_SetString(PyExc_TypeError, e.what_without_backtrace());
+    } catch (const c10::IndexError& e) {
+      PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
+    } catch (const c10::NotImplementedError& e) {
+      PyErr_SetString(PyExc_NotImplementedError, e.what_without_backtrace());
+    } catch (const c10::OutOfMemoryError& e) {
+      PyErr_SetString(out_of_memory(), e.what_without_backtrace());
+    } catch (const c10::Error& e) {
+      PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
     } catch (const pjrt::Error& e) {
       const bool no_memory = e.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
-      PyErr_SetString(
-          exception_for(no_memory ? util::ErrorKind::OutOfMemory : util::ErrorKind::Runtime),
-          e.what());
+      PyErr_SetString(no_memory ? out_of_memory() : PyExc_RuntimeError, e.what());
     }
   });
 }

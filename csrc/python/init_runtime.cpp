@@ -43,9 +43,8 @@ executor::PluginChoice choice_from(const py::dict& d) {
   executor::PluginChoice choice;
   choice.device_type = d["device_type"].cast<std::string>();
   choice.library_path = d["library_path"].cast<std::string>();
-  if (d.contains("options")) {
-    choice.options = d["options"].cast<pjrt::Options>();
-  }
+  choice.options = d["options"].cast<pjrt::Options>();
+  choice.compile_options = d["compile_options"].cast<pjrt::Options>();
   return choice;
 }
 
@@ -149,6 +148,10 @@ void init_runtime(py::module_& m) {
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });
+  m.def("_set_custom_compile_options", [](pjrt::Options options) {
+    executor::set_custom_compile_options(std::move(options));
+    executor::clear_cached_programs();
+  });
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

@@ -76,7 +76,13 @@ std::string graph_text(const std::vector<at::Tensor>& tensors) {
         text += (d == 0 ? "" : ",") + std::to_string(sizes[d]);
       text += "]";
     }
-    if (node->location() != nullptr) text += "  // " + *node->location();
+    if (node->source() != nullptr) {
+      const char* between = "  // ";
+      for (const util::SourceFrame& frame : *node->source()) {
+        text += between + frame.str();
+        between = " < ";
+      }
+    }
     text += "\n";
   };
   for (const lazy::Value& root : values) {

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_XLAC, m) {
   init_runtime(m);
   init_tensor(m);
   init_dispatch(m);
+  init_source(m);
 }

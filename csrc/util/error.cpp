@@ -1,5 +1,7 @@
 #include "util/error.h"
 
+#include <atomic>
+
 namespace torch_xla::util {
 
 const char* error_kind_name(ErrorKind kind) {
@@ -20,9 +22,20 @@ const char* error_kind_name(ErrorKind kind) {
   return "unknown";
 }
 
+namespace {
+
+std::atomic<void (*)(ErrorKind, const std::string&)> thrower{nullptr};
+
+}  // namespace
+
+void set_thrower(void (*fn)(ErrorKind, const std::string&)) { thrower = fn; }
+
 namespace detail {
 
-void throw_error(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
+void throw_error(ErrorKind kind, const std::string& message) {
+  if (const auto fn = thrower.load()) fn(kind, message);
+  throw Error(kind, message);
+}
 
 }  // namespace detail
 

@@ -13,6 +13,10 @@ enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, OutOfMemory 
 
 const char* error_kind_name(ErrorKind kind);
 
+// How PyTorch's part of this library throws, so that the kind survives PyTorch's dispatcher on the
+// way to Python. Without it, Error is thrown.
+void set_thrower(void (*thrower)(ErrorKind kind, const std::string& message));
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}

@@ -34,8 +34,8 @@
   X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")          \
   X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                                 \
     "Each operation is compiled and run on its own as soon as it is called.")                   \
-  X(Bool, XLA_NO_SPECIAL_SCALARS, "0", true,                                                    \
-    "The scalars 0 and 1 are parameters of the program like any other, not constants in it.")   \
+  X(Bool, XLA_NO_SPECIAL_SCALARS, "0", false,                                                   \
+    "Accepted: the scalars 0 and 1 are parameters of the program like any other in any case.")  \
   X(Bool, XLA_IR_DEBUG, "0", false, "Records the Python stack with each operation.")            \
   X(Bool, XLA_HLO_DEBUG, "0", true,                                                             \
     "Writes the recorded Python source lines into the compiled program.")                       \

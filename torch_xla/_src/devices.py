@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from torch_xla import _XLAC
@@ -55,3 +57,17 @@ def manual_seed(seed: int, device: str | torch.device | None = None) -> None:
     from torch_xla._src import rng
 
     rng.set_state(seed, device)
+
+
+def set_custom_compile_options(options: Mapping[str, str | bool | int | float]) -> None:
+    """Sets compiler flags of the programs compiled from now on, in place of those set before.
+
+    Args:
+        options: flags of XLA's debug options by name, such as
+            `{"xla_cpu_enable_fast_math": True}`; a plugin may know more. Those that a
+            registered plugin sets for itself stay, unless named here.
+
+    A name or value that the compiler does not know is a RuntimeError of the next compilation.
+    Programs compiled before are forgotten.
+    """
+    _XLAC._set_custom_compile_options(dict(options))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from torch_xla import _XLAC
@@ -11,6 +13,7 @@ def install() -> None:
     """Called once, at the end of the package's import."""
     from torch_xla._src import device_module, module_identity, optim_defaults, pickling
 
+    _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
     torch._register_device_module("xla", device_module)
     device_module.join_manual_seed()
@@ -29,4 +32,5 @@ def _choose_plugin() -> dict:
         "device_type": spec.device_type,
         "library_path": spec.library_path,
         "options": dict(spec.client_options),
+        "compile_options": dict(spec.compile_options),
     }

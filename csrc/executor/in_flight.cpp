@@ -1,0 +1,80 @@
+#include "executor/in_flight.h"
+
+#include <array>
+
+#include <Python.h>
+
+#include "util/error.h"
+
+namespace torch_xla::executor {
+
+void fail(const pjrt::Error& error, const std::string& context) {
+  const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  util::fail(no_memory ? util::ErrorKind::OutOfMemory : util::ErrorKind::Runtime, error.what(),
+             context);
+}
+
+InFlight& InFlight::of(int device) {
+  static auto& table = *new std::array<InFlight, 256>;
+  return table[static_cast<size_t>(device)];
+}
+
+void InFlight::finish(const Run& run) {
+  try {
+    try {
+      run.done.await();
+    } catch (const pjrt::Error& e) {
+      fail(e, run.line.empty() ? "" : "\nThe run that failed was launched at " + run.line + ".");
+    }
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
+}
+
+void InFlight::finish_ready_runs() {
+  while (!runs_.empty() && runs_.front().done.ready()) {
+    finish(runs_.front());
+    runs_.pop_front();
+  }
+}
+
+void InFlight::add(pjrt::Event done, std::string line) {
+  const std::lock_guard lock(mutex_);
+  finish_ready_runs();
+  runs_.push_back({std::move(done), std::move(line)});
+}
+
+void InFlight::report() {
+  std::exception_ptr failure;
+  {
+    const std::lock_guard lock(mutex_);
+    finish_ready_runs();
+    std::swap(failure, failure_);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void InFlight::wait() {
+  {
+    const BlockingScope blocking;
+    const std::lock_guard lock(mutex_);
+    for (const Run& run : runs_) finish(run);
+    runs_.clear();
+  }
+  report();
+}
+
+void InFlight::fail_read(const pjrt::Error& error) {
+  wait();
+  fail(error);
+}
+
+BlockingScope::BlockingScope() : state_(nullptr) {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
+}
+
+BlockingScope::~BlockingScope() {
+  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
+}
+
+}  // namespace torch_xla::executor

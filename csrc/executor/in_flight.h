@@ -1,0 +1,56 @@
+// Runs that a device has not finished, and the failure that nobody was told of yet.
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::executor {
+
+// The exception for a plugin's error: out of memory has its own type in Python.
+[[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
+
+class InFlight {
+ public:
+  static InFlight& of(int device);
+
+  // `done` is the end of a run launched at `line` of the user's program (may be empty).
+  void add(pjrt::Event done, std::string line);
+  // Throws if a run has failed since the last report: each failure is reported once.
+  void report();
+  // Waits for all runs, then reports.
+  void wait();
+  // Results of a failed run cannot be read: throws the run's failure if it was not reported yet,
+  // otherwise `error`.
+  [[noreturn]] void fail_read(const pjrt::Error& error);
+
+ private:
+  struct Run {
+    pjrt::Event done;
+    std::string line;
+  };
+  // Keeps the failure of a finished run, if it is the first.
+  void finish(const Run& run);
+  void finish_ready_runs();
+
+  std::mutex mutex_;
+  std::deque<Run> runs_;  // in the order of launch
+  std::exception_ptr failure_;
+};
+
+// Lets the Python lock go while this thread waits for a device or the compiler.
+class BlockingScope {
+ public:
+  BlockingScope();
+  ~BlockingScope();
+  BlockingScope(const BlockingScope&) = delete;
+  BlockingScope& operator=(const BlockingScope&) = delete;
+
+ private:
+  void* state_;
+};
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,104 @@
+"""Flags that show or check what is recorded: lines, scopes, keys, one operation at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla import _XLAC
+
+
+@pytest.fixture
+def flag(monkeypatch):
+    """Sets a flag and makes it count: flags of recording are read at each sync."""
+    names = []
+
+    def set_flag(name: str) -> None:
+        monkeypatch.setenv(name, "1")
+        names.append(name)
+        torch_xla.sync()
+
+    yield set_flag
+    for name in names:
+        monkeypatch.delenv(name)
+    torch_xla.sync()
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return torch.erf(x)
+
+
+def line_of(function, text: str) -> int:
+    import inspect
+
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_ir_debug_shows_the_python_stack(flag):
+    x = torch.ones(3, device="xla")
+    assert __file__ not in _XLAC._get_xla_tensors_text([x.erf()])
+    flag("XLA_IR_DEBUG")
+    text = _XLAC._get_xla_tensors_text([Scaled()(x)])
+    erf = next(line for line in text.splitlines() if "aten::erf" in line)
+    assert f"{__file__}:{line_of(Scaled.forward, 'erf')} (Scaled.forward)" in erf
+    caller = line_of(test_ir_debug_shows_the_python_stack, "Scaled()(x)")
+    assert f"< {__file__}:{caller} (test_ir_debug_shows_the_python_stack)" in erf
+    assert "torch/nn/modules" not in erf
+
+
+def test_hlo_debug_puts_lines_and_scopes_into_the_program(flag):
+    x = torch.ones(3, device="xla")
+    flag("XLA_IR_DEBUG")
+    assert "loc(" not in _XLAC._get_stablehlo([Scaled()(x)])
+    flag("XLA_HLO_DEBUG")
+    y = Scaled()(x)
+    text = _XLAC._get_stablehlo([y])
+    line = line_of(Scaled.forward, "erf")
+    frame = f'"Scaled.forward"("{__file__}":{line}:0)'
+    assert f'loc("Scaled.forward/aten::erf"(callsite({frame} at ' in text
+    torch.testing.assert_close(y.cpu(), torch.ones(3).erf())  # and the compiler accepts it
+
+
+def test_eager_debug_mode_runs_each_operation(flag):
+    x = torch.ones(3, device="xla")
+    flag("XLA_USE_EAGER_DEBUG_MODE")
+    before = met.metric_data("ExecuteTime")[0]
+    y = (x + 1) * 2
+    assert met.metric_data("ExecuteTime")[0] == before + 2
+    assert y.tolist() == [4, 4, 4]
+
+
+def test_check_graph_key_compares_programs(flag):
+    flag("XLA_CHECK_GRAPH_KEY")
+    x = torch.ones(5, device="xla")
+    hits = met.counter_value("CachedCompile") or 0
+    for _ in range(3):
+        assert (x * 7.25 - 1).sum().item() == 31.25
+    assert met.counter_value("CachedCompile") > hits
+
+
+def test_a_flag_of_the_program_makes_another_program(flag):
+    x = torch.ones(6, device="xla")
+    torch_xla.sync()
+    (x * 3.5).tolist()
+    compiled = met.counter_value("UncachedCompile")
+    (x * 3.5).tolist()
+    assert met.counter_value("UncachedCompile") == compiled
+    flag("XLA_NO_DONATION")
+    (x * 3.5).tolist()
+    assert met.counter_value("UncachedCompile") == compiled + 1
+
+
+def test_a_result_of_several_is_computed_once():
+    x = torch.randn(4, 5).to("xla")
+    values, _ = x.max(dim=1)
+    row = x.sort(dim=1)[0][2]  # a view of one result of several
+    values.cpu(), row.cpu()
+    runs = met.metric_data("ExecuteTime")[0]
+    torch.testing.assert_close(values.cpu(), x.cpu().max(dim=1)[0])
+    torch.testing.assert_close(row.cpu(), x.cpu().sort(dim=1)[0][2])
+    assert met.metric_data("ExecuteTime")[0] == runs
