@@ -1,5 +1,7 @@
 #include "dispatch/view_kernel.h"
 
+#include <array>
+
 #include "dispatch/call.h"
 #include "dispatch/recorder.h"
 #include "util/error.h"
@@ -12,13 +14,6 @@ using lazy::Geometry;
 using lazy::Signature;
 using lazy::TensorImpl;
 using torch::jit::Stack;
-
-constexpr const char* kViews[] = {
-    "alias", "detach", "view", "_reshape_alias", "permute", "transpose.int", "t", "select.int",
-    "slice.Tensor", "diagonal", "expand", "squeeze", "squeeze.dim", "squeeze.dims", "unsqueeze",
-    "unfold", "view.dtype", "view_as_real", "view_as_complex",
-    // Values, not bits on the tensor that every kernel would have to look at.
-    "_conj", "_neg_view"};
 
 // In-place forms and the views that they take.
 constexpr std::pair<const char*, const char*> kInplaceViews[] = {
@@ -95,89 +90,47 @@ c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry
 }  // namespace
 
 ViewKernel::ViewKernel(const c10::OperatorHandle& op)
-    : op_(find_operator(op.operator_name())),
-      meta_(op),
-      num_arguments_(op.schema().arguments().size()),
-      is_identity_(op_->name == "aten::alias" || op_->name == "aten::detach") {
+    : handle_(op), op_(find_operator(op.operator_name())), meta_(op) {
   util::Hasher h;
   h.add_bytes(op_->name);
   op_hash_ = h.finish().low;
 }
 
-ViewKernel::Entry ViewKernel::make_entry(const TensorImpl& self, const Stack& stack, size_t base,
-                                         const util::Hash128& key) const {
+at::Tensor ViewKernel::call_meta(const at::Tensor& self, Stack arguments) const {
+  arguments.insert(arguments.begin(), self);
+  handle_.callBoxedForDispatchKey(c10::DispatchKey::Meta, arguments);
+  return arguments[0].toTensor();
+}
+
+ViewKernel::Entry& ViewKernel::recent(const util::Hash128& key) {
+  static thread_local std::array<Entry, 256> entries;
+  return entries[key.low % entries.size()];
+}
+
+ViewKernel::Entry ViewKernel::find_entry(const TensorImpl& self, Stack arguments,
+                                         const util::Hash128& key) {
+  const lazy::GraphLock lock;
+  if (const auto it = memo_.find(key); it != memo_.end()) return it->second;
   auto signature = c10::make_intrusive<Signature>();
   signature->op = op_.get();
   signature->key = key;
   signature->operands.push_back({self.geometry(), false, -1});
-  Stack meta;
-  for (size_t i = 0; i < num_arguments_; ++i) {
-    const c10::IValue& v = stack[base + i];
-    Argument a;
-    if (i == 0) {
-      a.kind = Argument::Kind::Tensor;
-      a.count = 1;
-      meta.emplace_back(meta_tensor(*self.geometry(), false));
-    } else {
-      a.kind = v.isNone() ? Argument::Kind::None : Argument::Kind::Static;
-      a.value = v;
-      meta.push_back(v);
-    }
-    signature->arguments.push_back(std::move(a));
+  signature->arguments.resize(1 + arguments.size());
+  signature->arguments[0].kind = Argument::Kind::Tensor;
+  signature->arguments[0].count = 1;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    Argument& a = signature->arguments[1 + i];
+    a.kind = arguments[i].isNone() ? Argument::Kind::None : Argument::Kind::Static;
+    a.value = arguments[i];
   }
-  meta_.call(&meta);
-  const at::Tensor& result = meta[0].toTensor();
+  arguments.insert(arguments.begin(), meta_tensor(*self.geometry(), false));
+  meta_.call(&arguments);
+  const at::Tensor& result = arguments[0].toTensor();
   const Geometry* geometry = lazy::intern(result.scalar_type(), result.sizes(), result.strides());
   signature->outputs.push_back(geometry);
-  return {std::move(signature), geometry, result.storage_offset()};
-}
-
-void ViewKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  const size_t base = stack->size() - num_arguments_;
-  TensorImpl* self = lazy::as_lazy((*stack)[base].toTensor());
-  if (self == nullptr) {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-    return;
-  }
-  at::Tensor result;
-  if (is_identity_) {
-    result = lazy::make_view(*self, self->view(), self->geometry(), self->storage_offset());
-  } else {
-    util::Hasher h;
-    h.add(op_hash_).add(self->geometry()->hash.low);
-    for (size_t i = 1; i < num_arguments_; ++i) {
-      const c10::IValue& v = (*stack)[base + i];
-      if (v.isInt()) {
-        h.add(2).add(static_cast<uint64_t>(v.toInt()));
-      } else if (v.isNone()) {
-        h.add(1);
-      } else if (v.isBool()) {
-        h.add(3 + v.toBool());
-      } else if (v.isIntList()) {
-        const auto list = v.toListRef();
-        h.add(5).add(list.size());
-        for (const c10::IValue& e : list) h.add(static_cast<uint64_t>(e.toInt()));
-      } else {
-        util::fail(util::ErrorKind::Type, op_->name, ": expected plain integers, got ", v.tagKind(),
-                   ". Symbolic shapes cannot be recorded.");
-      }
-    }
-    const util::Hash128 key = h.finish();
-    const lazy::GraphLock lock;
-    auto it = memo_.find(key);
-    if (it == memo_.end()) {
-      Entry entry = make_entry(*self, *stack, base, key);
-      // Attributes that never repeat must not fill memory; views in use keep what they need.
-      if (memo_.size() > 16384) memo_.clear();
-      it = memo_.emplace(key, std::move(entry)).first;
-    }
-    const Entry& entry = it->second;
-    result =
-        lazy::make_view(*self, c10::make_intrusive<lazy::View>(self->view(), entry.signature, 0),
-                        entry.geometry, self->storage_offset() + entry.offset);
-  }
-  torch::jit::drop(*stack, num_arguments_);
-  stack->emplace_back(std::move(result));
+  // Attributes that never repeat must not fill memory; views in use keep what they need.
+  if (memo_.size() > 16384) memo_.clear();
+  return memo_[key] = {key, std::move(signature), geometry, result.storage_offset()};
 }
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -290,13 +243,49 @@ at::Tensor& set_empty(at::Tensor& self) {
   return self;
 }
 
+// The same view of the same storage: no step is needed.
+at::Tensor same(const at::Tensor& self) {
+  TensorImpl* impl = lazy::as_lazy(self);
+  if (impl == nullptr)
+    return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(0, false));
+  return lazy::make_view(*impl, impl->view(), impl->geometry(), impl->storage_offset());
+}
+
+template <class... Args>
+void add_view(torch::Library& library, const char* name) {
+  // Lives as long as the registration: for the process.
+  auto* kernel = new ViewKernel(find(name));
+  library.impl(name,
+               [kernel](const at::Tensor& self, Args... args) { return (*kernel)(self, args...); });
+}
+
 }  // namespace
 
 void register_views(torch::Library& library) {
-  for (const char* name : kViews) {
-    library.impl(
-        name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ViewKernel>(find(name))));
-  }
+  using c10::SymInt, c10::SymIntArrayRef, at::IntArrayRef;
+  using OptionalSymInt = std::optional<SymInt>;
+  library.impl("alias", TORCH_FN(same));
+  library.impl("detach", TORCH_FN(same));
+  add_view<SymIntArrayRef>(library, "view");
+  add_view<SymIntArrayRef, SymIntArrayRef>(library, "_reshape_alias");
+  add_view<IntArrayRef>(library, "permute");
+  add_view<int64_t, int64_t>(library, "transpose.int");
+  add_view(library, "t");
+  add_view<int64_t, SymInt>(library, "select.int");
+  add_view<int64_t, OptionalSymInt, OptionalSymInt, SymInt>(library, "slice.Tensor");
+  add_view<int64_t, int64_t, int64_t>(library, "diagonal");
+  add_view<SymIntArrayRef, bool>(library, "expand");
+  add_view(library, "squeeze");
+  add_view<int64_t>(library, "squeeze.dim");
+  add_view<IntArrayRef>(library, "squeeze.dims");
+  add_view<int64_t>(library, "unsqueeze");
+  add_view<int64_t, int64_t, int64_t>(library, "unfold");
+  add_view<at::ScalarType>(library, "view.dtype");
+  add_view(library, "view_as_real");
+  add_view(library, "view_as_complex");
+  // Values, not bits on the tensor that every kernel would have to look at.
+  add_view(library, "_conj");
+  add_view(library, "_neg_view");
   for (const auto& [inplace, view] : kInplaceViews) {
     library.impl(inplace, torch::CppFunction::makeFromBoxedFunctor(
                               std::make_unique<InplaceViewKernel>(find(view))));

@@ -14,27 +14,71 @@
 
 namespace torch_xla::dispatch {
 
-class ViewKernel final : public c10::OperatorKernel {
+// One view operator. Arguments come unboxed: hashing integers costs less than boxing lists of them.
+class ViewKernel {
  public:
   explicit ViewKernel(const c10::OperatorHandle& op);
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack);
+
+  template <class... Args>
+  at::Tensor operator()(const at::Tensor& self, const Args&... args) {
+    lazy::TensorImpl* impl = lazy::as_lazy(self);
+    if (impl == nullptr) return call_meta(self, {box(args)...});
+    util::Hasher h;
+    h.add(op_hash_).add(impl->geometry()->hash.low);
+    (hash(h, args), ...);
+    const util::Hash128 key = h.finish();
+    Entry& entry = recent(key);
+    if (entry.key != key) entry = find_entry(*impl, {box(args)...}, key);
+    return lazy::make_view(*impl, c10::make_intrusive<lazy::View>(impl->view(), entry.signature, 0),
+                           entry.geometry, impl->storage_offset() + entry.offset);
+  }
 
  private:
   struct Entry {
+    util::Hash128 key;
     c10::intrusive_ptr<const lazy::Signature> signature;
-    const lazy::Geometry* geometry;
-    int64_t offset;  // relative to the input's
+    const lazy::Geometry* geometry = nullptr;
+    int64_t offset = 0;  // relative to the input's
   };
-  Entry make_entry(const lazy::TensorImpl& self, const torch::jit::Stack& stack, size_t base,
-                   const util::Hash128& key) const;
+  // The calling thread's last view with a key like this one, of whatever operator: no lock.
+  static Entry& recent(const util::Hash128& key);
 
+  static void hash(util::Hasher& h, int64_t v) { h.add(static_cast<uint64_t>(v)); }
+  static void hash(util::Hasher& h, bool v) { h.add(v); }
+  static void hash(util::Hasher& h, at::ScalarType v) { h.add(static_cast<uint64_t>(v)); }
+  static void hash(util::Hasher& h, const c10::SymInt& v) { hash(h, plain(v)); }
+  static void hash(util::Hasher& h, const std::optional<c10::SymInt>& v) {
+    h.add(v.has_value());
+    if (v) hash(h, *v);
+  }
+  template <class Int>
+  static void hash(util::Hasher& h, c10::ArrayRef<Int> list) {
+    h.add(list.size());
+    for (const Int& v : list) hash(h, v);
+  }
+
+  template <class T>
+  static c10::IValue box(const T& v) {
+    return v;
+  }
+  static c10::IValue box(const c10::SymInt& v) { return plain(v); }
+  static c10::IValue box(const std::optional<c10::SymInt>& v) {
+    return v ? c10::IValue(plain(*v)) : c10::IValue();
+  }
+  static c10::IValue box(const c10::SymIntArrayRef& v) { return C10_AS_INTARRAYREF_SLOW(v); }
+
+  // Throws where the number stands for an unknown one.
+  static int64_t plain(const c10::SymInt& v) { return v.guard_int(__FILE__, __LINE__); }
+
+  Entry find_entry(const lazy::TensorImpl& self, torch::jit::Stack arguments,
+                   const util::Hash128& key);
+  at::Tensor call_meta(const at::Tensor& self, torch::jit::Stack arguments) const;
+
+  c10::OperatorHandle handle_;
   std::shared_ptr<const lazy::Operator> op_;
   MetaKernel meta_;
-  size_t num_arguments_;
-  bool is_identity_;  // alias, detach: no step is needed
   uint64_t op_hash_;
-  std::unordered_map<util::Hash128, Entry, util::Hash128Hasher> memo_;
+  std::unordered_map<util::Hash128, Entry, util::Hash128Hasher> memo_;  // under the graph lock
 };
 
 // as_strided starts again at the storage: sizes and strides are those of physical memory.

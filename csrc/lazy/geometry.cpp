@@ -4,6 +4,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include <c10/core/TensorImpl.h>
+
 namespace torch_xla::lazy {
 namespace {
 
@@ -14,6 +16,21 @@ util::Hash128 hash_of(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArra
   for (const int64_t s : strides) h.add(static_cast<uint64_t>(s));
   return h.finish();
 }
+
+// Lets PyTorch derive the layout.
+class LayoutProbe final : public c10::TensorImpl {
+ public:
+  explicit LayoutProbe(const Geometry& g)
+      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA),
+                        c10::scalarTypeToTypeMeta(g.dtype), at::Device(at::kXLA, 0)) {
+    set_sizes_and_strides(g.sizes, g.strides);
+  }
+  Geometry::Layout layout() const {
+    return {sizes_and_strides_,           is_contiguous_,       is_channels_last_,
+            is_channels_last_contiguous_, is_channels_last_3d_, is_channels_last_3d_contiguous_,
+            is_non_overlapping_and_dense_};
+  }
+};
 
 }  // namespace
 
@@ -46,6 +63,7 @@ const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
       g->numel *= sizes[i];
     }
     if (g->numel == 0) g->contiguous = true;
+    g->layout = c10::make_intrusive<LayoutProbe>(*g)->layout();
     slot = std::move(g);
   }
   return slot.get();

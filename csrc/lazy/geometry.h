@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/SizesAndStrides.h>
 #include <c10/util/ArrayRef.h>
 
 #include "util/hash.h"
@@ -19,6 +20,14 @@ struct Geometry {
   int64_t numel;
   bool contiguous;     // row-major
   util::Hash128 hash;  // of all of the above
+
+  // What c10::TensorImpl derives from sizes and strides, so that tensors copy it.
+  struct Layout {
+    c10::impl::SizesAndStrides sizes_and_strides;
+    bool contiguous, channels_last, channels_last_contiguous, channels_last_3d,
+        channels_last_3d_contiguous, non_overlapping_and_dense;
+  };
+  Layout layout;
 
   // Bytes of storage that these sizes and strides span.
   int64_t storage_elements() const;

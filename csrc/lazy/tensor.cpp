@@ -148,11 +148,16 @@ TensorImpl::TensorImpl(const TensorImpl& source, const Geometry* geometry, int64
 
 void TensorImpl::set_geometry(const Geometry* geometry, int64_t offset) {
   geometry_ = geometry;
-  sizes_and_strides_.set_sizes(geometry->sizes);
-  sizes_and_strides_.set_strides(geometry->strides);
+  const Geometry::Layout& layout = geometry->layout;
+  sizes_and_strides_ = layout.sizes_and_strides;
   storage_offset_ = offset;
-  refresh_numel();
-  refresh_contiguous();
+  numel_ = geometry->numel;
+  is_contiguous_ = layout.contiguous;
+  is_channels_last_ = layout.channels_last;
+  is_channels_last_contiguous_ = layout.channels_last_contiguous;
+  is_channels_last_3d_ = layout.channels_last_3d;
+  is_channels_last_3d_contiguous_ = layout.channels_last_3d_contiguous;
+  is_non_overlapping_and_dense_ = layout.non_overlapping_and_dense;
 }
 
 Value TensorImpl::read() const {

@@ -155,7 +155,9 @@ void register_factory(Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };
-  add({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero"}, zeros);
+  add({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero",
+       "aten::_efficientzerotensor"},
+      zeros);
   add({"aten::ones", "aten::ones_like", "aten::new_ones"}, ones);
   r.add("aten::scalar_tensor", filled<0>);
   add({"aten::full", "aten::full_like", "aten::fill.Scalar"}, filled<1>);
