@@ -1,7 +1,8 @@
 #include "hlo/builder.h"
 
 #include <algorithm>
-#include <stdexcept>
+
+#include "util/error.h"
 
 namespace torch_xla::hlo {
 namespace attr {
@@ -9,7 +10,6 @@ namespace attr {
 std::string i64(int64_t value) { return std::to_string(value) + " : i64"; }
 std::string i32(int64_t value) { return std::to_string(value) + " : i32"; }
 std::string boolean(bool value) { return value ? "true" : "false"; }
-std::string symbol(std::string_view name) { return "@" + std::string(name); }
 
 std::string string(std::string_view value) {
   static constexpr char kHex[] = "0123456789ABCDEF";
@@ -24,6 +24,16 @@ std::string string(std::string_view value) {
     }
   }
   return text + "\"";
+}
+
+std::string symbol(std::string_view name) {
+  TXLA_CHECK(!name.empty(), "symbol: expected a name, got none.");
+  const auto letter = [](unsigned char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; };
+  const auto plain = [&](unsigned char c) {
+    return letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '$' || c == '.';
+  };
+  const bool bare = (letter(name[0]) || name[0] == '_') && std::ranges::all_of(name, plain);
+  return "@" + (bare ? std::string(name) : string(name));
 }
 
 std::string array(std::span<const int64_t> values) {
@@ -98,7 +108,9 @@ Values Builder::op(std::string_view name, std::span<const Value> operands,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
   for (const Value& operand : operands) {
-    if (!operand) throw std::logic_error(std::string(name) + ": an operand was never built");
+    TXLA_CHECK(operand, name, ": expected an operand, got a value that was never built.");
+    TXLA_CHECK(&operand.builder() == this, name, ": expected operands of this module, got ",
+               operand.type().str(), " of another builder.");
   }
   Values values;
   values.reserve(results.size());
@@ -194,6 +206,9 @@ Value Builder::constant(std::string_view text, Type type) {
 
 Values Builder::begin_function(std::string_view name, std::span<const Type> arguments,
                                std::span<const Attributes> argument_attributes, bool is_public) {
+  TXLA_CHECK(argument_attributes.size() <= arguments.size(), name,
+             ": expected attributes for at most ", arguments.size(), " arguments, got ",
+             argument_attributes.size(), ".");
   Function function;
   function.name = name;
   function.is_public = is_public;
@@ -210,13 +225,16 @@ Values Builder::begin_function(std::string_view name, std::span<const Type> argu
 
 void Builder::end_function(std::span<const Value> results,
                            std::span<const Attributes> result_attributes) {
-  if (open_.empty()) throw std::logic_error("Builder::end_function: no function is open");
+  TXLA_CHECK(!open_.empty(), "end_function: expected an open function, found none.");
+  TXLA_CHECK(result_attributes.size() <= results.size(), open_.back().name,
+             ": expected attributes for at most ", results.size(), " results, got ",
+             result_attributes.size(), ".");
   Function function = std::move(open_.back());
   open_.pop_back();
 
   std::string text = "  func.func ";
-  text += function.is_public ? "public @" : "private @";
-  text += function.name;
+  text += function.is_public ? "public " : "private ";
+  text += attr::symbol(function.name);
   text += '(';
   for (size_t i = 0; i < function.arguments.size(); ++i) {
     if (i != 0) text += ", ";
@@ -248,10 +266,17 @@ void Builder::end_function(std::span<const Value> results,
 
 bool Builder::private_function(std::string_view name, std::span<const Type> arguments,
                                const std::function<Values(std::span<const Value>)>& body) {
-  if (std::find(private_names_.begin(), private_names_.end(), name) != private_names_.end()) {
+  const std::string known = std::string(name) + '\n';
+  std::string wanted = known;
+  append_types(wanted, arguments);
+  for (const std::string& there : private_names_) {
+    if (!there.starts_with(known)) continue;
+    TXLA_CHECK(there == wanted, name, ": expected the arguments of the function of this name, (",
+               there.substr(known.size()), "), got (", wanted.substr(known.size()),
+               "). Put what differs into the name.");
     return false;
   }
-  private_names_.emplace_back(name);
+  private_names_.push_back(std::move(wanted));
   const int outer_depth = std::exchange(depth_, 2);
   const Values values = begin_function(name, arguments, {}, false);
   end_function(body(values));
@@ -260,8 +285,10 @@ bool Builder::private_function(std::string_view name, std::span<const Type> argu
 }
 
 std::string Builder::finish(std::string_view module_name) const {
-  std::string text = "module @";
-  text += module_name;
+  TXLA_CHECK(open_.empty(), "finish: expected all functions to be ended, found ", open_.back().name,
+             " open.");
+  std::string text = "module ";
+  text += attr::symbol(module_name);
   if (!module_attributes_.empty()) {
     text += " attributes ";
     append_attributes(text, module_attributes_);

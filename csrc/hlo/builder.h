@@ -52,7 +52,7 @@ std::string i64(int64_t value);                      // 3 : i64
 std::string i32(int64_t value);                      // 3 : i32
 std::string boolean(bool value);                     // true
 std::string string(std::string_view value);          // "text", escaped
-std::string symbol(std::string_view name);           // @name
+std::string symbol(std::string_view name);           // @name, quoted if need be
 std::string array(std::span<const int64_t> values);  // array<i64: 1, 2>
 std::string array(std::span<const bool> values);
 inline std::string array(std::initializer_list<int64_t> values) {
@@ -125,7 +125,7 @@ class Builder {
   std::string body_;  // of the function or region that is being built
   std::string location_;
   std::vector<Function> open_;
-  std::vector<std::string> private_names_;
+  std::vector<std::string> private_names_;  // and their arguments' types, on a second line
   int next_id_ = 0;
   int depth_ = 2;
 };

@@ -1,5 +1,5 @@
-// StableHLO and CHLO operations as functions on values: result types are inferred where the
-// operation fixes them, and taken as an argument where it does not.
+// StableHLO and CHLO operations as functions on values: result types are inferred where they follow
+// from the operands, and taken as an argument elsewhere. A misfit throws util::Error.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace torch_xla::hlo {
 
 // --- constants -----------------------------------------------------------------------------
 Value splat(Builder& b, double value, const Type& type);       // floats, complex, ints below 2^53
-Value splat_int(Builder& b, int64_t value, const Type& type);  // exact for every integer type
+Value splat_int(Builder& b, int64_t value, const Type& type);  // exact; takes bits as well
 Value scalar(Builder& b, double value, DType dtype);
 Value scalar_int(Builder& b, int64_t value, DType dtype);
 Value zero(Builder& b, const Type& type);
 Value one(Builder& b, const Type& type);
-Value lowest(Builder& b, const Type& type);   // -inf for floats, the minimum of integers, false
-Value highest(Builder& b, const Type& type);  // +inf for floats, the maximum of integers, true
+Value lowest(Builder& b, const Type& type);   // -inf where the type has it, else its minimum
+Value highest(Builder& b, const Type& type);  // +inf where the type has it, else its maximum
 Value finite_highest(Builder& b, const Type& type);
 Value dense_ints(Builder& b, std::span<const int64_t> values, const Type& type);
 Value dense_floats(Builder& b, std::span<const double> values, const Type& type);

@@ -1,4 +1,6 @@
 // Comparisons, logic, bits, selection and masks.
+#include <limits>
+
 #include "ops/elementwise.h"
 
 namespace torch_xla::ops {
@@ -54,7 +56,8 @@ template <bool positive>
 Values is_signed_inf(Lowering& l) {
   const Value x = l.in(0);
   if (!hlo::is_float(x.dtype())) return {hlo::zero(l.b, l.out())};
-  return {hlo::equal(x, positive ? hlo::highest(l.b, x.type()) : hlo::lowest(l.b, x.type()))};
+  const double infinity = std::numeric_limits<double>::infinity();
+  return {hlo::equal(x, positive ? infinity : -infinity)};
 }
 Values signbit(Lowering& l) { return {sign_bit(l.in(0))}; }
 

@@ -1,0 +1,217 @@
+// Literals: the functions of hlo/ops.h that make constants.
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "hlo/ops.h"
+#include "util/error.h"
+
+namespace torch_xla::hlo {
+namespace {
+
+// A floating-point format of at most 16 bits.
+struct SmallFloat {
+  int mantissa_bits, bias, total_bits;
+  uint32_t largest;   // the bits of the largest finite number
+  uint32_t infinity;  // 0: the format has none
+  uint32_t nan;
+  bool negative_zero;  // false: its bits are the nan
+};
+
+SmallFloat small_float(DType dtype) {
+  switch (dtype) {
+    case DType::BF16:
+      return {7, 127, 16, 0x7F7F, 0x7F80, 0x7FC0, true};
+    case DType::F16:
+      return {10, 15, 16, 0x7BFF, 0x7C00, 0x7E00, true};
+    case DType::F8E5M2:
+      return {2, 15, 8, 0x7B, 0x7C, 0x7F, true};
+    case DType::F8E4M3FN:
+      return {3, 7, 8, 0x7E, 0, 0x7F, true};
+    case DType::F8E4M3FNUZ:
+      return {3, 8, 8, 0x7F, 0, 0x80, false};
+    case DType::F8E5M2FNUZ:
+      return {2, 16, 8, 0x7F, 0, 0x80, false};
+    default:
+      util::fail(util::ErrorKind::Runtime, "constant: expected a float of 8 or 16 bits, got ",
+                 name(dtype), ".");
+  }
+}
+
+// Rounds to nearest, ties to even. What is too large becomes infinity, or nan where there is none,
+// as in the conversions of the compiler.
+uint32_t encode(double value, const SmallFloat& f) {
+  if (std::isnan(value)) return f.nan;
+  const uint32_t sign = std::signbit(value) ? 1u << (f.total_bits - 1) : 0;
+  const uint32_t overflow = f.infinity != 0 ? sign | f.infinity : f.nan;
+  if (std::isinf(value)) return overflow;
+  uint64_t bits = 0;
+  if (value != 0) {
+    const int exponent = std::max(std::ilogb(value), 1 - f.bias);  // subnormals share the least
+    const double steps = std::nearbyint(std::ldexp(std::abs(value), f.mantissa_bits - exponent));
+    bits = (static_cast<uint64_t>(exponent + f.bias - 1) << f.mantissa_bits) +
+           static_cast<uint64_t>(steps);
+  }
+  if (bits > f.largest) return overflow;
+  if (bits == 0 && !f.negative_zero) return 0;
+  return sign | static_cast<uint32_t>(bits);
+}
+
+double decode_positive(uint32_t bits, const SmallFloat& f) {
+  const int exponent = static_cast<int>(bits >> f.mantissa_bits);
+  const uint32_t mantissa = bits & ((1u << f.mantissa_bits) - 1);
+  if (exponent == 0) return std::ldexp(mantissa, 1 - f.bias - f.mantissa_bits);
+  return std::ldexp(mantissa + (1u << f.mantissa_bits), exponent - f.bias - f.mantissa_bits);
+}
+
+double largest_finite(DType dtype) {
+  if (dtype == DType::F64) return std::numeric_limits<double>::max();
+  if (dtype == DType::F32) return std::numeric_limits<float>::max();
+  const SmallFloat f = small_float(dtype);
+  return decode_positive(f.largest, f);
+}
+
+bool has_infinity(DType dtype) {
+  return dtype == DType::F64 || dtype == DType::F32 || small_float(dtype).infinity != 0;
+}
+
+// Every float prints as its bits: exact, and valid for nan and the infinities.
+std::string float_literal(double value, DType dtype) {
+  char text[32];
+  if (dtype == DType::F64) {
+    std::snprintf(text, sizeof text, "0x%016llX",
+                  static_cast<unsigned long long>(std::bit_cast<uint64_t>(value)));
+  } else if (dtype == DType::F32) {
+    std::snprintf(text, sizeof text, "0x%08X", std::bit_cast<uint32_t>(static_cast<float>(value)));
+  } else {
+    const SmallFloat f = small_float(dtype);
+    std::snprintf(text, sizeof text, f.total_bits == 16 ? "0x%04X" : "0x%02X", encode(value, f));
+  }
+  return text;
+}
+
+// Takes the number itself, or the bits of one as the other kind of integer of this width has them.
+std::string integer_literal(int64_t value, DType dtype) {
+  const size_t width = bit_width(dtype);
+  const auto bits = static_cast<uint64_t>(value);
+  if (width == 64) return is_unsigned(dtype) ? std::to_string(bits) : std::to_string(value);
+  const int64_t lowest = -(int64_t{1} << (width - 1)), highest = (int64_t{1} << width) - 1;
+  TXLA_CHECK(value >= lowest && value <= highest, "constant: expected a value that ", name(dtype),
+             " holds, got ", value, ". Convert a constant of a wider type.");
+  if (is_unsigned(dtype)) return std::to_string(bits & static_cast<uint64_t>(highest));
+  return std::to_string(value > highest / 2 ? value - highest - 1 : value);
+}
+
+std::string literal_int(int64_t value, DType dtype);
+
+std::string literal(double value, DType dtype) {
+  if (dtype == DType::Pred) return value != 0 ? "true" : "false";
+  if (is_complex(dtype)) {
+    const DType part = real_part(dtype);
+    return "(" + float_literal(value, part) + "," + float_literal(0.0, part) + ")";
+  }
+  if (is_float(dtype)) return float_literal(value, dtype);
+  TXLA_CHECK(value >= -0x1p63 && value < (dtype == DType::U64 ? 0x1p64 : 0x1p63),
+             "constant: expected a value that ", name(dtype), " holds, got ", value, ".");
+  return integer_literal(value >= 0x1p63 ? static_cast<int64_t>(static_cast<uint64_t>(value))
+                                         : static_cast<int64_t>(value),
+                         dtype);
+}
+
+std::string literal_int(int64_t value, DType dtype) {
+  if (dtype == DType::Pred) return value != 0 ? "true" : "false";
+  if (is_integer(dtype)) return integer_literal(value, dtype);
+  return literal(static_cast<double>(value), dtype);
+}
+
+// An array with no elements has no splat value.
+Value dense_splat(Builder& b, const std::string& text, const Type& type) {
+  return b.constant(type.elements() == 0 ? "" : text, type);
+}
+
+// A literal of any rank: printed flat, reshaped where it has several dimensions.
+template <typename T>
+Value dense(Builder& b, std::span<const T> values, const Type& type,
+            std::string (*print)(T, DType)) {
+  const auto count = static_cast<int64_t>(values.size());
+  TXLA_CHECK(count == type.elements(), "constant: expected as many values as ", type.str(),
+             " has elements, got ", count, ".");
+  if (values.empty()) return b.constant("", type);
+  if (type.dims.size() > 1)
+    return reshape(dense(b, values, type.with(Dims{count}), print), type.dims);
+  std::string text = type.dims.empty() ? "" : "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += print(values[i], type.dtype);
+  }
+  if (!type.dims.empty()) text += "]";
+  return b.constant(text, type);
+}
+
+void check_ordered(std::string_view op, const Type& type) {
+  TXLA_CHECK(!is_complex(type.dtype), op, ": expected numbers that have an order, got ", type.str(),
+             ".");
+}
+
+}  // namespace
+
+Value splat(Builder& b, double value, const Type& type) {
+  return dense_splat(b, literal(value, type.dtype), type);
+}
+Value splat_int(Builder& b, int64_t value, const Type& type) {
+  return dense_splat(b, literal_int(value, type.dtype), type);
+}
+Value scalar(Builder& b, double value, DType dtype) { return splat(b, value, {dtype, {}}); }
+Value scalar_int(Builder& b, int64_t value, DType dtype) {
+  return splat_int(b, value, {dtype, {}});
+}
+Value zero(Builder& b, const Type& type) { return splat_int(b, 0, type); }
+Value one(Builder& b, const Type& type) { return splat_int(b, 1, type); }
+
+Value lowest(Builder& b, const Type& type) {
+  check_ordered("lowest", type);
+  if (is_float(type.dtype)) {
+    return splat(b,
+                 has_infinity(type.dtype) ? -std::numeric_limits<double>::infinity()
+                                          : -largest_finite(type.dtype),
+                 type);
+  }
+  if (type.dtype == DType::Pred || is_unsigned(type.dtype)) return zero(b, type);
+  return splat_int(b, std::numeric_limits<int64_t>::min() >> (64 - bit_width(type.dtype)), type);
+}
+
+Value highest(Builder& b, const Type& type) {
+  check_ordered("highest", type);
+  if (is_float(type.dtype)) {
+    return splat(b,
+                 has_infinity(type.dtype) ? std::numeric_limits<double>::infinity()
+                                          : largest_finite(type.dtype),
+                 type);
+  }
+  if (type.dtype == DType::Pred) return one(b, type);
+  if (is_unsigned(type.dtype)) {
+    return splat_int(b, static_cast<int64_t>(~uint64_t{0} >> (64 - bit_width(type.dtype))), type);
+  }
+  return splat_int(b, std::numeric_limits<int64_t>::max() >> (64 - bit_width(type.dtype)), type);
+}
+
+Value finite_highest(Builder& b, const Type& type) {
+  return is_float(type.dtype) ? splat(b, largest_finite(type.dtype), type) : highest(b, type);
+}
+
+Value dense_ints(Builder& b, std::span<const int64_t> values, const Type& type) {
+  return dense(b, values, type, literal_int);
+}
+Value dense_floats(Builder& b, std::span<const double> values, const Type& type) {
+  return dense(b, values, type, literal);
+}
+
+Value iota(Builder& b, const Type& type, int64_t dim) {
+  TXLA_CHECK(dim >= 0 && dim < type.rank(), "iota: expected a dimension of ", type.str(), ", got ",
+             dim, ".");
+  return b.op("stablehlo.iota", {}, type, {{"iota_dimension", attr::i64(dim)}});
+}
+
+}  // namespace torch_xla::hlo
