@@ -1,8 +1,10 @@
 #include "dispatch/meta.h"
 
+#include <string>
 #include <string_view>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Reduction.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace torch_xla::dispatch {
@@ -42,6 +44,39 @@ const c10::KernelFunction* shadowed_meta_kernel(const c10::OperatorHandle& op) {
   return nullptr;
 }
 
+// PyTorch's Python shape functions of these divide by the number of elements, which may be 0. The
+// shape is that of the unreduced loss's gradient.
+constexpr size_t kReduction = 3;
+bool divides_by_elements(const std::string& op) {
+  return op == "aten::mse_loss_backward" || op == "aten::smooth_l1_loss_backward" ||
+         op == "aten::huber_loss_backward";
+}
+
+// Theirs answer with one element where the CPU kernels answer with a 0-dim tensor.
+bool keeps_batch_of_one(const std::string& op) {
+  return op == "aten::multi_margin_loss" || op == "aten::multilabel_margin_loss_forward";
+}
+
+// The C++ kernels of these look at the first slice of self and source, which an empty one lacks.
+bool looks_at_slices(const std::string& op) {
+  return op.starts_with("aten::index_add") || op.starts_with("aten::index_reduce");
+}
+
+// (self, dim, index, source, ...) with nothing to write, or nowhere to write it.
+bool write_of_nothing(const std::string& op, torch::jit::Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  const at::Tensor index = stack[base + 2].toTensor(), source = stack[base + 3].toTensor();
+  if (self.dim() == 0 || (self.numel() != 0 && source.numel() != 0)) return false;
+  const int64_t dim = stack[base + 1].toInt();
+  TORCH_CHECK_INDEX(source.dim() == self.dim() && index.numel() == source.size(dim), op,
+                    ": expected as many indices as slices of source, got index of size ",
+                    index.sizes(), " and source of size ", source.sizes(), ".");
+  torch::jit::drop(stack, stack.size() - base);
+  stack.emplace_back(
+      meta_tensor(*lazy::intern_contiguous(self.scalar_type(), self.sizes()), false));
+  return true;
+}
+
 // Below autograd. (Excluding XLA itself would exclude every dense backend.)
 const c10::DispatchKeySet kExcluded =
     c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
@@ -60,11 +95,17 @@ MetaKernel::MetaKernel(const c10::OperatorHandle& op)
 
 void MetaKernel::call(torch::jit::Stack* stack) const {
   const c10::impl::ExcludeDispatchKeyGuard exclude(kExcluded);
+  const std::string& name = op_.schema().name();
+  const size_t base = stack->size() - op_.schema().arguments().size();
+  if (looks_at_slices(name) && write_of_nothing(name, *stack, base)) return;
   if (native_ != nullptr) {
     native_->callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-  } else {
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+    return;
   }
+  if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
+  const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
+  op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  if (one_sample) (*stack)[base] = (*stack)[base].toTensor().reshape({});
 }
 
 }  // namespace torch_xla::dispatch

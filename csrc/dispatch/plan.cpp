@@ -62,6 +62,10 @@ const c10::OperatorHandle* find_twin(const FunctionSchema& schema) {
   }
   std::string base = schema.name();
   if (base.ends_with('_') && !base.ends_with("__")) base.pop_back();
+  // __ilshift__ writes what __lshift__ returns.
+  if (const size_t i = base.find("::__i"); i != std::string::npos && base.ends_with("__")) {
+    base.erase(i + 4, 1);
+  }
   for (const std::string& name : {base, base + "_functional"}) {
     for (const c10::OperatorHandle& op : functional_overloads(name)) {
       if (same_arguments(inputs, op.schema().arguments()) &&

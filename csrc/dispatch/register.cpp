@@ -13,7 +13,9 @@
 #include "dispatch/call.h"
 #include "dispatch/context.h"
 #include "dispatch/dropout.h"
+#include "dispatch/factory.h"
 #include "dispatch/fallback.h"
+#include "dispatch/list_write.h"
 #include "dispatch/mask_index.h"
 #include "dispatch/recorder.h"
 #include "dispatch/resize.h"
@@ -233,13 +235,22 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     if (!op || kHandWritten.count(full) != 0 || kStayComposite.count(full) != 0) continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::XLA) || is_view(op->schema())) continue;
     std::unique_ptr<Plan> plan = make_plan(*op, nullptr);
-    if (plan == nullptr) continue;  // the fallback below serves it
+    const std::string local = full.substr(prefix.size());
+    if (plan == nullptr) {
+      // The fallback below serves the others.
+      if (auto factory = FactoryOutKernel::make(*op)) {
+        library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(factory)));
+      }
+      continue;
+    }
     if (!wants_recorder(*op, *plan)) continue;
     auto recorder = std::make_unique<Recorder>(*op, std::move(plan));
-    const std::string local = full.substr(prefix.size());
     if (takes_masks(full)) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<MaskIndexKernel>(std::move(recorder))));
+    } else if (writes_list(*op)) {
+      library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                      std::make_unique<ListWriteKernel>(std::move(recorder))));
     } else {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(recorder)));
     }
@@ -268,6 +279,7 @@ void register_kernels() {
   aten.impl("equal", TORCH_FN(equal));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
+  register_factories(aten);
   register_dropout();
   register_recorders(aten, "aten::");
   static auto& own = *new torch::Library(torch::Library::IMPL, "torch_xla", c10::DispatchKey::XLA,

@@ -17,8 +17,34 @@ DEVICE = "xla"
 
 
 def to_xla(value: Any) -> Any:
-    """Tensors of any nest of containers as leaves on xla; strides are kept."""
+    """Tensors of any nest of containers as leaves on xla."""
     return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().to(DEVICE), value)
+
+
+def _on_xla(t: torch.Tensor) -> torch.Tensor:
+    """A copy on xla with the strides of the source; Tensor.to keeps only those of channels_last."""
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE).copy_(t)
+
+
+def in_float32(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """On the CPU: fn on narrow floats in float32, its results rounded once. For operators that
+    PyTorch's CPU kernels compute in many narrow steps, or not at all; xla runs fn as it is."""
+
+    def wide(t: torch.Tensor) -> torch.Tensor:
+        return t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
+
+    def run(*inputs: Any) -> Any:
+        tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+        narrow = {t.dtype for t in tensors} & {torch.bfloat16, torch.float16}
+        if not narrow or any(t.device.type == DEVICE for t in tensors):
+            return fn(*inputs)
+        (dtype,) = narrow
+        results = fn(*pytree.tree_map_only(torch.Tensor, wide, inputs))
+        return pytree.tree_map_only(
+            torch.Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, results
+        )
+
+    return run
 
 
 def _as_inputs(value: Any, dtype: torch.dtype | None, device: str, grad: bool) -> Any:
@@ -26,7 +52,7 @@ def _as_inputs(value: Any, dtype: torch.dtype | None, device: str, grad: bool) -
         if dtype is not None and t.is_floating_point():
             t = t.to(dtype)
         # A copy, for functions that write into their inputs, with the strides of the source.
-        t = t.detach().to(device) if device != "cpu" else t.detach().clone()
+        t = _on_xla(t.detach()) if device != "cpu" else t.detach().clone()
         differentiable = t.is_floating_point() or t.is_complex()
         return t.requires_grad_() if grad and differentiable else t
 

@@ -47,6 +47,12 @@ FACTORIES = {
     "hann_window": lambda d: torch.hann_window(6, device=d),
     "hamming_window": lambda d: torch.hamming_window(6, periodic=False, device=d),
     "kaiser_window": lambda d: torch.kaiser_window(6, device=d),
+    "kaiser_window of a shape": lambda d: torch.kaiser_window(
+        9, periodic=False, beta=5.5, device=d
+    ),
+    "kaiser_window of one": lambda d: torch.kaiser_window(1, dtype=torch.float64, device=d),
+    "blackman_window": lambda d: torch.blackman_window(7, device=d),
+    "bartlett_window": lambda d: torch.bartlett_window(8, dtype=torch.float64, device=d),
     "vander": lambda d: torch.vander(torch.arange(1.0, 4, device=d)),
     "tensor of numbers": lambda d: torch.tensor([[1.5, 2], [3, 4]], device=d),
 }
@@ -56,6 +62,27 @@ FACTORIES = {
 def test_factory(name):
     with nothing_on_the_host():
         assert_same(FACTORIES[name](DEVICE), FACTORIES[name]("cpu"))
+
+
+OUT = {
+    "arange": lambda o: torch.arange(1, 8, 2, out=o),
+    "arange up to": lambda o: torch.arange(4, out=o),
+    "range": lambda o: torch.range(0, 3, out=o),
+    "linspace": lambda o: torch.linspace(0, 9, 4, out=o),
+    "logspace": lambda o: torch.logspace(0, 2, 4, out=o),
+    "eye": lambda o: torch.eye(2, out=o),
+    "eye wide": lambda o: torch.eye(2, 3, out=o),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+@pytest.mark.parametrize("name", OUT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_out(name, dtype):
+    with nothing_on_the_host():
+        result = torch.empty(0, dtype=dtype, device=DEVICE)
+        assert OUT[name](result) is result
+        assert_same(result, OUT[name](torch.empty(0, dtype=dtype)))
 
 
 LIKE = {
@@ -89,6 +116,21 @@ def test_triangles(diagonal):
         for x in (X, X.T, X.reshape(3, 2, 2), X > 3, X.long(), X[:0]):
             label = f"{tuple(x.shape)} {x.dtype}"
             batch.add(lambda x: (x.tril(diagonal), x.triu(diagonal)), x, label=label)
+
+
+def test_comparisons_of_negative_constants():
+    with Batch() as batch:
+        for dtype in (torch.int64, torch.int32, torch.int8, torch.float32):
+            batch.add(
+                lambda x: (
+                    torch.zeros_like(x) - 1 >= torch.zeros_like(x),
+                    -torch.ones_like(x) < torch.ones_like(x),
+                    torch.maximum(-torch.ones_like(x), torch.zeros_like(x)),
+                ),
+                torch.zeros(1, dtype=dtype),
+                label=str(dtype),
+                grad=False,
+            )
 
 
 @pytest.mark.parametrize("offset", [-6, -2, -1, 0, 1, 2, 6])

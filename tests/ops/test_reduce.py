@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from .harness import Batch, nothing_on_the_host
+from .harness import DEVICE, Batch, in_float32, nothing_on_the_host
 
 inf, nan = math.inf, math.nan
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
@@ -83,7 +83,7 @@ OF_ALL = {
     "sum to float64": lambda x: x.sum(dtype=torch.float64),
     "mean to float64": lambda x: x.mean(dtype=torch.float64),
     "dist": lambda x: torch.dist(x, x * 0.5 + 1),
-    "cosine similarity": lambda x: torch.cosine_similarity(x, x.cos() + 1, 0),
+    "cosine similarity": in_float32(lambda x: torch.cosine_similarity(x, x.cos() + 1, 0)),
 }
 
 
@@ -128,8 +128,9 @@ def test_integers():
         "sum": lambda x: (x.sum(), x.sum(0), x.sum(0, dtype=torch.int32)),
         "prod": lambda x: (x.prod(), x.prod(1, True)),
         "mean": lambda x: x.mean(0, dtype=torch.float32),
-        "max": lambda x: (x.max(), x.max(0), x.amax((0, 1)), x.argmax(1), x.aminmax()),
-        "min": lambda x: (x.min(), x.min(1, True), x.argmin()),
+        "max": lambda x: (x.max(), x.max(0), x.amax((0, 1)), x.aminmax()),
+        "min": lambda x: (x.min(), x.min(1, True), x.amin(0)),
+        "argmax, argmin": lambda x: (x.argmax(1), x.argmin(), x.argmin(0, True)),
         "all, any": lambda x: (x.all(), x.any(0), x.all(1, True)),
         "count_nonzero": lambda x: torch.count_nonzero(x, 1),
         "nansum": lambda x: x.nansum(),
@@ -138,7 +139,7 @@ def test_integers():
     with nothing_on_the_host(), Batch() as batch:
         for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool):
             for name, fn in table.items():
-                if dtype is torch.bool and name == "nansum":
+                if dtype is torch.bool and name in ("nansum", "argmax, argmin"):
                     continue
                 batch.add(fn, x.to(dtype), label=f"{name} {dtype}")
 
@@ -159,9 +160,55 @@ def test_dimensions_of_size_0():
 def test_the_first_of_equals_is_found():
     x = torch.tensor([[2, 5, 5, 1], [3, 3, 3, 3], [0, 0, 9, 9]])
     with Batch() as batch:
-        for dtype in (torch.int64, torch.float32, torch.bool, torch.bfloat16):
+        batch.add(lambda x: (x.max(1), x.min(1)), x > 2, label="torch.bool")
+        for dtype in (torch.int64, torch.float32, torch.bfloat16):
             batch.add(lambda x: (x.max(1), x.argmax(1), x.min(1), x.argmin(0)), x.to(dtype),
                       label=str(dtype), grad=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", [torch.argmax, torch.argmin])
+def test_positions_among_booleans_are_refused(fn):
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match="does not support bool input"):
+            fn(torch.tensor([True, False], device=device))
+
+
+SELECTING = {"max": torch.max, "min": torch.min, "median": torch.median, "nan": torch.nanmedian}
+
+
+@pytest.mark.parametrize("name", SELECTING)
+def test_gradients_are_shared_by_equals(name):
+    def twice(x):
+        (grad,) = torch.autograd.grad(SELECTING[name](x) ** 2, x, create_graph=True)
+        return grad
+
+    with nothing_on_the_host(), Batch() as batch:
+        for x in ([3.0, 1, 3, 1, 2], [2.0] * 5, [1.0, nan, 2, nan, 3], [nan, nan, nan], [7.0]):
+            batch.add(SELECTING[name], torch.tensor(x), label=f"{x}")
+        batch.add(SELECTING[name], torch.tensor([[1.0, 5], [5, 1]]), label="two dimensions")
+        batch.add(SELECTING[name], torch.tensor(2.5), label="0-dim")
+        batch.add(twice, torch.tensor([3.0, 1, 3, 1, 2]), label="twice")
+
+
+ZEROS = torch.tensor(
+    [[2.0, 0, 3, -1], [0, 0, 5, 2], [0, 1, 0, 4], [1, 2, 3, 0], [0, 0, 0, 0], [2, 3, 4, 5]]
+)
+
+
+def test_gradients_of_products_with_zeros():
+    def twice(x):
+        (grad,) = torch.autograd.grad(x.prod(1).pow(2).sum(), x, create_graph=True)
+        return grad
+
+    with nothing_on_the_host(), Batch() as batch:
+        for dim in (0, 1, -1):
+            batch.add(lambda x, dim=dim: x.prod(dim), ZEROS, label=f"dim {dim}")
+        batch.add(lambda x: (x[1].prod(), x[3].prod(), x[5].prod()), ZEROS, label="of all")
+        batch.add(lambda x: x.prod(1, True), torch.complex(ZEROS, ZEROS * 2), label="complex")
+        batch.add(lambda x: x.prod(1, dtype=torch.float64), ZEROS, label="to float64")
+        batch.add(lambda x: x.prod(), torch.tensor(0.0), label="0-dim")
+        batch.add(twice, ZEROS, label="twice")
+        batch.add(lambda x: twice(x[:, :3]), ZEROS, label="twice, an odd number")
 
 
 def test_complex():

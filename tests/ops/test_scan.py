@@ -65,6 +65,31 @@ def test_nan_and_infinity(name):
         batch.add(lambda x: SCANS[name](x, 1), rows.repeat(1, 9), grad=False, label="blocks")
 
 
+ZEROS = torch.tensor(
+    [[2.0, 0, 3, -1], [0, 0, 5, 2], [0, 1, 0, 4], [1, 2, 3, 0], [0, 0, 0, 0], [2, 3, 4, 5]]
+)
+
+
+def test_gradients_of_running_products_with_zeros():
+    def twice(x):
+        (grad,) = torch.autograd.grad(x.cumprod(1).pow(2).sum(), x, create_graph=True)
+        return grad
+
+    def in_place(x):
+        y = x * 1
+        y.cumprod_(1)
+        return y
+
+    with nothing_on_the_host(), Batch() as batch:
+        for dim in (0, 1):
+            batch.add(lambda x, dim=dim: x.cumprod(dim), ZEROS, label=f"dim {dim}")
+        batch.add(lambda x: x.cumprod(1), torch.complex(ZEROS, ZEROS * 2), label="complex")
+        batch.add(lambda x: x.cumprod(1, dtype=torch.float64), ZEROS, label="to float64")
+        batch.add(in_place, ZEROS, label="in place")
+        batch.add(twice, ZEROS, label="twice")
+        batch.add(twice, values(3, 21), label="twice, without a zero", rtol=1e-4, atol=1e-4)
+
+
 def test_a_long_scan_is_exact():
     x = torch.ones(100_003, dtype=torch.int64)
     with Batch() as batch:

@@ -1,0 +1,219 @@
+// Gradients whose formula in PyTorch reads values on the way (is there a zero? a nan?), which would
+// run the graph in the middle of a backward pass: here the same answers in one program.
+#include <utility>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cumprod.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/median.h>
+#include <ATen/ops/min.h>
+#include <ATen/ops/nanmedian.h>
+#include <ATen/ops/prod.h>
+#include <ATen/ops/where.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "dispatch/composite.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+using OptionalDtype = std::optional<at::ScalarType>;
+
+// PyTorch's own autograd kernel: no gradient is wanted, or one that only its formula gives.
+template <class... Arguments>
+Tensor by_pytorch(const char* name, const char* overload, const Arguments&... arguments) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  torch::jit::Stack stack;
+  (stack.emplace_back(arguments), ...);
+  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
+  return stack[0].toTensor();
+}
+
+// Transforms of torch.func and forward-mode derivatives need PyTorch's formulas.
+bool wants_gradient(const Tensor& self, OptionalDtype dtype = std::nullopt) {
+  if (!at::GradMode::is_enabled() || !self.requires_grad()) return false;
+  if (dtype && !at::isFloatingType(*dtype) && !at::isComplexType(*dtype)) return false;
+  return !functorch_is_active() && !self._fw_grad(/*level=*/0).defined();
+}
+
+Tensor converted(const Tensor& self, OptionalDtype dtype) {
+  return dtype && *dtype != self.scalar_type() ? self.to(*dtype) : self;
+}
+
+// --- max, min, median of all ---------------------------------------------------------------
+
+using OfAll = Tensor (*)(const Tensor&);
+
+// The gradient is shared evenly by all elements that are equal to the result.
+template <OfAll of_all>
+struct SelectedOfAll : Function<SelectedOfAll<of_all>> {
+  static Tensor forward(AutogradContext* context, const Tensor& self) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Tensor result = of_all(self);
+    context->save_for_backward({self, result});
+    return result;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!grads[0].defined()) return {Tensor()};
+    const variable_list saved = context->get_saved_variables();
+    const Tensor self = saved[0].detach(), result = saved[1].detach();
+    const Tensor chosen = at::where(result.isnan(), self.isnan(), self.eq(result));
+    return {at::where(chosen, grads[0] / chosen.sum(), 0)};
+  }
+};
+
+template <OfAll of_all>
+Tensor selected_of_all(const char* name, const Tensor& self) {
+  return wants_gradient(self) ? SelectedOfAll<of_all>::apply(self) : by_pytorch(name, "", self);
+}
+
+Tensor max(const Tensor& self) { return selected_of_all<at::max>("aten::max", self); }
+Tensor min(const Tensor& self) { return selected_of_all<at::min>("aten::min", self); }
+Tensor median(const Tensor& self) { return selected_of_all<at::median>("aten::median", self); }
+Tensor nanmedian(const Tensor& self) {
+  return selected_of_all<at::nanmedian>("aten::nanmedian", self);
+}
+
+// --- prod ----------------------------------------------------------------------------------
+
+// The product by halves, of differentiable calls only: right for any number of zeros, and as often
+// as it is differentiated.
+Tensor product_by_halves(Tensor x, int64_t dim) {
+  while (x.size(dim) > 1) {
+    const int64_t half = x.size(dim) / 2;
+    Tensor halved = x.narrow(dim, 0, half) * x.narrow(dim, half, half);
+    if (x.size(dim) % 2 != 0) halved = at::cat({halved, x.narrow(dim, 2 * half, 1)}, dim);
+    x = halved;
+  }
+  return x;
+}
+
+// Along one dimension, which is kept.
+struct Product : Function<Product> {
+  static Tensor forward(AutogradContext* context, const Tensor& self, int64_t dim) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({self});
+    context->saved_data["dim"] = dim;
+    return at::prod(self, dim, /*keepdim=*/true);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!grads[0].defined()) return {Tensor(), Tensor()};
+    const Tensor self = context->get_saved_variables()[0];
+    const int64_t dim = context->saved_data["dim"].toInt();
+    if (at::GradMode::is_enabled() && self.size(dim) > 0) {
+      std::vector<Tensor> results(1);
+      differentiable_gradients({product_by_halves(self, dim)}, {grads[0]}, {self}, results);
+      return {results[0], Tensor()};
+    }
+    // The others' product: of the elements that are not zero, over this one; none where another
+    // element is zero.
+    const Tensor zero = self.eq(0);
+    const Tensor divisor = at::where(zero, 1, self);
+    const Tensor others = at::prod(divisor, dim, true) / divisor;
+    const Tensor no_other_zero = zero.sum(dim, true).eq(zero);
+    return {grads[0] * at::where(no_other_zero, others, 0).conj(), Tensor()};
+  }
+};
+
+Tensor prod(const Tensor& self, OptionalDtype dtype) {
+  if (!wants_gradient(self, dtype)) return by_pytorch("aten::prod", "", self, dtype);
+  return Product::apply(converted(self, dtype).reshape({-1}), 0).squeeze(0);
+}
+
+Tensor prod_dim(const Tensor& self, int64_t dim, bool keepdim, OptionalDtype dtype) {
+  if (!wants_gradient(self, dtype)) {
+    return by_pytorch("aten::prod", "dim_int", self, dim, keepdim, dtype);
+  }
+  const Tensor x = converted(self, dtype);
+  if (x.dim() == 0) return Product::apply(x.reshape({1}), dim).squeeze(0);
+  const Tensor result = Product::apply(x, dim);
+  return keepdim ? result : result.squeeze(dim);
+}
+
+// --- cumprod -------------------------------------------------------------------------------
+
+// Running products of differentiable calls only, each step doubling the reach.
+Tensor running_product(Tensor x, int64_t dim) {
+  const int64_t n = x.size(dim);
+  for (int64_t reach = 1; reach < n; reach *= 2) {
+    const Tensor later = x.narrow(dim, reach, n - reach), earlier = x.narrow(dim, 0, n - reach);
+    x = at::cat({x.narrow(dim, 0, reach), later * earlier}, dim);
+  }
+  return x;
+}
+
+struct RunningProduct : Function<RunningProduct> {
+  static Tensor forward(AutogradContext* context, const Tensor& self, int64_t dim) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Tensor result = at::cumprod(self, dim);
+    context->save_for_backward({self, result});
+    context->saved_data["dim"] = dim;
+    return result;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!grads[0].defined()) return {Tensor(), Tensor()};
+    const variable_list saved = context->get_saved_variables();
+    const Tensor& self = saved[0];
+    const int64_t dim = context->saved_data["dim"].toInt();
+    if (at::GradMode::is_enabled() && self.numel() > 0) {
+      std::vector<Tensor> results(1);
+      differentiable_gradients({running_product(self, dim)}, {grads[0]}, {self}, results);
+      return {results[0], Tensor()};
+    }
+    const Tensor x = self.conj(), grad = grads[0];
+    const Tensor zero = x.eq(0);
+    const Tensor zeros = zero.cumsum(dim);
+    // Before the first zero: the products from here on, each over this element.
+    const Tensor before = zeros.eq(0);
+    const Tensor divisor = at::where(before, x, 1);
+    const Tensor products = at::where(before, grad * saved[1].conj(), 0);
+    const Tensor ahead = products.flip(dim).cumsum(dim).flip(dim) / divisor;
+    // At the first zero: all that comes before, times the products from there to the second zero.
+    // Beyond it nothing changes any product.
+    const Tensor until_second = zeros.eq(1);
+    const Tensor first = until_second.logical_and(zero);
+    const Tensor after = at::where(until_second.logical_and(zero.logical_not()), x, 1).cumprod(dim);
+    const Tensor total = at::where(until_second, grad * after, 0).sum(dim, /*keepdim=*/true);
+    const Tensor at_zero = at::prod(divisor, dim, /*keepdim=*/true) * total;
+    return {at::where(before, ahead, at::where(first, at_zero, 0)), Tensor()};
+  }
+};
+
+Tensor cumprod(const Tensor& self, int64_t dim, OptionalDtype dtype) {
+  if (!wants_gradient(self, dtype)) return by_pytorch("aten::cumprod", "", self, dim, dtype);
+  const Tensor x = converted(self, dtype);
+  if (x.dim() != 0) return RunningProduct::apply(x, dim);
+  return RunningProduct::apply(x.reshape({1}), dim).squeeze(0);
+}
+
+Tensor& cumprod_(Tensor& self, int64_t dim, OptionalDtype dtype) {
+  // The gradient needs the values that are overwritten.
+  if (wants_gradient(self, dtype)) return self.copy_(dispatch::cumprod(self.clone(), dim, dtype));
+  by_pytorch("aten::cumprod_", "", self, dim, dtype);
+  return self;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("max", TORCH_FN(max));
+  m.impl("min", TORCH_FN(min));
+  m.impl("median", TORCH_FN(median));
+  m.impl("nanmedian", TORCH_FN(nanmedian));
+  m.impl("prod", TORCH_FN(prod));
+  m.impl("prod.dim_int", TORCH_FN(prod_dim));
+  m.impl("cumprod", TORCH_FN(cumprod));
+  m.impl("cumprod_", TORCH_FN(cumprod_));
+}
+
+}  // namespace torch_xla::dispatch
