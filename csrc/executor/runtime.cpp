@@ -52,6 +52,8 @@ Runtime::Runtime(const PluginChoice& choice)
     : device_type_(choice.device_type), compile_options_(choice.compile_options) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   client_ = pjrt::Client::create(plugin, choice.options);
+  // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
+  if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
   if (device_type_ == "CPU" &&
       !pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler())) {
