@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from .harness import DEVICE, Batch, in_float32, nothing_on_the_host
+from .harness import DEVICE, Batch, nothing_on_the_host
 
 inf, nan = math.inf, math.nan
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
@@ -83,7 +83,7 @@ OF_ALL = {
     "sum to float64": lambda x: x.sum(dtype=torch.float64),
     "mean to float64": lambda x: x.mean(dtype=torch.float64),
     "dist": lambda x: torch.dist(x, x * 0.5 + 1),
-    "cosine similarity": in_float32(lambda x: torch.cosine_similarity(x, x.cos() + 1, 0)),
+    "cosine similarity": lambda x: torch.cosine_similarity(x, x.cos() + 1, 0),
 }
 
 
@@ -91,7 +91,10 @@ OF_ALL = {
 def test_of_all(name):
     with nothing_on_the_host(), Batch() as batch:
         for dtype in FLOATS:
-            batch.add(OF_ALL[name], X + 0.1, label=str(dtype), dtype=dtype)
+            # Many bf16 steps, between numbers of up to 1: one rounding may differ.
+            one_rounding = name == "cosine similarity" and dtype is torch.bfloat16
+            atol, rtol = (4e-3, 1.6e-2) if one_rounding else (None, None)
+            batch.add(OF_ALL[name], X + 0.1, label=str(dtype), dtype=dtype, atol=atol, rtol=rtol)
         batch.add(OF_ALL[name], X[0, :2], label="two rows")
 
 
