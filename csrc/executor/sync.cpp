@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "debug/metrics.h"
 #include "executor/graph.h"
@@ -38,10 +39,9 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   static const debug::Counter hits("CachedCompile");
   auto program = programs().find(graph.key);
   const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
-  if (program != nullptr && !check) {
-    hits.add();
-    return program;
-  }
+  // A program that was missing a moment ago was counted then.
+  if (program != nullptr && graph.key != missing.key) hits.add();
+  if (program != nullptr && !check) return program;
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
   missing.text = lower(graph, runtime.device_type());
@@ -52,7 +52,6 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
              ", got another:\n", missing.text, "\nthan the one that was compiled:\n", program->text,
              "\nPlease report this.");
-  hits.add();
   return program;
 }
 
@@ -128,26 +127,43 @@ struct Pending {
   std::vector<Value> roots;
 
   explicit Pending(int device) {
-    std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> seen;
+    Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
+  }
+
+  // The values that are read, and those that wait on the way to them: a run that computes a value
+  // keeps it. Else each `item()` of a loop would compute all that came before it once more.
+  Pending(int device, std::vector<Value> read) {
+    for (const Value& value : read) root(value);
+    const Graph graph(std::move(read), device, false);
+    const std::unordered_set<const Node*> computed(graph.calls.begin(), graph.calls.end());
     Storage::for_each_pending(device, [&](Storage& storage) {
-      const Value value = storage.value();
-      if (value.node->is_data()) {  // computed meanwhile, for another tensor
-        storage.materialize(value);
-        return;
-      }
-      auto& outputs = seen[value.node.get()];
-      size_t root = roots.size();
-      for (const auto& [index, known] : outputs) {
-        if (index == value.index) root = known;
-      }
-      if (root == roots.size()) {
-        outputs.emplace_back(value.index, root);
-        roots.push_back(value);
-      }
-      storages.push_back(&storage);
-      root_of.push_back(root);
+      const Value& value = storage.value();
+      if (value.node->is_data() || computed.contains(value.node.get())) add(storage);
     });
   }
+
+ private:
+  void add(Storage& storage) {
+    const Value value = storage.value();
+    if (value.node->is_data()) {  // computed meanwhile, for another tensor
+      storage.materialize(value);
+      return;
+    }
+    storages.push_back(&storage);
+    root_of.push_back(root(value));
+  }
+
+  size_t root(const Value& value) {
+    auto& outputs = seen_[value.node.get()];
+    for (const auto& [index, known] : outputs) {
+      if (index == value.index) return known;
+    }
+    outputs.emplace_back(value.index, roots.size());
+    roots.push_back(value);
+    return roots.size() - 1;
+  }
+
+  std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> seen_;
 };
 
 // Results as leaves. Whoever else uses a call's only result uses the leaf from now on.
@@ -174,8 +190,8 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
 template <class Attempt>
 void with_program(Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
+  Missing missing;
   for (int tries = 1;; ++tries) {
-    Missing missing;
     {
       const lazy::GraphLock lock;
       if (attempt(missing)) return;
@@ -225,7 +241,8 @@ void materialize(std::vector<Value>& values, int device) {
       if (known == roots.end()) roots.push_back(value);
     }
     if (roots.empty()) return true;
-    const Graph graph(std::move(roots), device, false);
+    Pending pending(device, std::move(roots));
+    const Graph graph(std::move(pending.roots), device, false);
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
@@ -233,6 +250,9 @@ void materialize(std::vector<Value>& values, int device) {
     const std::vector<Value> leaves = leaves_of(graph.roots, run(graph, *program), device);
     for (size_t i = 0; i < values.size(); ++i) {
       if (waits[i]) values[i] = leaves[root_of[i]];
+    }
+    for (size_t i = 0; i < pending.storages.size(); ++i) {
+      pending.storages[i]->materialize(leaves[pending.root_of[i]], false);
     }
     return true;
   });

@@ -16,7 +16,8 @@ lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceD
 // the run is launched, or done if `wait`. Nothing is lost when it throws.
 void sync_device(int device, bool wait);
 
-// Computes these values only; the rest of the graph stays recorded. They come back as data.
+// Computes these values, and keeps what tensors hold on the way to them; the rest of the graph
+// stays recorded. They come back as data.
 void materialize(std::vector<lazy::Value>& values, int device);
 
 // Waits until the device has finished all runs; throws what failed since the last call.

@@ -73,10 +73,9 @@ void Storage::set_value(Value value) {
   }
 }
 
-void Storage::materialize(Value data) {
+void Storage::materialize(Value data, bool buffers_reused) {
   value_ = std::move(data);
-  // What views remember was computed from buffers that the run may have reused.
-  ++version_;
+  if (buffers_reused) ++version_;
   unlink();
 }
 

@@ -75,6 +75,32 @@ def test_reading_a_value_evaluates_only_what_it_needs():
     assert z.tolist() == [0, 3, 6, 9]
 
 
+def test_a_loop_of_reads_computes_nothing_twice():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    met.clear_all()
+    for i in range(6):
+        x = x * 2
+        assert x.sum().item() == 3 * 2 ** (i + 1)
+        assert not pending(x)
+    # Were x left pending, each turn would compile a longer program.
+    assert counter("UncachedCompile") <= 1 and samples("ExecuteTime") == 6
+
+
+def test_a_read_keeps_views_of_what_it_computed():
+    x = torch.arange(6.0, device="xla").view(2, 3)
+    torch_xla.sync()
+    y = x + 1
+    z = y.t()
+    assert z.tolist() == [[1, 4], [2, 5], [3, 6]]
+    executed = samples("ExecuteTime")
+    assert z.tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert y.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert samples("ExecuteTime") == executed
+    y.mul_(2)
+    assert z.tolist() == [[2, 8], [4, 10], [6, 12]]
+
+
 def test_printing_works_anywhere_and_keeps_the_graph():
     x = torch.ones(2, device="xla")
     torch_xla.sync()
