@@ -28,7 +28,7 @@ CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now.
 PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api)
 # Not yet in `make test`: files with operators under repair, or slow.
-UNDER_REPAIR := tests/ops/test_elementwise.py tests/ops/test_optim.py tests/ops/test_resize.py tests/ops/test_rnn.py
+UNDER_REPAIR := tests/ops/test_elementwise.py tests/ops/test_optim.py tests/ops/test_resize.py
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
 
 .PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers

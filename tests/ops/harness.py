@@ -61,6 +61,7 @@ def _as_inputs(value: Any, dtype: torch.dtype | None, device: str, grad: bool) -
 
 def assert_same(actual: Any, expected: Any, **tolerances: Any) -> None:
     """`actual` (on xla) against `expected` (on the CPU): structure, shape, dtype and values."""
+    torch_xla.sync()  # One program for all of them; each would compile its own part when read.
     actual_leaves, actual_spec = pytree.tree_flatten(actual)
     expected_leaves, expected_spec = pytree.tree_flatten(expected)
     assert actual_spec == expected_spec, f"{actual_spec} != {expected_spec}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import torch_xla
 import torch_xla.debug.metrics as met
 
 from .harness import DEVICE, assert_same
@@ -42,6 +43,7 @@ def compare(module, x, state=None, **tolerances):
     weights = [torch.rand(e.shape).to(e.dtype) for e in expected]
     sum((e * w).sum() for e, w in zip(expected, weights, strict=True)).backward()
     sum((a * w.to(DEVICE)).sum() for a, w in zip(actual, weights, strict=True)).backward()
+    torch_xla.sync()
     pairs = [(x_xla, x), *zip(states_xla, states, strict=True)]
     pairs += zip(twin.parameters(), module.parameters(), strict=True)
     for a, e in pairs:
@@ -134,6 +136,7 @@ def test_part_of_the_results():
     twin, x = copy.deepcopy(module).to(DEVICE), R(4, 3, 5)
     module(x)[1][1].sum().backward()
     twin(x.to(DEVICE))[1][1].sum().backward()
+    torch_xla.sync()
     for a, e in zip(twin.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(a.grad.cpu(), e.grad, **TOLERANCE)
 
