@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include <malloc.h>
+
 #include "debug/metrics.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
@@ -67,6 +69,8 @@ void compile(const Missing& missing) {
   try {
     const BlockingScope blocking;
     program->executable = Runtime::get().client().compile(missing.text, missing.options);
+    // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
+    if (missing.text.size() > (1 << 17)) malloc_trim(0);
   } catch (const pjrt::Error& e) {
     fail(e);
   }
