@@ -93,7 +93,6 @@ std::unique_ptr<pjrt::Buffer> send_numbers(const std::vector<T>& numbers, pjrt::
 // Launches the run and returns the data of each root.
 std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
-  static const debug::Counter created("CreateDataHandles");
   const debug::TimedScope scope(time);
   std::vector<PJRT_Buffer*> arguments;
   arguments.reserve(graph.inputs.size() + 2);
@@ -111,12 +110,22 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   InFlight::of(graph.device).add(std::move(result.done), util::source_line());
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
-  for (auto& buffer : result.outputs) data.push_back({std::move(buffer), true});
-  created.add(static_cast<int64_t>(data.size()));
+  for (auto& buffer : result.outputs) data.push_back(counted(std::move(buffer)));
   return data;
 }
 
 }  // namespace
+
+DeviceData counted(std::shared_ptr<pjrt::Buffer> buffer) {
+  static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
+  created.add();
+  pjrt::Buffer* pointer = buffer.get();
+  auto let_go = [kept = std::move(buffer)](pjrt::Buffer*) mutable {
+    kept.reset();
+    destroyed.add();
+  };
+  return {std::shared_ptr<pjrt::Buffer>(pointer, std::move(let_go)), true};
+}
 
 Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
   return {c10::make_intrusive<Node>(geometry, device, std::move(data)), 0};
