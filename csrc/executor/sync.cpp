@@ -33,6 +33,7 @@ struct Missing {
   util::Hash128 key;
   std::string text;
   pjrt::CompileOptions options;
+  bool compiled = false;  // since: then finding it is no hit of the cache
 };
 
 // The program of a graph, or null after filling `missing`.
@@ -40,10 +41,8 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   static const debug::Counter hits("CachedCompile");
   auto program = programs().find(graph.key);
   const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
-  if (program != nullptr && !check) {
-    hits.add();
-    return program;
-  }
+  if (program != nullptr && !missing.compiled) hits.add();
+  if (program != nullptr && !check) return program;
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
   missing.text = lower(graph, runtime.device_type());
@@ -54,7 +53,6 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
              ", got another:\n", missing.text, "\nthan the one that was compiled:\n", program->text,
              "\nPlease report this.");
-  hits.add();
   return program;
 }
 
@@ -106,7 +104,12 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
     ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
     arguments.push_back(ints->handle());
   }
-  pjrt::Executable::Result result = program.executable->execute(arguments);
+  pjrt::Executable::Result result;
+  try {
+    result = program.executable->execute(arguments);
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
   InFlight::of(graph.device).add(std::move(result.done), util::source_line());
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
@@ -187,17 +190,15 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
 template <class Attempt>
 void with_program(Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
+  Missing missing;
   for (int tries = 1;; ++tries) {
-    Missing missing;
     {
       const lazy::GraphLock lock;
       if (attempt(missing)) return;
-      if (tries >= kPatience) {
-        compile(missing);
-        continue;
-      }
+      if (tries >= kPatience) compile(missing);
     }
-    compile(missing);
+    if (tries < kPatience) compile(missing);
+    missing.compiled = true;
   }
 }
 
