@@ -10,8 +10,10 @@ namespace torch_xla::executor {
 
 void fail(const pjrt::Error& error, const std::string& context) {
   const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  constexpr const char* kAdvice =
+      " Let go of tensors (del), make the batch smaller, or cut the step (torch_xla.sync()).";
   util::fail(no_memory ? util::ErrorKind::OutOfMemory : util::ErrorKind::Runtime, error.what(),
-             context);
+             no_memory ? kAdvice : "", context);
 }
 
 InFlight& InFlight::of(int device) {

@@ -1,5 +1,7 @@
 #include "executor/program_cache.h"
 
+#include <algorithm>
+
 namespace torch_xla::executor {
 
 std::shared_ptr<const Program> ProgramCache::find(const util::Hash128& key) {
@@ -14,7 +16,7 @@ void ProgramCache::insert(const util::Hash128& key, std::shared_ptr<const Progra
   if (const auto it = index_.find(key); it != index_.end()) entries_.erase(it->second);
   entries_.push_front({key, std::move(program)});
   index_[key] = entries_.begin();
-  while (entries_.size() > bound) {
+  while (entries_.size() > std::max<size_t>(bound, 1)) {
     index_.erase(entries_.back().key);
     entries_.pop_back();
   }

@@ -19,7 +19,7 @@ struct Program {
 class ProgramCache {
  public:
   std::shared_ptr<const Program> find(const util::Hash128& key);
-  // Replaces the program of the same key, if any.
+  // Replaces the program of the same key, if any. The newest always stays.
   void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
   size_t size() const { return entries_.size(); }
   void clear();

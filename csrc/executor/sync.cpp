@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include <malloc.h>
+
 #include "debug/metrics.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
@@ -66,6 +68,8 @@ void compile(const Missing& missing) {
   try {
     const BlockingScope blocking;
     program->executable = Runtime::get().client().compile(missing.text, missing.options);
+    // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
+    if (missing.text.size() > (1 << 17)) malloc_trim(0);
   } catch (const pjrt::Error& e) {
     fail(e);
   }
@@ -88,7 +92,6 @@ std::unique_ptr<pjrt::Buffer> send_numbers(const std::vector<T>& numbers, pjrt::
 // Launches the run and returns the data of each root.
 std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
-  static const debug::Counter created("CreateDataHandles");
   const debug::TimedScope scope(time);
   std::vector<PJRT_Buffer*> arguments;
   arguments.reserve(graph.inputs.size() + 2);
@@ -102,16 +105,31 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
     ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
     arguments.push_back(ints->handle());
   }
-  pjrt::Executable::Result result = program.executable->execute(arguments);
+  pjrt::Executable::Result result;
+  try {
+    result = program.executable->execute(arguments);
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
   InFlight::of(graph.device).add(std::move(result.done), util::source_line());
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
-  for (auto& buffer : result.outputs) data.push_back({std::move(buffer), true});
-  created.add(static_cast<int64_t>(data.size()));
+  for (auto& buffer : result.outputs) data.push_back(counted(std::move(buffer)));
   return data;
 }
 
 }  // namespace
+
+DeviceData counted(std::shared_ptr<pjrt::Buffer> buffer) {
+  static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
+  created.add();
+  pjrt::Buffer* pointer = buffer.get();
+  auto let_go = [kept = std::move(buffer)](pjrt::Buffer*) mutable {
+    kept.reset();
+    destroyed.add();
+  };
+  return {std::shared_ptr<pjrt::Buffer>(pointer, std::move(let_go)), true};
+}
 
 Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
   return {c10::make_intrusive<Node>(geometry, device, std::move(data)), 0};
@@ -195,12 +213,9 @@ void with_program(Attempt attempt) {
     {
       const lazy::GraphLock lock;
       if (attempt(missing)) return;
-      if (tries >= kPatience) {
-        compile(missing);
-        continue;
-      }
+      if (tries >= kPatience) compile(missing);
     }
-    compile(missing);
+    if (tries < kPatience) compile(missing);
   }
 }
 

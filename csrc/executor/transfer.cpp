@@ -74,7 +74,7 @@ lazy::Value upload(const at::Tensor& tensor, int device) {
     fail(e);
   }
   return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
-                    {std::move(buffer), true});
+                    counted(std::move(buffer)));
 }
 
 std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
@@ -109,7 +109,7 @@ lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
   materialize(ready, from);
   std::shared_ptr<pjrt::Buffer> buffer =
       ready[0].node->data().buffer->copy_to_device(Runtime::get().device(to));
-  return data_value(&ready[0].geometry(), to, {std::move(buffer), true});
+  return data_value(&ready[0].geometry(), to, counted(std::move(buffer)));
 }
 
 }  // namespace torch_xla::executor

@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include "debug/metrics.h"
+#include "dispatch/autograd_threads.h"
 #include "dispatch/context.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -148,6 +149,8 @@ void init_runtime(py::module_& m) {
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });
+  m.def("_xla_drain_autograd_threads", &dispatch::drain_autograd_threads,
+        py::call_guard<py::gil_scoped_release>());
   m.def("_set_custom_compile_options", [](pjrt::Options options) {
     executor::set_custom_compile_options(std::move(options));
     executor::clear_cached_programs();

@@ -34,15 +34,49 @@ def test_exit_with_work_in_flight(run_python):
 
 
 def test_exit_with_a_pending_graph_and_global_tensors(run_python):
+    """Several times: PyTorch's backward threads hold tensors for a moment after backward()."""
+    for _ in range(3):
+        done = run_python(
+            """
+            import torch, torch_xla
+            model = torch.nn.Linear(4, 4).to("xla")
+            loss = model(torch.ones(2, 4, device="xla")).sum()
+            loss.backward()
+            """
+        )
+        assert done.stderr == ""
+
+
+def test_exit_in_the_middle_of_a_convolution(run_python):
+    """Its kernel is PyTorch's, which must not run on while PyTorch is torn down."""
     done = run_python(
         """
         import torch, torch_xla
-        model = torch.nn.Linear(4, 4).to("xla")
-        loss = model(torch.ones(2, 4, device="xla")).sum()
-        loss.backward()
+        model = torch.nn.Sequential(*(torch.nn.Conv2d(32, 32, 3, padding=1) for _ in range(6)))
+        model.to("xla")
+        x = torch.randn(8, 32, 64, 64, device="xla")
+        for _ in range(3):
+            model(x).sum().backward()
+            torch_xla.sync()
         """
     )
     assert done.stderr == ""
+
+
+def test_failure_that_nobody_asked_for_is_printed_at_exit(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla
+        x = torch.ones(1 << 22, 1 << 22, device="xla")
+        y = x @ x
+        try:
+            torch_xla.sync()  # the run itself, or its launch, fails
+        except torch.OutOfMemoryError as error:
+            import sys
+            print(error, file=sys.stderr)
+        """
+    )
+    assert done.stderr.count("RESOURCE_EXHAUSTED") == 1, done.stderr
 
 
 def test_exit_runs_the_asynchronous_closures(run_python):
@@ -132,7 +166,7 @@ def test_use_after_a_fork_is_a_clear_error_and_the_parent_goes_on(run_python):
                 try:
                     use()
                 except RuntimeError as error:
-                    print(name, error, flush=True)
+                    print(name, str(error).splitlines()[0], flush=True)
                 else:
                     print(name, "no error", flush=True)
             del x
@@ -256,16 +290,104 @@ def test_ctrl_c_while_waiting_for_a_loader():
 # Failing programs and runs
 
 
-def test_a_program_too_large_for_memory():
+OUT_OF_MEMORY = {
+    "launch": lambda x: x.expand(10**14).clone(),
+    "factory": lambda x: torch.zeros(10**14, dtype=torch.int8, device="xla"),
+    "while it runs": lambda x: torch.ones(1 << 22, 1 << 22, device="xla").mm(
+        torch.ones(1 << 22, 1 << 22, device="xla")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_MEMORY)
+def test_out_of_memory(case):
+    x = torch.ones(1, device="xla")
+    other = x + 1
+    torch_xla.sync()
+    huge = OUT_OF_MEMORY[case](x)
+    with pytest.raises(torch.OutOfMemoryError, match="RESOURCE_EXHAUSTED.*make the batch smaller"):
+        torch_xla.sync(wait=True)
+    # Other values are still computed, and once the tensor is gone, so are whole steps.
+    assert (x + 1).item() == 2
+    del huge
+    y = x * 3 + other
+    torch_xla.sync(wait=True)
+    xm.wait_device_ops()
+    assert y.item() == 5 and other.item() == 2
+
+
+def test_reading_what_does_not_fit_the_host():
+    x = torch.ones(1, device="xla")
+    with pytest.raises(RuntimeError, match="allocate|RESOURCE_EXHAUSTED"):
+        x.expand(10**14).cpu()
+    assert (x + 1).item() == 2
+
+
+def test_sizes_beyond_64_bits():
     x = torch.ones(1, device="xla")
     torch_xla.sync()
-    huge = x.expand(1 << 44) + 1  # 64 TiB
-    with pytest.raises((torch.OutOfMemoryError, RuntimeError)):
-        huge.sum(dim=0, keepdim=True).expand(1 << 44).contiguous().cpu()
-    del huge
+    with pytest.raises(RuntimeError, match="overflow"):
+        (x.expand(1 << 62).to(torch.int16) + 1).max().item()
+    y = x + 1
+    torch_xla.sync(wait=True)
+    assert y.item() == 2
+
+
+def test_failing_compile(run_python):
+    """Without this pass the CPU's compiler does not know one of the operations."""
+    done = run_python(
+        """
+        import torch, torch_xla
+        x = torch.zeros(2, device="xla")
+        torch_xla.sync()
+        z = x + 1
+        y = torch.sigmoid(x)
+        for use in (torch_xla.sync, torch_xla.sync, y.tolist, lambda: print(y)):
+            try:
+                use()
+            except RuntimeError as error:
+                print(error)
+            else:
+                print("no error")
+        print("before", (x + 2).tolist(), z.tolist())
+        del y
+        w = x + 3
+        torch_xla.sync(wait=True)
+        print("after", w.tolist())
+        """,
+        env={"PJRT_DEVICE": "CPU", "XLA_FLAGS": "--xla_disable_hlo_passes=logistic-expander"},
+    )
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 6 and done.stderr == "", (done.stdout, done.stderr)
+    for line in lines[:4]:
+        assert "PJRT_Client_Compile" in line and "logistic" in line, line
+    assert lines[4:] == ["before [2.0, 2.0] [1.0, 1.0]", "after [3.0, 3.0]"]
+
+
+def test_unknown_compiler_flag_is_named(run_python):
+    """The plugin itself ends the process, as it does for every program that loads it."""
+    done = run_python(
+        "import torch, torch_xla; torch.ones(1, device='xla')",
+        env={"PJRT_DEVICE": "CPU", "XLA_FLAGS": "--xla_no_such_flag=1"},
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1" in done.stderr
+
+
+def test_exception_in_a_step_closure_leaves_a_usable_process():
+    x = torch.ones(2, device="xla")
+
+    def fail(value):
+        raise LookupError(f"closure saw {value.tolist()}")
+
+    xm.add_step_closure(fail, args=(x,))
+    x += 1
+    with pytest.raises(LookupError, match=r"closure saw \[2.0, 2.0\]"):
+        torch_xla.sync()
+    x += 1
     torch_xla.sync()
-    assert (x + 1).item() == 2
-    xm.wait_device_ops()
+    assert x.tolist() == [3, 3]
 
 
 def test_threads_that_record_at_the_same_time():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -20,6 +21,7 @@ def install() -> None:
     module_identity.install()
     pickling.install()
     optim_defaults.install()
+    atexit.register(_finish)
 
 
 def _choose_plugin() -> dict:
@@ -34,3 +36,11 @@ def _choose_plugin() -> dict:
         "options": dict(spec.client_options),
         "compile_options": dict(spec.compile_options),
     }
+
+
+def _finish() -> None:
+    """Called before the interpreter ends: what runs on other threads must be over by then."""
+    if torch.xla._is_in_bad_fork():
+        return  # a forked child has none of these threads
+    _XLAC._xla_drain_autograd_threads()
+    _XLAC._xla_wait_device_ops()  # a failure that nobody asked for is printed

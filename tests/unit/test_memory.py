@@ -1,0 +1,117 @@
+"""Memory: parameters exist once, what a step made ends with it, and nothing grows with steps."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+import torch_xla.runtime as xr
+from torch_xla import _XLAC
+
+
+def trainer(width: int = 64, optimizer=torch.optim.AdamW):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to("xla")
+    optimizer = optimizer(model.parameters(), lr=1e-3)
+    x = torch.randn(8, width, device="xla")
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        return loss.detach()
+
+    return step
+
+
+def live() -> tuple[int, int]:
+    """Storages, and buffers on the device."""
+    gc.collect()
+    created = met.counter_value("CreateDataHandles") or 0
+    return _XLAC._xla_live_storages(), created - (met.counter_value("DestroyDataHandles") or 0)
+
+
+def test_live_storages_and_buffers_do_not_grow():
+    step = trainer()
+    for _ in range(4):
+        step()
+    xm.wait_device_ops()
+    before, programs = live(), xr.get_num_cached_compilation_graph()
+    for _ in range(100):
+        step()
+    xm.wait_device_ops()
+    assert live() == before
+    assert xr.get_num_cached_compilation_graph() == programs
+
+
+def test_dropped_tensors_end_with_their_buffers():
+    x = torch.ones(16, device="xla")
+    torch_xla.sync()
+    before = live()
+    y = [x * i for i in range(10)]
+    z = y[3][2:].view(2, 7)
+    torch_xla.sync(wait=True)
+    assert live()[1] >= before[1] + 10
+    del y, z
+    assert live() == before
+    # What was recorded and never needed ends too.
+    w = x + 1
+    for _ in range(10):
+        w = w * 2
+    del w
+    torch_xla.sync()
+    assert live() == before
+
+
+def resident() -> int:
+    return xm.get_memory_info()["bytes_used"]
+
+
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="reads the memory of the process")
+def test_resident_memory_does_not_grow_with_steps():
+    step = trainer()
+    for _ in range(100):
+        step()
+    xm.wait_device_ops()
+    before = resident()
+    for _ in range(300):
+        step()
+    xm.wait_device_ops()
+    grown = resident() - before
+    assert grown < 8 << 20, f"{grown / 2**20:.1f} MiB in 300 steps"
+
+
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="reads the memory of the process")
+def test_overwritten_parameters_are_reused():
+    """A step over 256 MiB of state needs no second copy of it."""
+    p = torch.ones(1 << 26, device="xla")
+    p.mul_(1.5)
+    torch_xla.sync(wait=True)
+    before = resident()
+    for _ in range(3):
+        p.mul_(2.0)
+        torch_xla.sync(wait=True)
+    assert resident() - before < 64 << 20
+    assert p[5].item() == 12.0
+    info = xm.get_memory_info()
+    assert info["bytes_used"] > 256 << 20
+
+
+def test_what_others_still_hold_is_not_reused():
+    p = torch.ones(1 << 10, device="xla")
+    torch_xla.sync()
+    kept = p.clone()
+    view = p[:4]
+    torch_xla.sync()
+    for _ in range(3):
+        p.mul_(2.0)
+        torch_xla.sync()
+    assert kept[0].item() == 1.0 and view.tolist() == [8.0] * 4
