@@ -355,7 +355,7 @@ def entry_points(folder, distribution, group, **points):
     (info / "entry_points.txt").write_text(f"[{group}]\n{lines}")
 
 
-def test_a_plugin_of_an_installed_package(packages, tmp_path):
+def test_a_plugin_of_an_installed_package(monkeypatch, packages, tmp_path):
     folder = packages("my_device/lib/mine.so")
     path = str(folder / "my_device/lib/mine.so")
     (folder / "my_device/__init__.py").write_text(
@@ -370,6 +370,8 @@ def test_a_plugin_of_an_installed_package(packages, tmp_path):
     assert discovery.find("MYDEVICE").plugin is spec.plugin
 
     discovery._registered.clear()
+    # Other tests of this process have used a device.
+    monkeypatch.delitem(sys.modules, "torch_xla._XLAC", raising=False)
     plugins.use_dynamic_plugins()
     assert set(discovery._registered) == {"MYDEVICE"}
     assert plugins.using_dynamic_plugins()
