@@ -203,9 +203,31 @@ Tensor& cumprod_(Tensor& self, int64_t dim, OptionalDtype dtype) {
   return self;
 }
 
+// --- masked_fill ---------------------------------------------------------------------------
+
+// PyTorch selects the gradients under the mask for the value; `where` sums them in place.
+bool fills_with_gradient(const Tensor& mask, const Tensor& value) {
+  return wants_gradient(value) && value.dim() == 0 && mask.scalar_type() == at::kBool;
+}
+
+Tensor masked_fill(const Tensor& self, const Tensor& mask, const Tensor& value) {
+  if (!fills_with_gradient(mask, value)) {
+    return by_pytorch("aten::masked_fill", "Tensor", self, mask, value);
+  }
+  return at::where(mask, value.to(self.options()), self);
+}
+
+Tensor& masked_fill_(Tensor& self, const Tensor& mask, const Tensor& value) {
+  if (fills_with_gradient(mask, value)) return self.copy_(dispatch::masked_fill(self, mask, value));
+  by_pytorch("aten::masked_fill_", "Tensor", self, mask, value);
+  return self;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("masked_fill.Tensor", TORCH_FN(masked_fill));
+  m.impl("masked_fill_.Tensor", TORCH_FN(masked_fill_));
   m.impl("max", TORCH_FN(max));
   m.impl("min", TORCH_FN(min));
   m.impl("median", TORCH_FN(median));

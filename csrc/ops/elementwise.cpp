@@ -222,7 +222,11 @@ Value gcd(const Value& x, const Value& y) {
   return hlo::while_loop(start, running, step)[0];
 }
 
-Value lcm(const Value& x, const Value& y) {
+// In 32 bits at least, as in C++, so that a product that wraps has PyTorch's sign.
+Value lcm(const Value& of_x, const Value& of_y) {
+  const bool narrow = of_x.dtype() == DType::S8 || of_x.dtype() == DType::S16;
+  const DType wide = narrow ? DType::S32 : of_x.dtype();
+  const Value x = hlo::convert(of_x, wide), y = hlo::convert(of_y, wide);
   const Value divisor = gcd(x, y);
   const Value quotient = x / hlo::select(hlo::equal(divisor, 0), 1, divisor);
   const Value product = quotient * y;

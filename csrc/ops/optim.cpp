@@ -239,14 +239,15 @@ Values update_scale(Lowering& l) {
 
 void register_optim(Registry& r) {
   // Everything that schedulers change travels at run time: learning rates, betas and momentum,
-  // weight decay.
-  for (const char* overload : {"", ".tensor_lr"}) {
-    const std::string suffix = overload;
-    r.add("aten::_fused_adam" + suffix, fused_adam<false>).dynamic_floats = {6, 7, 8, 9};
-    r.add("aten::_fused_adamw" + suffix, fused_adam<true>).dynamic_floats = {6, 7, 8, 9};
-    r.add("aten::_fused_sgd" + suffix, fused_sgd).dynamic_floats = {3, 4, 5, 6};
-    r.add("aten::_fused_adagrad" + suffix, fused_adagrad).dynamic_floats = {4, 5, 6};
-  }
+  // weight decay. A learning rate that is a tensor does so anyway.
+  r.add("aten::_fused_adam", fused_adam<false>).dynamic_floats = {6, 7, 8, 9};
+  r.add("aten::_fused_adam.tensor_lr", fused_adam<false>).dynamic_floats = {7, 8, 9};
+  r.add("aten::_fused_adamw", fused_adam<true>).dynamic_floats = {6, 7, 8, 9};
+  r.add("aten::_fused_adamw.tensor_lr", fused_adam<true>).dynamic_floats = {7, 8, 9};
+  r.add("aten::_fused_sgd", fused_sgd).dynamic_floats = {3, 4, 5, 6};
+  r.add("aten::_fused_sgd.tensor_lr", fused_sgd).dynamic_floats = {3, 4, 6};
+  r.add("aten::_fused_adagrad", fused_adagrad).dynamic_floats = {4, 5, 6};
+  r.add("aten::_fused_adagrad.tensor_lr", fused_adagrad).dynamic_floats = {5, 6};
   r.add("aten::_amp_foreach_non_finite_check_and_unscale", unscale);
   r.add("aten::_amp_update_scale", update_scale);
   register_foreach(r);
