@@ -27,8 +27,6 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),-DCMAKE_CXX_COMP
 CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now.
 PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api)
-# Not yet in `make test`: files with operators under repair, or slow.
-UNDER_REPAIR := tests/ops/test_elementwise.py tests/ops/test_optim.py tests/ops/test_resize.py
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
 
 .PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers
@@ -40,7 +38,7 @@ demo: build
 
 test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
-	$(PYTEST) -m "not slow" $(addprefix --ignore=,$(UNDER_REPAIR)) $(PYTHON_TESTS)
+	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
 
 test-all: lint cpp-tests build sanitizers
 	$(CTEST) --test-dir $(BUILD)

@@ -55,7 +55,6 @@ def compare(module, x, state=None, **tolerances):
     "options",
     [
         {},
-        {"num_layers": 2},
         {"bidirectional": True},
         {"num_layers": 2, "bidirectional": True, "batch_first": True},
         {"bias": False},
