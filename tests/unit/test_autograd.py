@@ -244,3 +244,69 @@ def test_numbers_of_a_step_travel_together():
     for k in range(20):
         expected = expected * (1 + 0.01 * 7) + k * 7
     close(results[-1].cpu(), expected)
+
+
+VIEWS = {
+    "expand": lambda x: x.expand(2, 3, 4),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "select": lambda x: x.select(1, -1),
+    "slice": lambda x: x[:, 1:],
+    "slice to the end": lambda x: x[:, :, ::2],
+    "transpose": lambda x: x.transpose(0, -1),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "view": lambda x: x.view(-1, 2),
+    "view of a view": lambda x: x.transpose(0, 1).unsqueeze(0)[:, 1:].expand(1, 2, 1, 4),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_made_without_gradient(view):
+    """They join the graph when a gradient comes later, by a write into the base or into a view."""
+
+    def written_base(weight):
+        base = torch.arange(12.0).to(weight.device).view(1, 3, 4)
+        earlier = view(base)
+        base.mul_(weight)
+        assert earlier.requires_grad and earlier.grad_fn is not None
+        (earlier * earlier).sum().backward()
+        return weight.grad, earlier
+
+    def written_view(weight):
+        base = torch.arange(12.0).to(weight.device).view(1, 3, 4)
+        earlier = view(base)
+        if earlier.stride(0) != 0:
+            earlier.mul_(weight.sum())
+        return *torch.autograd.grad((base * weight).sum(), weight), base
+
+    def forward_mode(weight):
+        def primal_to_out(w):
+            return view(w.mul(2))
+
+        return torch.func.jvp(primal_to_out, (weight,), (torch.ones_like(weight),))
+
+    weight = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(1))
+    check(written_base, weight.requires_grad_())
+    check(written_view, weight)
+    check(forward_mode, weight.detach())
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_remember_the_mode_in_which_they_were_made(view):
+    x = torch.zeros(1, 3, 4, device="xla", requires_grad=True)
+    with torch.no_grad():
+        made = view(x)
+    if made.stride(0) != 0:
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            made.mul_(x.sum())
+    with torch.inference_mode():
+        inner = view(torch.zeros(1, 3, 4, device="xla"))
+        assert inner.is_inference() and not view(x).is_inference()
+    assert view(x)._is_view() and view(x)._base is x
+
+
+def test_views_are_replayed_with_other_numbers():
+    """As tracing does: the sizes that a view keeps can be read and replaced."""
+    x, other = torch.arange(12.0, device="xla"), torch.zeros(20, device="xla")
+    assert x.view(3, 4)._view_func_unsafe(other, lambda n: 5 if n == 3 else n).shape == (5, 4)
+    assert x[2:8]._view_func_unsafe(other, lambda n: 12 if n == 8 else n).shape == (10,)
+    assert x.view(3, 4)[1]._view_func(torch.ones(12, device="xla")).cpu().tolist() == [1.0] * 4
