@@ -104,9 +104,7 @@ void Graph::choose_aliases() {
   std::unordered_multimap<const Geometry*, int32_t> free_roots;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Geometry& g = roots[i].geometry();
-    free_roots.emplace(g.contiguous ? lazy::intern_contiguous(g.dtype, g.sizes)
-                                    : lazy::intern_contiguous(g.dtype, g.sizes),
-                       static_cast<int32_t>(i));
+    free_roots.emplace(lazy::intern_contiguous(g.dtype, g.sizes), static_cast<int32_t>(i));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node* leaf = inputs[i];

@@ -1,6 +1,56 @@
 #include "lazy/node.h"
 
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <utility>
+
 namespace torch_xla::lazy {
+
+namespace {
+
+// Memory of nodes, as many as there ever were at one time. The one freed last is given out first,
+// so a step's nodes come in the order in which those of the step before it were let go.
+class NodePool {
+ public:
+  void* take() {
+    const std::lock_guard lock(mutex_);
+    if (free_ == nullptr) grow();
+    return std::exchange(free_, free_->next);
+  }
+  void give(void* memory) {
+    const std::lock_guard lock(mutex_);
+    free_ = new (memory) Slot{free_};
+  }
+
+ private:
+  struct Slot {
+    Slot* next;
+  };
+  struct alignas(64) Memory {
+    std::byte bytes[sizeof(Node)];
+  };
+
+  void grow() {
+    constexpr size_t kNodes = 256;
+    auto* block = new Memory[kNodes];
+    for (size_t i = kNodes; i-- > 0;) free_ = new (&block[i]) Slot{free_};
+  }
+
+  std::mutex mutex_;
+  Slot* free_ = nullptr;
+};
+
+NodePool& pool() {
+  static auto& pool = *new NodePool;
+  return pool;
+}
+
+}  // namespace
+
+void* Node::operator new(size_t) { return pool().take(); }
+
+void Node::operator delete(void* node) { pool().give(node); }
 
 Node::~Node() { release_operands(); }
 
@@ -13,24 +63,20 @@ void Node::become_data(DeviceData data) {
 }
 
 void Node::release_operands() {
-  if (operands_.empty()) return;
-  // The outermost call drains what nested destructors hand over.
-  thread_local std::vector<Operands>* pending = nullptr;
-  if (pending != nullptr) {
-    pending->push_back(std::move(operands_));
-    operands_.clear();
-    return;
+  // Nodes that nobody else holds; each is emptied before it goes, so destructors do not nest.
+  c10::SmallVector<c10::intrusive_ptr<Node>, 16> last;
+  const auto let_go = [&last](Operands& operands) {
+    for (Value& operand : operands) {
+      c10::intrusive_ptr<Node> node = std::move(operand.node);
+      if (node.use_count() == 1 && !node->operands_.empty()) last.push_back(std::move(node));
+    }
+    operands.clear();
+  };
+  let_go(operands_);
+  while (!last.empty()) {
+    const c10::intrusive_ptr<Node> node = last.pop_back_val();
+    let_go(node->operands_);
   }
-  std::vector<Operands> queue;
-  pending = &queue;
-  queue.push_back(std::move(operands_));
-  operands_.clear();
-  while (!queue.empty()) {
-    Operands last = std::move(queue.back());
-    queue.pop_back();
-    last.clear();
-  }
-  pending = nullptr;
 }
 
 }  // namespace torch_xla::lazy

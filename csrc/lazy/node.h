@@ -106,8 +106,13 @@ class Node final : public c10::intrusive_ptr_target {
         numbers_(std::move(numbers)) {}
   // A leaf: data on the device.
   Node(const Geometry* geometry, int device, DeviceData data)
-      : leaf_geometry_(geometry), device_(device), data_(std::move(data)), is_data_(true) {}
+      : is_data_(true), device_(device), leaf_geometry_(geometry), data_(std::move(data)) {}
   ~Node() override;
+
+  // Nodes lie next to each other: a walk over thousands that malloc has scattered over a large heap
+  // waits for memory at each of them.
+  static void* operator new(size_t size);
+  static void operator delete(void* node);
 
   bool is_data() const { return is_data_; }
   const DeviceData& data() const { return data_; }
@@ -138,13 +143,13 @@ class Node final : public c10::intrusive_ptr_target {
   // Lets operands go without recursion: a long chain of nodes must not exhaust the stack.
   void release_operands();
 
+  bool is_data_ = false;
+  int device_ = 0;
   c10::intrusive_ptr<const Signature> signature_;
   Operands operands_;
   Numbers numbers_;
   const Geometry* leaf_geometry_ = nullptr;
-  int device_ = 0;
   DeviceData data_;
-  bool is_data_ = false;
   std::shared_ptr<const util::SourceFrames> source_;
 };
 
