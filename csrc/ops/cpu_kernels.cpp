@@ -1,6 +1,8 @@
 // Where the CPU platform calls PyTorch's kernels instead of running XLA's code. What is chosen by
 // default follows benchmarks/host_kernels.py; XLA_HOST_KERNELS overrides it.
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "lazy/operator.h"
 #include "ops/attention.h"
@@ -113,6 +115,47 @@ Values attention_backward(Lowering& l) {
   return results;
 }
 
+// --- optimizers ----------------------------------------------------------------------------
+
+// One call for all parameters, in place. XLA's code is a fusion for each parameter, each of which
+// costs compile time. Argument lists come before all else; the results are the first of them again.
+Values fused_step(Lowering& l) {
+  const lazy::Signature& signature = l.signature();
+  const auto& arguments = signature.op->schema().arguments();
+  size_t grad_scale = 0;
+  while (arguments[grad_scale].name() != "grad_scale") ++grad_scale;
+  std::vector<Values> lists;
+  size_t given = 0;
+  for (size_t i = 0; given < l.num_outputs(); given += lists[i++].size()) {
+    lists.push_back(l.list(i));
+  }
+  bool suits = true;
+  for (const Values& list : lists) {
+    for (const Value& x : list) {
+      suits = suits && hlo::is_float(x.dtype()) && x.dtype() == lists[0][0].dtype() &&
+              x.type().elements() != 0;
+    }
+  }
+  if (lists.empty() || !suits || !choose_host(true)) return xla_code(l);
+
+  // The kernel stores gradients only where it unscales them.
+  constexpr size_t kGradients = 1;
+  std::vector<size_t> updated;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (i != kGradients || l.has(grad_scale)) updated.push_back(i);
+  }
+  std::string name = signature.op->name;
+  name.insert(std::min(name.find('.'), name.size()), "_");
+  Values results;
+  const Values updates = on_host_in_place(l, name, updated);
+  auto next = updates.begin();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const bool kept = std::find(updated.begin(), updated.end(), i) == updated.end();
+    for (const Value& old : lists[i]) results.push_back(kept ? old : *next++);
+  }
+  return results;
+}
+
 }  // namespace
 
 void register_cpu_kernels(Registry& r) {
@@ -121,6 +164,10 @@ void register_cpu_kernels(Registry& r) {
   for (const char* name :
        {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::linear"}) {
     r.override_on("CPU", name, product);
+  }
+  for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"}) {
+    r.override_on("CPU", name, fused_step);
+    r.override_on("CPU", std::string(name) + ".tensor_lr", fused_step);
   }
   r.override_on("CPU", "torch_xla::attention", attention);
   r.override_on("CPU", "torch_xla::attention_backward", attention_backward);

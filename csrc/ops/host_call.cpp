@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
@@ -117,6 +118,26 @@ HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
   return argument(text + ")");
 }
 
+HostCall& HostCall::updated(std::span<const Value> list) {
+  std::string text = "(";
+  for (const Value& x : list) {
+    updates_.emplace_back(updates_.size(), operands_.size());
+    text += operand_token('u', x) + ":" + std::to_string(updates_.back().first) + " ";
+  }
+  return argument(text + ")");
+}
+
+Values HostCall::updates() {
+  std::vector<hlo::Type> types;
+  for (const auto& [result, operand] : updates_) types.push_back(operands_[operand].type());
+  return hlo::custom_call(b_, kHostKernelTarget, operands_, types, config(""),
+                          /*has_side_effect=*/false, updates_);
+}
+
+std::string HostCall::config(const std::string& wanted) const {
+  return "{key = " + hlo::attr::string(key_ + " =" + wanted) + "}";
+}
+
 Values HostCall::results(std::span<const std::optional<hlo::Type>> types) {
   std::string wanted;
   std::vector<hlo::Type> given;
@@ -124,8 +145,7 @@ Values HostCall::results(std::span<const std::optional<hlo::Type>> types) {
     wanted += type ? '1' : '0';
     if (type) given.push_back(*type);
   }
-  const std::string config = "{key = " + hlo::attr::string(key_ + " =" + wanted) + "}";
-  const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config);
+  const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config(wanted));
   Values all;
   size_t next = 0;
   for (const std::optional<hlo::Type>& type : types)
@@ -138,59 +158,79 @@ Value HostCall::result(const hlo::Type& type) {
   return results(types)[0];
 }
 
+namespace {
+
+// The node's argument `i`, as the operator takes it.
+void add_argument(HostCall& call, Lowering& l, size_t i) {
+  const lazy::Signature& signature = l.signature();
+  const lazy::Argument& a = signature.arguments.at(i);
+  const c10::Argument& formal = signature.op->schema().arguments()[i];
+  if (signature.has_seed && formal.name() == "generator") {
+    call.seed(l.seed());
+    return;
+  }
+  switch (a.kind) {
+    case Kind::Static:
+      if (formal.name() == "pin_memory") {
+        call.none();
+      } else {
+        call.fixed(a.value);
+      }
+      break;
+    case Kind::None:
+      call.none();
+      break;
+    case Kind::Tensor:
+      if (signature.operands[a.first].wrapped_number) {
+        call.wrapped_number(l.in(i));
+      } else {
+        call.tensor(l.in(i));
+      }
+      break;
+    case Kind::List:
+      call.tensors(l.optional_list(i));
+      break;
+    case Kind::Number: {
+      const c10::TypePtr type = formal.type();
+      const bool is_float = type->kind() == c10::TypeKind::FloatType ||
+                            (type->kind() == c10::TypeKind::OptionalType &&
+                             type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
+                                 c10::TypeKind::FloatType);
+      if (is_float) {
+        call.floating(l.in(i));
+      } else {
+        call.number(l.in(i));
+      }
+      break;
+    }
+  }
+}
+
+}  // namespace
+
 Values on_host(Lowering& l) {
   const lazy::Signature& signature = l.signature();
   const c10::FunctionSchema& schema = signature.op->schema();
-  HostCall call(l.b, signature.op->name);
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const lazy::Argument& a = signature.arguments.at(i);
-    const c10::Argument& formal = schema.arguments()[i];
-    if (signature.has_seed && formal.name() == "generator") {
-      call.seed(l.seed());
-      continue;
-    }
-    switch (a.kind) {
-      case Kind::Static:
-        if (formal.name() == "pin_memory") {
-          call.none();
-        } else {
-          call.fixed(a.value);
-        }
-        break;
-      case Kind::None:
-        call.none();
-        break;
-      case Kind::Tensor:
-        if (signature.operands[a.first].wrapped_number) {
-          call.wrapped_number(l.in(i));
-        } else {
-          call.tensor(l.in(i));
-        }
-        break;
-      case Kind::List:
-        call.tensors(l.optional_list(i));
-        break;
-      case Kind::Number: {
-        const c10::TypePtr type = formal.type();
-        const bool is_float = type->kind() == c10::TypeKind::FloatType ||
-                              (type->kind() == c10::TypeKind::OptionalType &&
-                               type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
-                                   c10::TypeKind::FloatType);
-        if (is_float) {
-          call.floating(l.in(i));
-        } else {
-          call.number(l.in(i));
-        }
-        break;
-      }
-    }
-  }
   if (signature.has_seed && !has_generator(schema)) {
     throw std::invalid_argument(signature.op->name +
                                 ": expected a Generator argument to seed, got none. This random "
                                 "operator needs a lowering of its own.");
   }
+  HostCall call(l.b, signature.op->name);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) add_argument(call, l, i);
   return call.results(result_types(l));
+}
+
+Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated) {
+  HostCall call(l.b, op);
+  for (size_t i = 0; i < l.signature().arguments.size(); ++i) {
+    if (std::find(updated.begin(), updated.end(), i) != updated.end()) {
+      call.updated(l.list(i));
+    } else {
+      add_argument(call, l, i);
+    }
+  }
+  return call.updates();
 }
 
 }  // namespace torch_xla::ops

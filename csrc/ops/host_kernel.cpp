@@ -107,7 +107,11 @@ struct Argument {
   char tag = 'i';  // as in HostCall; 'i' for every constant, '(' for a list of tensors
   size_t operand = 0;
   IValue constant;
-  std::vector<int64_t> list;  // operands of a list; -1 for a missing tensor
+  struct Element {
+    int64_t operand = -1;  // none: a missing tensor
+    int64_t result = -1;   // of an operand that the operator updates
+  };
+  std::vector<Element> list;
   bool optional_list = false;
 };
 
@@ -139,7 +143,14 @@ class Parser {
       a.optional_list = element->kind() == TypeKind::OptionalType;
       while (!accept(')')) {
         const std::string_view w = word();
-        a.list.push_back(w == "-" ? -1 : integer(w.substr(1)));
+        const size_t colon = w.find(':');
+        if (w == "-") {
+          a.list.push_back({});
+        } else if (colon == std::string_view::npos) {
+          a.list.push_back({integer(w.substr(1))});
+        } else {
+          a.list.push_back({integer(w.substr(1, colon - 1)), integer(w.substr(colon + 1))});
+        }
       }
       return a;
     }
@@ -245,6 +256,7 @@ class HostKernel {
   std::optional<c10::OperatorHandle> op_;
   std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
   std::vector<Argument> arguments_;
+  size_t updates_ = 0;  // results that are operands the operator updates
   std::vector<bool> wanted_;
   bool everything_wanted_ = true;
 };
@@ -295,8 +307,23 @@ HostKernel::HostKernel(std::string_view key) {
              "it before running the program.");
   for (const c10::Argument& formal : op_->schema().arguments()) {
     arguments_.push_back(parser.argument(formal.type()));
+    for (const Argument::Element& e : arguments_.back().list) updates_ += e.result >= 0;
   }
   if (everything_wanted_) out_ = find_out_overload(*op_);
+}
+
+// An operand that is updated shares the result's memory, unless someone needs its old value.
+at::Tensor tensor_of(const Argument::Element& element, const XLA_FFI_CallFrame& frame) {
+  const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
+  if (element.result < 0) return given;
+  TXLA_CHECK(element.result < frame.rets.size, "host kernel: expected result ", element.result,
+             ", got ", frame.rets.size, " results.");
+  at::Tensor updated =
+      as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[element.result]));
+  if (updated.data_ptr() != given.data_ptr()) {
+    std::memcpy(updated.data_ptr(), given.data_ptr(), given.nbytes());
+  }
+  return updated;
 }
 
 IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) const {
@@ -319,16 +346,13 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) c
     case '(': {
       if (a.optional_list) {
         c10::List<std::optional<at::Tensor>> list;
-        for (const int64_t i : a.list) {
-          list.push_back(i < 0 ? std::nullopt
-                               : std::optional(as_tensor(operand(frame, static_cast<size_t>(i)))));
+        for (const Argument::Element& e : a.list) {
+          list.push_back(e.operand < 0 ? std::nullopt : std::optional(tensor_of(e, frame)));
         }
         return list;
       }
       c10::List<at::Tensor> list;
-      for (const int64_t i : a.list) {
-        list.push_back(as_tensor(operand(frame, static_cast<size_t>(i))));
-      }
+      for (const Argument::Element& e : a.list) list.push_back(tensor_of(e, frame));
       return list;
     }
     default:
@@ -365,7 +389,7 @@ void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
   } else {
     op_->callBoxed(stack);
   }
-  size_t position = 0, result = 0;
+  size_t position = 0, result = updates_;
   const auto take = [&](const at::Tensor& value) {
     const bool wanted = position < wanted_.size() && wanted_[position];
     ++position;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -22,6 +23,10 @@ void* host_kernel_handler();
 
 // Rule: PyTorch's CPU kernel for this very node.
 hlo::Values on_host(Lowering& l);
+// The results of PyTorch's in-place kernel `op` for this node of the operator's functional form:
+// `updated` are the positions of the lists of tensors that it updates, in their own memory where
+// nobody else needs that. Gives their new values, list after list.
+hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated);
 // Whether on_host can serve the operator: it has a kernel for CPU tensors, and its random numbers,
 // if any, come from a Generator argument.
 bool can_run_on_host(const c10::OperatorHandle& op);
@@ -30,7 +35,8 @@ bool can_run_on_host(const c10::OperatorHandle& op);
 // runtime number is written into the program as text:
 //   tN wN    operand N as a tensor; as a 0-dim tensor that is a wrapped Python number
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
-//   (..)     list of tensors, with - for a missing one
+//   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
+//            updates to be result R
 //   -        None
 //   iN dX bN cX,Y qN:text    int, float (hexadecimal), bool, complex, string of N bytes
 //   [..]     list of these
@@ -43,6 +49,7 @@ class HostCall {
   HostCall& tensor(const std::optional<hlo::Value>& x);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
+  HostCall& updated(std::span<const hlo::Value> list);
   HostCall& number(const hlo::Value& x);
   HostCall& floating(const hlo::Value& x);
   HostCall& seed(const hlo::Value& x);
@@ -58,15 +65,19 @@ class HostCall {
   // nullopt where the program needs none. Gives the others, in order.
   hlo::Values results(std::span<const std::optional<hlo::Type>> types);
   hlo::Value result(const hlo::Type& type);
+  // Of an operator that returns nothing: the tensors given by updated(), in order.
+  hlo::Values updates();
 
  private:
   HostCall& argument(const std::string& token);
   HostCall& operand(char tag, const hlo::Value& x);
   std::string operand_token(char tag, const hlo::Value& x);
+  std::string config(const std::string& wanted) const;
 
   hlo::Builder& b_;
   std::string key_;
   hlo::Values operands_;
+  std::vector<std::pair<int64_t, int64_t>> updates_;  // result and operand
 };
 
 }  // namespace torch_xla::ops
