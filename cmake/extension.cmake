@@ -35,6 +35,11 @@ target_include_directories(_XLAC SYSTEM PRIVATE
 target_link_libraries(_XLAC PRIVATE torch_xla_base
   ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
   ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+file(STRINGS torch_xla/version.py VERSION_LINE REGEX "^DISTRIBUTION_VERSION = ")
+string(REGEX REPLACE ".*(\".*\")" "\\1" TORCH_XLA_VERSION ${VERSION_LINE})
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS torch_xla/version.py)
+set_source_files_properties(csrc/executor/disk_cache.cpp PROPERTIES
+  COMPILE_DEFINITIONS TORCH_XLA_VERSION=${TORCH_XLA_VERSION})
 # torch is imported before the extension, so its libraries are found by name in the running process.
 set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 

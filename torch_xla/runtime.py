@@ -130,5 +130,31 @@ def get_num_cached_compilation_graph() -> int:
 
 
 def clear_computation_cache() -> None:
-    """Drops all compiled programs that are kept in memory; what runs again is compiled again."""
+    """Drops all compiled programs that are kept in memory; what runs again is compiled again.
+
+    A persistent cache (`initialize_cache`) keeps its files, and what it has is loaded from there.
+    """
     _XLAC._xla_clear_cached_programs()
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Keeps compiled programs in a folder, where later processes find them instead of compiling.
+
+    Call it before anything is computed: before the first `torch_xla.sync()` and before a value of
+    an xla tensor is read. Processes that this one starts afterwards use the cache too, since it is
+    set up through `XLA_PERSISTENT_CACHE_PATH` and `XLA_PERSISTENT_CACHE_READ_ONLY`. Several
+    processes may share a folder. A process runs the programs that it finds there, so it should be
+    one that only you, and those you trust, can write to.
+
+    Args:
+        path: The folder, which is created unless `readonly`; or one for each process.
+        readonly: Whether this process only reads the cache and never writes to it.
+
+    Raises:
+        RuntimeError: This process has computed something already; the folder cannot be written to;
+            or, with `readonly`, it is not there or cannot be read.
+    """
+    path = os.fsdecode(path)
+    _XLAC._xla_check_persistent_cache(path, readonly)
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = os.path.abspath(path)
+    os.environ["XLA_PERSISTENT_CACHE_READ_ONLY"] = "1" if readonly else "0"

@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include "debug/metrics.h"
+#include "executor/disk_cache.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
 #include "executor/program_cache.h"
@@ -29,7 +30,7 @@ ProgramCache& programs() {  // guarded by the graph lock
   return cache;
 }
 
-// A program that must be compiled before its graph can run.
+// A program that must be compiled, or loaded, before its graph can run.
 struct Missing {
   util::Hash128 key;
   std::string text;
@@ -58,21 +59,42 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
 }
 
 // Needs no lock: others may record meanwhile.
-void compile(const Missing& missing) {
+std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
   static const debug::Counter misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   misses.add();
   const debug::TimedScope scope(time);
   TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << missing.text;
-  auto program = std::make_shared<Program>();
   try {
     const BlockingScope blocking;
-    program->executable = Runtime::get().client().compile(missing.text, missing.options);
+    auto executable = Runtime::get().client().compile(missing.text, missing.options);
     // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
     if (missing.text.size() > (1 << 17)) malloc_trim(0);
+    return executable;
   } catch (const pjrt::Error& e) {
     fail(e);
   }
+}
+
+// From the disk where there is a cache that has it, else from the compiler.
+std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
+  static const debug::Counter hits("CachedCompile");
+  DiskCache* disk = DiskCache::get();
+  if (disk != nullptr) {
+    if (auto executable = disk->load(missing.text, missing.options)) {
+      hits.add();
+      return executable;
+    }
+  }
+  auto executable = compile(missing);
+  if (disk != nullptr) disk->store(missing.text, missing.options, *executable);
+  return executable;
+}
+
+// Puts the program where find_program() finds it.
+void provide(const Missing& missing) {
+  auto program = std::make_shared<Program>();
+  program->executable = make_executable(missing);
   if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.text;
   const lazy::GraphLock lock;
   programs().insert(missing.key, std::move(program),
@@ -213,9 +235,9 @@ void with_program(Attempt attempt) {
     {
       const lazy::GraphLock lock;
       if (attempt(missing)) return;
-      if (tries >= kPatience) compile(missing);
+      if (tries >= kPatience) provide(missing);
     }
-    if (tries < kPatience) compile(missing);
+    if (tries < kPatience) provide(missing);
   }
 }
 

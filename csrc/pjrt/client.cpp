@@ -338,12 +338,18 @@ std::unique_ptr<Executable> Client::compile(std::string_view stablehlo,
   return adopt(args.executable);
 }
 
-std::unique_ptr<Executable> Client::deserialize(std::string_view serialized) const {
+std::unique_ptr<Executable> Client::deserialize(
+    std::string_view serialized, const std::optional<CompileOptions>& options) const {
   check_process("PJRT_Executable_DeserializeAndLoad");
+  const std::string overriding = options ? options->serialize() : "";
   PJRT_Executable_DeserializeAndLoad_Args args{};
   args.client = client_;
   args.serialized_executable = serialized.data();
   args.serialized_executable_size = serialized.size();
+  if (options) {
+    args.overridden_serialized_compile_options = overriding.data();
+    args.overridden_serialized_compile_options_size = overriding.size();
+  }
   plugin_->call<&PJRT_Api::PJRT_Executable_DeserializeAndLoad>(args);
   return adopt(args.loaded_executable);
 }

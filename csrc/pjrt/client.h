@@ -279,8 +279,10 @@ class Client : public std::enable_shared_from_this<Client> {
   // StableHLO, as text or bytecode.
   std::unique_ptr<Executable> compile(std::string_view stablehlo,
                                       const CompileOptions& options = {}) const;
-  // What Executable::serialize() returned, by the same plugin on the same platform.
-  std::unique_ptr<Executable> deserialize(std::string_view serialized) const;
+  // What Executable::serialize() returned, by the same plugin on the same platform. `options`
+  // stand for those it was compiled with, to move it to other devices; older plugins ignore them.
+  std::unique_ptr<Executable> deserialize(std::string_view serialized,
+                                          const std::optional<CompileOptions>& options = {}) const;
 
   const Plugin& plugin() const { return *plugin_; }
   const std::shared_ptr<Plugin>& shared_plugin() const { return plugin_; }

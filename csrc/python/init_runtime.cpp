@@ -8,6 +8,7 @@
 #include "debug/metrics.h"
 #include "dispatch/autograd_threads.h"
 #include "dispatch/context.h"
+#include "executor/disk_cache.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/lock.h"
@@ -155,6 +156,17 @@ void init_runtime(py::module_& m) {
     executor::set_custom_compile_options(std::move(options));
     executor::clear_cached_programs();
   });
+  // Whether a persistent cache can be at this place; the environment says that it is.
+  m.def(
+      "_xla_check_persistent_cache",
+      [](const std::string& folder, bool read_only) {
+        TXLA_CHECK(!executor::DiskCache::settled(),
+                   "initialize_cache: expected a process that has computed nothing yet, got one "
+                   "that has compiled programs. Call it before the first sync and before any value "
+                   "of an xla tensor is read.");
+        executor::DiskCache(folder, read_only);
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

@@ -31,6 +31,8 @@
     "GPU memory comes from CUDA's own asynchronous allocator.")                                 \
   X(String, XLA_FLAGS, "", true,                                                                \
     "Options of the XLA compiler, read by the plugin itself when it is loaded.")                \
+  X(String, LIBTPU_INIT_ARGS, "", true,                                                         \
+    "Options of the TPU's compiler and runtime, read by libtpu itself when it is loaded.")      \
   X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")          \
   X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                                 \
     "Each operation is compiled and run on its own as soon as it is called.")                   \
@@ -41,6 +43,10 @@
     "Writes the recorded Python source lines into the compiled program.")                       \
   X(Int, XLA_COMPILATION_CACHE_SIZE, "2048", false,                                             \
     "Number of compiled programs kept in memory; the least recently used goes first.")          \
+  X(String, XLA_PERSISTENT_CACHE_PATH, "", false,                                               \
+    "Folder that keeps compiled programs for later processes; `xr.initialize_cache` sets it.")  \
+  X(Bool, XLA_PERSISTENT_CACHE_READ_ONLY, "0", false,                                           \
+    "This process reads that folder and writes nothing to it.")                                 \
   X(Bool, XLA_CHECK_GRAPH_KEY, "0", false,                                                      \
     "Compares the whole graph, not only its key, when a compiled program is found.")            \
   X(Bool, XLA_NO_DONATION, "0", true,                                                           \

@@ -146,7 +146,8 @@ NAMES = {
     "torch_xla.runtime": """device_type set_device_type local_process_count local_device_count
         addressable_device_count global_device_count global_runtime_device_count world_size
         global_ordinal local_ordinal process_index process_count host_index get_master_ip is_spmd
-        get_num_cached_compilation_graph clear_computation_cache using_pjrt""",
+        get_num_cached_compilation_graph clear_computation_cache initialize_cache
+        using_pjrt""",
     "torch_xla.experimental.pjrt": """device_type world_size global_ordinal local_ordinal
         broadcast_master_param rendezvous""",
     "torch_xla.distributed.parallel_loader": "MpDeviceLoader ParallelLoader PerDeviceLoader",

@@ -178,6 +178,17 @@ TEST(PjrtExecutable, SerializedAndLoadedAgain) {
   EXPECT_EQ(download<float>(*result.outputs[0]), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
+TEST(PjrtExecutable, LoadedOnAnotherDevice) {
+  const auto& devices = client()->addressable_devices();
+  ASSERT_GT(devices.size(), 1u);
+  CompileOptions options;
+  options.device_ids = {devices[0].id()};
+  const std::string serialized = client()->compile(kAddOne, options)->serialize();
+  EXPECT_EQ(client()->deserialize(serialized)->devices(), std::vector{devices[0]});
+  options.device_ids = {devices[1].id()};
+  EXPECT_EQ(client()->deserialize(serialized, options)->devices(), std::vector{devices[1]});
+}
+
 TEST(PjrtExecutable, BrokenSerializationIsRefused) {
   std::string serialized = client()->compile(kAddOne)->serialize();
   EXPECT_EQ(error_of([&] { client()->deserialize("rubbish"); }).method(),

@@ -50,7 +50,7 @@ def test_bad_values_and_names_are_errors(monkeypatch):
         _XLAC._xla_flag("XLA_SYNC_WAITS")
 
 
-READ_BY_THE_PLUGIN = {"XLA_FLAGS"}
+READ_BY_THE_PLUGIN = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}
 # Scripts set it; what it asks for is how numbers are treated in any case.
 ALWAYS_SO = {"XLA_NO_SPECIAL_SCALARS"}
 

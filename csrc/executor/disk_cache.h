@@ -1,0 +1,49 @@
+// Compiled programs in a folder that processes share: one file for each, named by its key.
+// What cannot be used (cut short, changed, refused by the plugin) is compiled and written anew.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "pjrt/client.h"
+
+namespace torch_xla::executor {
+
+class DiskCache {
+ public:
+  // The cache that the environment asks for, or null. The first call that does not throw settles
+  // it for the process.
+  static DiskCache* get();
+  static bool settled();
+
+  // Creates the folder unless `read_only`; throws where it cannot be used.
+  DiskCache(const std::string& folder, bool read_only);
+
+  // Null where there is none that can be used.
+  std::unique_ptr<pjrt::Executable> load(std::string_view program,
+                                         const pjrt::CompileOptions& options);
+  // A failure is logged; the program runs all the same.
+  void store(std::string_view program, const pjrt::CompileOptions& options,
+             const pjrt::Executable& executable);
+
+ private:
+  // Everything that the executable depends on, a line each.
+  std::string key_of(std::string_view program, const pjrt::CompileOptions& options) const;
+  std::string file_of(const std::string& key) const;
+  std::unique_ptr<pjrt::Executable> load_file(const std::string& path, const std::string& key,
+                                              const pjrt::CompileOptions& options);
+  void report(const std::string& problem);
+  void give_up(const pjrt::Error& error);
+
+  const std::string folder_;
+  const bool read_only_;
+  std::atomic<bool> usable_{true};  // false once the plugin has shown that it cannot
+  // A program for one device serves any other of its kind, until the plugin shows that it does not
+  // move programs.
+  std::atomic<bool> movable_{true};
+  std::atomic<bool> reported_{false};  // problems with files are logged once
+};
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,384 @@
+"""The persistent cache: later processes load what earlier ones compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+PRELUDE = """
+import json, os, shutil, subprocess, sys
+import torch, torch.nn as nn
+import torch_xla, torch_xla.runtime as xr, torch_xla.debug.metrics as met
+
+def counts():
+    "Compiled, loaded from the disk, damaged files, since the last call."
+    names = ["UncachedCompile", "PersistentCacheHit", "PersistentCacheDeserializeFailure"]
+    now = [met.counter_value(name) or 0 for name in names]
+    assert (met.counter_value("PersistentCacheMiss") or 0) in (0, now[0])
+    met.clear_all()
+    return now
+
+def double():
+    "Runs one small program, which is not in memory."
+    xr.clear_computation_cache()
+    x = torch.arange(6.0, device="cpu").to("xla")
+    assert (x + x).tolist() == [0, 2, 4, 6, 8, 10]
+    return counts()
+"""
+
+
+@pytest.fixture
+def run(run_python):
+    """Runs code after the prelude in a process of its own: what it printed last, and its stderr."""
+
+    def run(code, env=None):
+        done = run_python(PRELUDE + textwrap.dedent(code), env=env)
+        return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None, done.stderr
+
+    return run
+
+
+def programs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def warnings(stderr: str) -> list[str]:
+    return re.findall(r"^W.*persistent cache: .*$", stderr, re.M)
+
+
+# Convolution, pooling and dropout run kernels of the host inside the program.
+TRAIN = """
+xr.initialize_cache("new/cache")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.2),
+                      nn.Flatten(), nn.Linear(4 * 7 * 7, 10)).to("xla")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x, y = torch.randn(8, 1, 14, 14).to("xla"), torch.randint(10, (8,)).to("xla")
+losses = []
+for _ in range(4):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    torch_xla.sync()
+    losses.append(loss.item())
+counters = {name: met.counter_value(name) for name in met.counter_names() if "ach" in name}
+times = {name: met.metric_data(name)[0] for name in met.metric_names() if "Time" in name}
+print(json.dumps({"losses": losses, **counters, **times}))
+"""
+
+
+def test_second_process_compiles_nothing_and_computes_the_same(run, tmp_path):
+    first, stderr = run(TRAIN)
+    files = programs(tmp_path / "new/cache")
+    assert "PersistentCacheHit" not in first and "PersistentCacheLoadTime" not in first
+    assert first["PersistentCacheMiss"] == first["UncachedCompile"] == first["CompileTime"] > 1
+    assert first["PersistentCacheStoreTime"] == len(files) == first["UncachedCompile"]
+    assert all(name.endswith(".program") for name in files)
+    assert any(b"aten::" in content for content in files.values())  # host kernels
+    assert not warnings(stderr)
+
+    second, stderr = run(TRAIN)
+    assert second["losses"] == first["losses"]
+    assert second["PersistentCacheHit"] == second["PersistentCacheLoadTime"] == len(files)
+    # The compiler was not called; each step found its program.
+    assert second["CachedCompile"] == first["CachedCompile"] + first["UncachedCompile"]
+    for absent in ("PersistentCacheMiss", "UncachedCompile", "CompileTime"):
+        assert absent not in second
+    assert not warnings(stderr) and programs(tmp_path / "new/cache") == files
+
+
+def test_two_processes_at_once(run, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        reports = [r.result()[0] for r in [pool.submit(run, TRAIN) for _ in range(2)]]
+    assert reports[0]["losses"] == reports[1]["losses"]
+    third, _ = run(TRAIN)
+    assert "UncachedCompile" not in third and third["losses"] == reports[0]["losses"]
+    assert all(name.endswith(".program") for name in programs(tmp_path / "new/cache"))
+
+
+def test_readonly_reads_and_writes_nothing(run, tmp_path):
+    assert run("xr.initialize_cache('cache'); print(double())")[0] == [1, 0, 0]
+    before = programs(tmp_path / "cache")
+    (tmp_path / "cache").chmod(0o555)
+    report, stderr = run(
+        """
+        xr.initialize_cache("cache", readonly=True)
+        known = double()
+        torch.ones(2, device="xla").add(1).mul(3).tolist()
+        print([known, counts()])
+        """
+    )
+    assert report == [[0, 1, 0], [1, 0, 0]]
+    assert programs(tmp_path / "cache") == before
+    assert not warnings(stderr)
+
+
+def test_damaged_file_is_compiled_and_replaced(run, tmp_path):
+    report, stderr = run(
+        """
+        from pathlib import Path
+        xr.initialize_cache("cache")
+        assert double() == [1, 0, 0]
+        (path,) = Path("cache").iterdir()
+        good = path.read_bytes()
+        key_at = good.index(b"torch_xla ", len(b"torch_xla program"))
+        for bad in [
+            b"",
+            b"not a program",
+            good[:30],
+            good[: len(good) // 2],
+            good[:-20] + bytes([good[-20] ^ 1]) + good[-19:],
+            good[:key_at] + b"T" + good[key_at + 1 :],  # of another key
+        ]:
+            path.write_bytes(bad)
+            assert double() == [1, 0, 1], bad[:100]
+            assert double() == [0, 1, 0]  # it was written anew
+        print(json.dumps(path.name))
+        """
+    )
+    (warning,) = warnings(stderr)
+    assert "expected a whole program in" in warning and report in warning
+
+
+def test_changed_options_and_flags_miss(run, tmp_path):
+    run(
+        """
+        xr.initialize_cache("cache")
+        assert double() == [1, 0, 0]
+        torch_xla.set_custom_compile_options({"xla_cpu_enable_fast_math": True})
+        assert double() == [1, 0, 0] and double() == [0, 1, 0]
+        os.environ["XLA_FLAGS"] = "--xla_cpu_enable_fast_math=true"
+        assert double() == [1, 0, 0] and double() == [0, 1, 0]
+        """
+    )
+    assert len(programs(tmp_path / "cache")) == 3
+
+
+def test_children_and_the_environment(run, tmp_path):
+    """The cache reaches the processes that are started by the one that asked for it."""
+    child = PRELUDE + "print(double())"
+    report, _ = run(
+        f"""
+        xr.initialize_cache("relative")
+        os.chdir("/")
+        def start(**env):
+            run = [sys.executable, "-c", {child!r}]
+            return json.loads(subprocess.check_output(run, env={{**os.environ, **env}}))
+        first = start()
+        print([first, start(XLA_PERSISTENT_CACHE_READ_ONLY="1")])
+        """
+    )
+    assert report == [[1, 0, 0], [0, 1, 0]]
+    assert len(programs(tmp_path / "relative")) == 1
+
+
+ON_DEVICES = """
+xr.initialize_cache("cache")
+report = []
+for index in map(int, os.environ["ORDER"].split()):
+    xr.clear_computation_cache()
+    y = torch.arange(3.0, device="cpu").to(f"xla:{index}") * 3
+    assert y.tolist() == [0, 3, 6] and y.device.index == index
+    report.append(counts())
+print(report)
+"""
+
+
+def test_program_of_one_device_serves_the_others(run):
+    report, _ = run(ON_DEVICES, env={"CPU_NUM_DEVICES": "3", "ORDER": "0 1 2"})
+    assert report == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+
+
+def test_plugin_that_does_not_move_programs(run, tmp_path):
+    """Then each device has files of its own, and none is run on another's device."""
+    env = {"CPU_NUM_DEVICES": "2", **proxy(tmp_path, "-DNO_MOVE")}
+    report, _ = run(ON_DEVICES, env={**env, "ORDER": "0 1 0 1"})
+    assert report == [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]]
+    report, stderr = run(ON_DEVICES, env={**env, "ORDER": "1 0"})
+    assert report == [[0, 1, 0], [0, 1, 0]]
+    assert not warnings(stderr)
+
+
+def test_what_the_plugin_refuses_is_compiled(run, tmp_path):
+    report, stderr = run(
+        "xr.initialize_cache('cache'); print([double(), double()])",
+        env=proxy(tmp_path, "-DBREAK_SERIALIZED"),
+    )
+    assert report == [[1, 0, 0], [1, 0, 1]]
+    (warning,) = warnings(stderr)
+    assert "the plugin cannot load" in warning
+
+
+@pytest.mark.parametrize("without", ["-DNO_SERIALIZE", "-DNO_DESERIALIZE"])
+def test_plugin_without_serialization_warns_once_and_compiles(run, tmp_path, without):
+    _, stderr = run(
+        """
+        xr.initialize_cache("cache")
+        for _ in range(3):
+            xr.clear_computation_cache()
+            assert (torch.arange(3.0, device="cpu").to("xla") + 1).tolist() == [1, 2, 3]
+        assert met.counter_value("UncachedCompile") == 3
+        """,
+        env=proxy(tmp_path, without),
+    )
+    (warning,) = warnings(stderr)
+    assert "expected a plugin that serializes programs" in warning and "UNIMPLEMENTED" in warning
+
+
+PROXY = """
+// The CPU plugin with a part of it changed.
+#include <dlfcn.h>
+#include <pjrt_c_api.h>
+
+static const PJRT_Api* real() {
+  static auto get = (const PJRT_Api* (*)())dlsym(dlopen(PLUGIN, RTLD_NOW), "GetPjrtApi");
+  return get();
+}
+
+extern "C" const PJRT_Api* GetPjrtApi() {
+  static PJRT_Api api = *real();
+#ifdef NO_SERIALIZE
+  api.PJRT_Executable_Serialize = nullptr;
+#endif
+#ifdef NO_DESERIALIZE
+  api.PJRT_Executable_DeserializeAndLoad = nullptr;
+#endif
+#ifdef BREAK_SERIALIZED
+  api.PJRT_Executable_Serialize = [](PJRT_Executable_Serialize_Args* args) {
+    PJRT_Error* error = real()->PJRT_Executable_Serialize(args);
+    args->serialized_bytes_size /= 2;
+    return error;
+  };
+#endif
+#ifdef NO_MOVE
+  api.PJRT_Executable_DeserializeAndLoad = [](PJRT_Executable_DeserializeAndLoad_Args* args) {
+    args->overridden_serialized_compile_options = nullptr;
+    args->overridden_serialized_compile_options_size = 0;
+    return real()->PJRT_Executable_DeserializeAndLoad(args);
+  };
+#endif
+  return &api;
+}
+"""
+
+
+def proxy(folder: Path, define: str) -> dict[str, str]:
+    """The environment that chooses a changed CPU plugin, which is built here.
+
+    All variants have one path and size, so that they share files.
+    """
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    import xla_plugins.xla_cpu_pjrt as package
+
+    real = Path(list(package.__path__)[0])
+    folder.mkdir(exist_ok=True)
+    (folder / "proxy.cpp").write_text(PROXY)
+    library = folder / "plugin.so"
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", define, "-ldl", "-o", str(library)]
+    subprocess.run(
+        [
+            *command,
+            f'-DPLUGIN="{real / "xla_cpu_pjrt.so"}"',
+            f"-I{real / 'include'}",
+            str(folder / "proxy.cpp"),
+        ],
+        check=True,
+    )
+    size = 1 << 16
+    assert library.stat().st_size <= size
+    os.truncate(library, size)
+    return {"PJRT_LIBRARY_PATH": str(library), "PJRT_DEVICE": "CPU"}
+
+
+def test_calling_it_too_late_is_an_error(run, tmp_path):
+    run(
+        """
+        # A device, recorded calls and transfers are no computation.
+        x = torch.ones(3).to(torch_xla.device()) + 1
+        xr.initialize_cache("first")
+        xr.initialize_cache("second")
+        assert x.sum().item() == 6
+        try:
+            xr.initialize_cache("third")
+        except RuntimeError as error:
+            assert "initialize_cache: expected a process that has computed nothing" in str(error)
+            assert "Call it before" in str(error)
+        else:
+            raise AssertionError("no error")
+        """
+    )
+    assert programs(tmp_path / "second") and not programs(tmp_path / "first")
+    assert not (tmp_path / "third").exists()
+
+
+def test_too_late_without_a_cache_too(run):
+    run(
+        """
+        import pytest
+        torch.ones(3, device="xla").add(1).tolist()
+        with pytest.raises(RuntimeError, match="computed nothing"):
+            xr.initialize_cache("cache")
+        """
+    )
+
+
+def test_folder_that_cannot_be_used(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir(mode=0o555)
+    run(
+        """
+        import pytest
+        unusable = ["", "/proc/self", "/proc/nothing", "file", "file/inside"]
+        if os.geteuid() != 0:  # the superuser may write everywhere
+            unusable.append("locked")
+        for path in unusable:
+            with pytest.raises(RuntimeError) as caught:
+                xr.initialize_cache(path)
+            text = str(caught.value)
+            assert "persistent cache: expected a folder that can be written to, got '" in text
+            assert f"{path}' (" in text and "Give another path, or readonly=True" in text
+        for path in ["", "nothing", "file"]:
+            with pytest.raises(RuntimeError) as caught:
+                xr.initialize_cache(path, readonly=True)
+            assert "expected a folder that can be read, got '" in str(caught.value)
+        assert not os.path.exists("nothing")
+        assert "XLA_PERSISTENT_CACHE_PATH" not in os.environ
+        # From the environment it is an error of the computation, until it is put right.
+        os.environ["XLA_PERSISTENT_CACHE_PATH"] = "/proc/nothing"
+        x = torch.ones(3, device="xla") + 1
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="persistent cache: expected a folder"):
+                x.tolist()
+        xr.initialize_cache("cache")
+        assert x.tolist() == [2, 2, 2]
+        """,
+        env={"XLA_PERSISTENT_CACHE_PATH": None, "XLA_PERSISTENT_CACHE_READ_ONLY": None},
+    )
+
+
+def test_folder_that_is_lost_does_not_stop_the_program(run):
+    _, stderr = run(
+        """
+        xr.initialize_cache("cache")
+        assert double() == [1, 0, 0]
+        shutil.rmtree("cache")
+        for n in (1, 2):
+            assert double() == [1, 0, 0]
+        xr.clear_computation_cache()
+        assert torch.ones(2, device="xla").add(1).tolist() == [2, 2]
+        assert met.counter_value("PersistentCacheStoreFailure") == 1
+        """
+    )
+    (warning,) = warnings(stderr)
+    assert "could not be written: No such file or directory" in warning
