@@ -1,6 +1,8 @@
 // Where the CPU platform calls PyTorch's kernels instead of running XLA's code. What is chosen by
 // default follows benchmarks/host_kernels.py; XLA_HOST_KERNELS overrides it.
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,28 +39,72 @@ bool is_empty(Lowering& l, std::initializer_list<size_t> args) {
 
 bool is_narrow(DType dtype) { return dtype == DType::BF16 || dtype == DType::F16; }
 
+// Batches at least as large are cut into parts of theirs; of smaller ones, something else is.
+constexpr int64_t kBatch = 8;
+
 // --- convolution ---------------------------------------------------------------------------
 
+// Schema: input, weight, bias, .., groups.
 Values convolution(Lowering& l) {
   if (is_empty(l, {0, 1}) || !choose_host(true)) return xla_code(l);
-  return on_host(l);
+  Partition by;
+  if (l.in(0).dim(0) >= kBatch) {
+    by = {{{0, 0}}, {0}};
+  } else if (l.integer(8) == 1 && !l.flag(6)) {  // by output channels
+    by = {{{1, 0}}, {1}};
+    if (l.has(2)) by.operands.push_back({2, 0});
+  }
+  return on_host(l, by);
 }
 
+// Schema: grad, input, weight, .., groups, output mask.
 Values convolution_backward(Lowering& l) {
   if (is_empty(l, {0, 1, 2}) || !choose_host(true)) return xla_code(l);
-  return on_host(l);
+  Partition by;
+  if (l.in(0).dim(0) >= kBatch) {
+    by = {{{0, 0}, {1, 0}}, {0, Partition::kSum, Partition::kSum}};
+  } else if (l.integer(9) == 1 && !l.flag(7)) {
+    by = {{{0, 1}, {2, 0}}, {Partition::kSum, 0, 0}};
+  }
+  return on_host(l, by);
 }
 
 // --- matrix products -----------------------------------------------------------------------
 
-// PyTorch multiplies narrow floats as such; XLA widens them to f32 first.
+// The factors of a product as the parts of the call take them: some rows of the left one, or some
+// columns of the right one; of batches, some products.
+template <size_t Left, bool Transposed = false>
+Partition cut_product(Lowering& l) {
+  constexpr size_t kRight = Left + 1;
+  const Value left = l.in(Left), right = l.in(kRight);
+  if (left.dim(0) >= kBatch || right.rank() != 2) {
+    Partition by = {{{Left, 0}}, {0}};
+    if (right.rank() == 3) by.operands.push_back({kRight, 0});
+    return by;
+  }
+  return {{{kRight, Transposed ? 0 : 1}}, {l.out().rank() - 1}};
+}
+
+// PyTorch multiplies narrow floats as such; XLA widens them to f32 first. `addend`: the position of
+// what is added to the product, which may be broadcast.
+template <size_t Left, size_t Addend = SIZE_MAX, bool Transposed = false>
 Values product(Lowering& l) {
   bool narrow = true;
   for (const lazy::OperandInfo& info : l.signature().operands) {
     narrow = narrow && is_narrow(to_hlo(info.geometry->dtype)) && info.geometry->numel != 0;
   }
   if (!choose_host(narrow)) return xla_code(l);
-  return on_host(l);
+  if (is_empty(l, {Left, Left + 1}) || l.in(Left).rank() < 2) return on_host(l);
+  Partition by = cut_product<Left, Transposed>(l);
+  if (Addend != SIZE_MAX && l.has(Addend)) {
+    // Aligned at the last dimension; one that is broadcast along the cut is whole for all parts.
+    const Value addend = l.in(Addend);
+    const int64_t dim = by.results[0] - (l.out().rank() - addend.rank());
+    if (dim >= 0 && addend.dim(dim) == l.out().dims[by.results[0]]) {
+      by.operands.push_back({Addend, dim});
+    }
+  }
+  return on_host(l, by);
 }
 
 // --- attention -----------------------------------------------------------------------------
@@ -80,37 +126,46 @@ std::optional<Value> additive_mask(Lowering& l, const AttentionArguments& args) 
   return hlo::select(mask, hlo::zero(l.b, type), hlo::lowest(l.b, type));
 }
 
+// Parts of the call take some of the batch, or some of the heads.
+int64_t attention_cut(Lowering& l, const AttentionArguments& args) {
+  const Value q = l.in(args.query);
+  return q.dim(0) >= q.dim(1) ? 0 : 1;
+}
+
+void add_mask(HostCall& call, Lowering& l, const AttentionArguments& args, int64_t cut) {
+  const std::optional<Value> mask = additive_mask(l, args);
+  if (mask && mask->rank() == 4 && mask->dim(cut) != 1) {
+    call.part(*mask, cut);
+  } else {
+    call.tensor(mask);
+  }
+}
+
 Values attention(Lowering& l) {
   const AttentionArguments args = kAttentionForward;
   if (!fits_flash(l, args) || !choose_host(true)) return xla_code(l);
   const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
-  return HostCall(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu")
-      .tensor(l.in(args.query))
-      .tensor(l.in(args.key))
-      .tensor(l.in(args.value))
-      .fixed(0.0)
-      .fixed(l.flag(args.is_causal))
-      .tensor(additive_mask(l, args))
-      .fixed(l.floating(args.scale))
-      .results(types);
+  const int64_t cut = attention_cut(l, args);
+  HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu");
+  for (const size_t operand : {args.query, args.key, args.value}) call.part(l.in(operand), cut);
+  call.fixed(0.0).fixed(l.flag(args.is_causal));
+  add_mask(call, l, args, cut);
+  return call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut});
 }
 
 Values attention_backward(Lowering& l) {
   const AttentionArguments args = kAttentionBackward;
   if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(true)) return xla_code(l);
   const std::optional<hlo::Type> types[] = {l.out(0), l.out(1), l.out(2)};
-  Values results = HostCall(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward")
-                       .tensor(l.in(args.grad))
-                       .tensor(l.in(args.query))
-                       .tensor(l.in(args.key))
-                       .tensor(l.in(args.value))
-                       .tensor(l.in(args.output))
-                       .tensor(l.in(args.logsumexp))
-                       .fixed(0.0)
-                       .fixed(l.flag(args.is_causal))
-                       .tensor(additive_mask(l, args))
-                       .fixed(l.floating(args.scale))
-                       .results(types);
+  const int64_t cut = attention_cut(l, args);
+  HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward");
+  for (const size_t operand :
+       {args.grad, args.query, args.key, args.value, args.output, args.logsumexp}) {
+    call.part(l.in(operand), cut);
+  }
+  call.fixed(0.0).fixed(l.flag(args.is_causal));
+  add_mask(call, l, args, cut);
+  Values results = call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut, cut});
   results.push_back(hlo::zero(l.b, l.out(3)));
   return results;
 }
@@ -161,10 +216,11 @@ Values fused_step(Lowering& l) {
 void register_cpu_kernels(Registry& r) {
   r.override_on("CPU", "aten::convolution", convolution);
   r.override_on("CPU", "aten::convolution_backward", convolution_backward);
-  for (const char* name :
-       {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::linear"}) {
-    r.override_on("CPU", name, product);
-  }
+  r.override_on("CPU", "aten::mm", product<0>);
+  r.override_on("CPU", "aten::bmm", product<0>);
+  r.override_on("CPU", "aten::addmm", product<1, 0>);
+  r.override_on("CPU", "aten::baddbmm", product<1, 0>);
+  r.override_on("CPU", "aten::linear", product<0, 2, true>);
   for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"}) {
     r.override_on("CPU", name, fused_step);
     r.override_on("CPU", std::string(name) + ".tensor_lr", fused_step);

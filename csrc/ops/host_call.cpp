@@ -100,6 +100,9 @@ std::string HostCall::operand_token(char tag, const Value& x) {
 HostCall& HostCall::operand(char tag, const Value& x) { return argument(operand_token(tag, x)); }
 HostCall& HostCall::tensor(const Value& x) { return operand('t', x); }
 HostCall& HostCall::tensor(const std::optional<Value>& x) { return x ? operand('t', *x) : none(); }
+HostCall& HostCall::part(const Value& x, int64_t dim) {
+  return argument(operand_token('p', x) + "/" + std::to_string(dim));
+}
 HostCall& HostCall::wrapped_number(const Value& x) { return operand('w', x); }
 HostCall& HostCall::number(const Value& x) { return operand('s', x); }
 HostCall& HostCall::floating(const Value& x) {
@@ -118,13 +121,15 @@ HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
   return argument(text + ")");
 }
 
-HostCall& HostCall::updated(std::span<const Value> list) {
-  std::string text = "(";
+HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
+  std::string text = "{";
   for (const Value& x : list) {
-    updates_.emplace_back(updates_.size(), operands_.size());
-    text += operand_token('u', x) + ":" + std::to_string(updates_.back().first) + " ";
+    if (updated) updates_.emplace_back(updates_.size(), operands_.size());
+    text += operand_token(updated ? 'u' : 't', x);
+    if (updated) text += ":" + std::to_string(updates_.back().first);
+    text += ' ';
   }
-  return argument(text + ")");
+  return argument(text + "}");
 }
 
 Values HostCall::updates() {
@@ -138,12 +143,20 @@ std::string HostCall::config(const std::string& wanted) const {
   return "{key = " + hlo::attr::string(key_ + " =" + wanted) + "}";
 }
 
-Values HostCall::results(std::span<const std::optional<hlo::Type>> types) {
+Values HostCall::results(std::span<const std::optional<hlo::Type>> types,
+                         std::span<const int64_t> cuts) {
   std::string wanted;
   std::vector<hlo::Type> given;
-  for (const std::optional<hlo::Type>& type : types) {
-    wanted += type ? '1' : '0';
-    if (type) given.push_back(*type);
+  for (size_t i = 0; i < types.size(); ++i) {
+    const int64_t cut = i < cuts.size() ? cuts[i] : Partition::kWhole;
+    if (!types[i]) {
+      wanted += " -";
+    } else if (cut == Partition::kWhole) {
+      wanted += " *";
+    } else {
+      wanted += cut == Partition::kSum ? " +" : " /" + std::to_string(cut);
+    }
+    if (types[i]) given.push_back(*types[i]);
   }
   const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config(wanted));
   Values all;
@@ -208,7 +221,7 @@ void add_argument(HostCall& call, Lowering& l, size_t i) {
 
 }  // namespace
 
-Values on_host(Lowering& l) {
+Values on_host(Lowering& l, const Partition& partition) {
   const lazy::Signature& signature = l.signature();
   const c10::FunctionSchema& schema = signature.op->schema();
   if (signature.has_seed && !has_generator(schema)) {
@@ -217,15 +230,23 @@ Values on_host(Lowering& l) {
                                 "operator needs a lowering of its own.");
   }
   HostCall call(l.b, signature.op->name);
-  for (size_t i = 0; i < schema.arguments().size(); ++i) add_argument(call, l, i);
-  return call.results(result_types(l));
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto cut = std::find_if(partition.operands.begin(), partition.operands.end(),
+                                  [i](const Partition::Cut& c) { return c.position == i; });
+    if (cut != partition.operands.end()) {
+      call.part(l.in(i), cut->dim);
+    } else {
+      add_argument(call, l, i);
+    }
+  }
+  return call.results(result_types(l), partition.results);
 }
 
 Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated) {
   HostCall call(l.b, op);
   for (size_t i = 0; i < l.signature().arguments.size(); ++i) {
-    if (std::find(updated.begin(), updated.end(), i) != updated.end()) {
-      call.updated(l.list(i));
+    if (l.signature().arguments[i].kind == Kind::List) {
+      call.shared_out(l.list(i), std::find(updated.begin(), updated.end(), i) != updated.end());
     } else {
       add_argument(call, l, i);
     }

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -11,12 +12,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/accumulate.h>
 #include <xla/ffi/api/c_api.h>
 
+#include "ops/host_parts.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -85,6 +86,12 @@ const XLA_FFI_Buffer& operand(const XLA_FFI_CallFrame& frame, size_t index) {
   return *static_cast<const XLA_FFI_Buffer*>(frame.args.args[index]);
 }
 
+at::Tensor result_tensor(const XLA_FFI_CallFrame& frame, size_t index) {
+  TXLA_CHECK(static_cast<int64_t>(index) < frame.rets.size, "host kernel: expected result ", index,
+             ", got ", frame.rets.size, " results.");
+  return as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[index]));
+}
+
 c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
   switch (buffer.dtype) {
     case XLA_FFI_DataType_PRED:
@@ -102,10 +109,28 @@ c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
   }
 }
 
+// One of the parts of a call.
+struct Part {
+  int64_t index = 0, count = 1;
+
+  // This part of a tensor along a dimension.
+  at::Tensor of(const at::Tensor& whole, int64_t dim) const {
+    if (count == 1) return whole;
+    const int64_t size = whole.size(dim), begin = size * index / count;
+    return whole.narrow(dim, begin, size * (index + 1) / count - begin);
+  }
+};
+
+// Fewer elements than these are not worth another thread.
+constexpr int64_t kGrain = 32768;
+// Shared lists: tensors with fewer elements go to one part as they are.
+constexpr int64_t kSmall = 4096;
+
 // One argument of the call: a constant, or what a call makes of its operands.
 struct Argument {
-  char tag = 'i';  // as in HostCall; 'i' for every constant, '(' for a list of tensors
+  char tag = 'i';  // as in HostCall; 'i' for every constant, '(' and '{' for lists of tensors
   size_t operand = 0;
+  int64_t dim = 0;  // of a part
   IValue constant;
   struct Element {
     int64_t operand = -1;  // none: a missing tensor
@@ -123,10 +148,14 @@ class Parser {
 
   std::string_view word() {
     skip_spaces();
-    const size_t end = std::min(rest_.find_first_of(" )]"), rest_.size());
+    const size_t end = std::min(rest_.find_first_of(" )]}"), rest_.size());
     const std::string_view word = rest_.substr(0, end);
     rest_.remove_prefix(end);
     return word;
+  }
+  bool empty() {
+    skip_spaces();
+    return rest_.empty();
   }
   bool accept(char c) {
     skip_spaces();
@@ -137,11 +166,12 @@ class Parser {
 
   Argument argument(const TypePtr& type) {
     Argument a;
-    if (accept('(')) {
-      a.tag = '(';
+    const bool shared_out = accept('{');
+    if (shared_out || accept('(')) {
+      a.tag = shared_out ? '{' : '(';
       const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
       a.optional_list = element->kind() == TypeKind::OptionalType;
-      while (!accept(')')) {
+      while (!accept(shared_out ? '}' : ')')) {
         const std::string_view w = word();
         const size_t colon = w.find(':');
         if (w == "-") {
@@ -161,13 +191,16 @@ class Parser {
       a.operand = static_cast<size_t>(integer(word().substr(1)));
       return a;
     }
+    if (tag == 'p') {
+      const std::string_view w = word();
+      const size_t slash = w.find('/');
+      a.tag = tag;
+      a.operand = static_cast<size_t>(integer(w.substr(1, slash - 1)));
+      a.dim = integer(w.substr(slash + 1));
+      return a;
+    }
     a.constant = constant(type);
     return a;
-  }
-
- private:
-  void skip_spaces() {
-    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
   }
 
   static int64_t integer(std::string_view text) {
@@ -177,6 +210,12 @@ class Parser {
                "host kernel: expected an integer, got '", text, "'.");
     return value;
   }
+
+ private:
+  void skip_spaces() {
+    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+  }
+
   static double floating(std::string_view text) {
     return std::strtod(std::string(text).c_str(), nullptr);
   }
@@ -249,16 +288,31 @@ class HostKernel {
   void run(const XLA_FFI_CallFrame& frame) const;
 
  private:
-  IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame) const;
-  void store(const at::Tensor& value, const XLA_FFI_CallFrame& frame, size_t result) const;
+  struct Result {
+    bool wanted = true;
+    int64_t cut = Partition::kWhole;
+  };
+  using Tensors = std::vector<at::Tensor>;
+
+  int64_t count_parts(const XLA_FFI_CallFrame& frame) const;
+  // Runs one part; its share of the results that are sums goes to `sums`.
+  void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
+  IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
+  // A part's share of lists whose elements are shared out: of element i, nothing, a slice, or all.
+  at::Tensor share_of(const Argument::Element& element, size_t i, const XLA_FFI_CallFrame& frame,
+                      const Part& part) const;
+  // Result `index` of the program, or the part of it that the call writes.
+  at::Tensor target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
+                    const Part& part) const;
+  void store(const at::Tensor& value, const at::Tensor& target, size_t index) const;
 
   std::string name_;
   std::optional<c10::OperatorHandle> op_;
   std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
   std::vector<Argument> arguments_;
-  size_t updates_ = 0;  // results that are operands the operator updates
-  std::vector<bool> wanted_;
-  bool everything_wanted_ = true;
+  const Argument* shared_out_ = nullptr;  // the first list whose elements are shared out
+  size_t updates_ = 0;                    // results that are operands the operator updates
+  std::vector<Result> results_;
 };
 
 // The overload that takes the same arguments and writes its results into given tensors. Only one
@@ -292,9 +346,14 @@ HostKernel::HostKernel(std::string_view key) {
   const size_t end = key.rfind(" =");
   TXLA_CHECK(end != std::string_view::npos, "host kernel: expected results after '=', got '", key,
              "'.");
-  for (const char c : key.substr(end + 2)) {
-    wanted_.push_back(c == '1');
-    everything_wanted_ = everything_wanted_ && c == '1';
+  bool into_given = true;
+  for (Parser parser(key.substr(end + 2)); !parser.empty();) {
+    const std::string_view word = parser.word();
+    Result result{word != "-"};
+    if (word == "+") result.cut = Partition::kSum;
+    if (word.front() == '/') result.cut = Parser::integer(word.substr(1));
+    into_given = into_given && result.wanted && result.cut != Partition::kSum;
+    results_.push_back(result);
   }
   Parser parser(key.substr(0, end));
   name_ = parser.word();
@@ -309,27 +368,54 @@ HostKernel::HostKernel(std::string_view key) {
     arguments_.push_back(parser.argument(formal.type()));
     for (const Argument::Element& e : arguments_.back().list) updates_ += e.result >= 0;
   }
-  if (everything_wanted_) out_ = find_out_overload(*op_);
+  for (const Argument& a : arguments_) {
+    if (a.tag == '{' && shared_out_ == nullptr) shared_out_ = &a;
+  }
+  if (into_given) out_ = find_out_overload(*op_);
 }
 
-// An operand that is updated shares the result's memory, unless someone needs its old value.
-at::Tensor tensor_of(const Argument::Element& element, const XLA_FFI_CallFrame& frame) {
-  const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
-  if (element.result < 0) return given;
-  TXLA_CHECK(element.result < frame.rets.size, "host kernel: expected result ", element.result,
-             ", got ", frame.rets.size, " results.");
-  at::Tensor updated =
-      as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[element.result]));
-  if (updated.data_ptr() != given.data_ptr()) {
-    std::memcpy(updated.data_ptr(), given.data_ptr(), given.nbytes());
+int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
+  bool divisible = shared_out_ != nullptr;
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const Argument& a : arguments_) {
+    if (a.tag != 'p') continue;
+    divisible = true;
+    most = std::min(most, operand(frame, a.operand).dims[a.dim]);
   }
+  if (!divisible) return 1;
+  int64_t elements = 0;
+  for (int64_t i = 0; i < frame.args.size; ++i) {
+    const XLA_FFI_Buffer& buffer = operand(frame, static_cast<size_t>(i));
+    elements += c10::multiply_integers(buffer.dims, buffer.dims + buffer.rank);
+  }
+  return elements < kGrain ? 1 : std::max<int64_t>(1, std::min(most, thread_count(frame)));
+}
+
+at::Tensor HostKernel::share_of(const Argument::Element& element, size_t i,
+                                const XLA_FFI_CallFrame& frame, const Part& part) const {
+  const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
+  const XLA_FFI_Buffer& first =
+      operand(frame, static_cast<size_t>(shared_out_->list.at(i).operand));
+  const int64_t size = c10::multiply_integers(first.dims, first.dims + first.rank);
+  const bool whole = size < kSmall || part.count == 1;
+  if (whole && static_cast<int64_t>(i) % part.count != part.index) return {};
+  const auto share = [&](const at::Tensor& t) {
+    return whole || t.numel() != size ? t : part.of(t.view(-1), 0);
+  };
+  if (element.result < 0) return share(given);
+  // An operand that is updated shares the result's memory, unless someone needs its old value.
+  const at::Tensor updated = share(result_tensor(frame, static_cast<size_t>(element.result)));
+  if (updated.data_ptr() != share(given).data_ptr()) updated.copy_(share(given));
   return updated;
 }
 
-IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) const {
+IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
+                            const Part& part) const {
   switch (a.tag) {
     case 't':
       return as_tensor(operand(frame, a.operand));
+    case 'p':
+      return part.of(as_tensor(operand(frame, a.operand)), a.dim);
     case 'w': {
       at::Tensor t = as_tensor(operand(frame, a.operand));
       t.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -343,16 +429,27 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) c
       const auto seed = *static_cast<const uint64_t*>(operand(frame, a.operand).data);
       return at::detail::createCPUGenerator(seed);
     }
+    case '{': {
+      c10::List<at::Tensor> list;
+      for (size_t i = 0; i < a.list.size(); ++i) {
+        const at::Tensor share = share_of(a.list[i], i, frame, part);
+        if (share.defined()) list.push_back(share);
+      }
+      return list;
+    }
     case '(': {
+      const auto element = [&](const Argument::Element& e) {
+        return as_tensor(operand(frame, static_cast<size_t>(e.operand)));
+      };
       if (a.optional_list) {
         c10::List<std::optional<at::Tensor>> list;
         for (const Argument::Element& e : a.list) {
-          list.push_back(e.operand < 0 ? std::nullopt : std::optional(tensor_of(e, frame)));
+          list.push_back(e.operand < 0 ? std::nullopt : std::optional(element(e)));
         }
         return list;
       }
       c10::List<at::Tensor> list;
-      for (const Argument::Element& e : a.list) list.push_back(tensor_of(e, frame));
+      for (const Argument::Element& e : a.list) list.push_back(element(e));
       return list;
     }
     default:
@@ -360,40 +457,49 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame) c
   }
 }
 
-void HostKernel::store(const at::Tensor& value, const XLA_FFI_CallFrame& frame,
-                       size_t result) const {
-  TXLA_CHECK(static_cast<int64_t>(result) < frame.rets.size, name_, ": expected ", frame.rets.size,
-             " results of the CPU kernel, got more.");
-  const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[result]);
-  const c10::IntArrayRef sizes(buffer.dims, static_cast<size_t>(buffer.rank));
-  TXLA_CHECK(value.defined() && value.sizes() == sizes, name_, ": expected result ", result,
-             " of sizes ", sizes, ", got ", value.defined() ? value.sizes() : c10::IntArrayRef(),
+at::Tensor HostKernel::target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
+                              const Part& part) const {
+  const at::Tensor whole = result_tensor(frame, index);
+  return result.cut < 0 ? whole : part.of(whole, result.cut);
+}
+
+void HostKernel::store(const at::Tensor& value, const at::Tensor& target, size_t index) const {
+  TXLA_CHECK(value.defined() && value.sizes() == target.sizes(), name_, ": expected result ", index,
+             " of sizes ", target.sizes(), ", got ",
+             value.defined() ? value.sizes() : c10::IntArrayRef(),
              value.defined() ? "" : " (undefined)", " from the CPU kernel.");
-  if (value.data_ptr() == buffer.data) return;
-  if (value.is_contiguous() && value.scalar_type() == scalar_type(buffer.dtype)) {
-    std::memcpy(buffer.data, value.data_ptr(), value.nbytes());
+  if (value.data_ptr() == target.data_ptr()) return;
+  if (value.is_contiguous() && target.is_contiguous() &&
+      value.scalar_type() == target.scalar_type()) {
+    std::memcpy(target.data_ptr(), value.data_ptr(), value.nbytes());
   } else {
-    as_tensor(buffer).copy_(value);
+    target.copy_(value);
   }
 }
 
-void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
+void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const {
   torch::jit::Stack stack;
-  stack.reserve(arguments_.size() + wanted_.size());
-  for (const Argument& a : arguments_) stack.push_back(value_of(a, frame));
+  stack.reserve(arguments_.size() + results_.size());
+  for (const Argument& a : arguments_) stack.push_back(value_of(a, frame, part));
   if (out_) {
-    for (int64_t i = 0; i < frame.rets.size; ++i) {
-      stack.push_back(as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i])));
+    for (size_t i = 0; i < results_.size(); ++i) {
+      stack.push_back(target(frame, i, results_[i], part));
     }
     out_->callBoxed(stack);
   } else {
     op_->callBoxed(stack);
   }
-  size_t position = 0, result = updates_;
+  size_t position = 0, index = updates_;
   const auto take = [&](const at::Tensor& value) {
-    const bool wanted = position < wanted_.size() && wanted_[position];
+    const Result result = position < results_.size() ? results_[position] : Result{false};
     ++position;
-    if (wanted) store(value, frame, result++);
+    if (!result.wanted) return;
+    if (result.cut == Partition::kSum && part.count > 1) {
+      sums.push_back(value);
+    } else {
+      store(value, target(frame, index, result, part), index);
+    }
+    ++index;
   };
   for (const IValue& v : stack) {
     if (v.isTensor()) {
@@ -402,8 +508,29 @@ void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
       for (const at::Tensor& t : v.toTensorVector()) take(t);
     }
   }
-  TXLA_CHECK(static_cast<int64_t>(result) == frame.rets.size, name_, ": expected ", frame.rets.size,
-             " results of the CPU kernel, got ", result, ".");
+  TXLA_CHECK(static_cast<int64_t>(index) == frame.rets.size, name_, ": expected ", frame.rets.size,
+             " results of the CPU kernel, got ", index, ".");
+}
+
+void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
+  const int64_t count = count_parts(frame);
+  std::vector<Tensors> sums(static_cast<size_t>(count));
+  run_parts(frame, count, [&](int64_t index) {
+    run_part(frame, {index, count}, sums[static_cast<size_t>(index)]);
+  });
+  if (sums[0].empty()) return;
+  run_parts(frame, 1, [&](int64_t) {
+    size_t next = 0, index = updates_;
+    for (const Result& result : results_) {
+      if (result.cut == Partition::kSum && result.wanted) {
+        const at::Tensor total = result_tensor(frame, index);
+        store(sums[0][next], total, index);
+        for (size_t part = 1; part < sums.size(); ++part) total.add_(sums[part][next]);
+        ++next;
+      }
+      index += result.wanted;
+    }
+  });
 }
 
 // Parsed once per text; a program has few.
@@ -451,11 +578,6 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   }
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   try {
-    // The program may run on the thread that recorded it, with whatever modes are on there.
-    const c10::impl::ForceDispatchKeyGuard plain(
-        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-    const at::NoGradGuard no_grad;
     kernel_for(config_key(*frame)).run(*frame);
     return nullptr;
   } catch (const c10::Error& e) {

@@ -21,11 +21,25 @@ inline constexpr char kHostKernelTarget[] = "torch_xla.host_kernel";
 // operators: a serialized executable runs in another process that registers it too.
 void* host_kernel_handler();
 
+// How a call falls into parts that can run side by side.
+struct Partition {
+  static constexpr int64_t kWhole = -1, kSum = -2;
+  struct Cut {
+    size_t position;  // of an operand, in the schema
+    int64_t dim;
+  };
+  std::vector<Cut> operands;  // all others are given whole to each part
+  // Of each tensor that the operator returns: the dimension along which parts lie next to each
+  // other, kSum where parts add up, kWhole where there is one part only.
+  std::vector<int64_t> results;
+};
+
 // Rule: PyTorch's CPU kernel for this very node.
-hlo::Values on_host(Lowering& l);
-// The results of PyTorch's in-place kernel `op` for this node of the operator's functional form:
-// `updated` are the positions of the lists of tensors that it updates, in their own memory where
-// nobody else needs that. Gives their new values, list after list.
+hlo::Values on_host(Lowering& l, const Partition& partition = {});
+// The results of PyTorch's in-place kernel `op` for this node of the operator's functional form,
+// which works on lists element by element: `updated` are the positions of the lists that it
+// updates, in their own memory where nobody else needs that. Gives their new values, list after
+// list.
 hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated);
 // Whether on_host can serve the operator: it has a kernel for CPU tensors, and its random numbers,
 // if any, come from a Generator argument.
@@ -34,9 +48,11 @@ bool can_run_on_host(const c10::OperatorHandle& op);
 // A call of a PyTorch operator, argument by argument in schema order. All that is not a tensor or a
 // runtime number is written into the program as text:
 //   tN wN    operand N as a tensor; as a 0-dim tensor that is a wrapped Python number
+//   pN/D     in each part of the call, a part of operand N along dimension D
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
 //            updates to be result R
+//   {..}     the same, of tensors whose elements are shared out among the parts of the call
 //   -        None
 //   iN dX bN cX,Y qN:text    int, float (hexadecimal), bool, complex, string of N bytes
 //   [..]     list of these
@@ -47,9 +63,12 @@ class HostCall {
 
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);
+  HostCall& part(const hlo::Value& x, int64_t dim);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
-  HostCall& updated(std::span<const hlo::Value> list);
+  // Lists of one operation element by element: each part takes the same elements of all of them,
+  // and whole tensors of other sizes that belong to those. `updated`: see on_host_in_place.
+  HostCall& shared_out(std::span<const hlo::Value> list, bool updated);
   HostCall& number(const hlo::Value& x);
   HostCall& floating(const hlo::Value& x);
   HostCall& seed(const hlo::Value& x);
@@ -62,10 +81,11 @@ class HostCall {
   }
 
   // One entry per tensor that the operator returns, the elements of a returned list counting each;
-  // nullopt where the program needs none. Gives the others, in order.
-  hlo::Values results(std::span<const std::optional<hlo::Type>> types);
+  // nullopt where the program needs none. Gives the others, in order. `cuts` as in Partition.
+  hlo::Values results(std::span<const std::optional<hlo::Type>> types,
+                      std::span<const int64_t> cuts = {});
   hlo::Value result(const hlo::Type& type);
-  // Of an operator that returns nothing: the tensors given by updated(), in order.
+  // Of an operator that returns nothing: the updated tensors, in order.
   hlo::Values updates();
 
  private:

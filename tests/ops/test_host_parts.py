@@ -1,0 +1,154 @@
+"""Host kernels that run in parts, side by side: large enough to be cut, values as PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_xla
+import torch_xla.debug.metrics as met
+
+close = torch.testing.assert_close
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", "all")
+
+
+def random(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def check(function, *tensors, **tolerance):
+    """Values and gradients of `function`, and that one program computed them."""
+    results = []
+    for device in ("cpu", "xla"):
+        inputs = [t.detach().to(device).requires_grad_() for t in tensors]
+        out = function(*inputs)
+        out.backward(torch.ones_like(out) + out.detach() / 2)
+        results.append([t.detach() for t in (out, *(t.grad for t in inputs))])
+    torch_xla.sync()
+    for got, expected in zip(results[1], results[0], strict=True):
+        close(got.cpu(), expected, **tolerance)
+
+
+# Batches of 8 or more are cut, of smaller ones the channels; 9 does not divide by 2.
+@pytest.mark.parametrize("batch", [9, 2, 1])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolution(batch, groups, bias):
+    x, w, b = random(batch, 8, 40, 41), random(12, 8 // groups, 3, 3, seed=1), random(12, seed=2)
+    tolerance = {"rtol": 1e-4, "atol": 1e-3}
+
+    def convolve(x, w, *b):
+        return F.conv2d(x, w, *b, stride=2, padding=1, groups=groups)
+
+    check(convolve, x, w, *([b] if bias else []), **tolerance)
+
+
+@pytest.mark.parametrize("batch", [9, 2])
+def test_transposed_convolution(batch):
+    x, w = random(batch, 8, 30, 31), random(8, 6, 3, 3, seed=1)
+    check(
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+        *(x, w),
+        **{"rtol": 1e-4, "atol": 1e-3},
+    )
+
+
+# Many rows, and few rows with many columns.
+@pytest.mark.parametrize("rows", [129, 3])
+def test_products(rows):
+    dtype = torch.bfloat16
+    a, b = random(rows, 130, dtype=dtype), random(130, 257, dtype=dtype, seed=1)
+    loose = {"rtol": 2e-2, "atol": 1}
+    check(torch.mm, a, b, **loose)
+    for addend in (random(257, dtype=dtype), random(rows, 257, dtype=dtype), random(1, 257)):
+        check(torch.addmm, addend.to(dtype), a, b, **loose)
+    check(torch.addmm, random(rows, 1, dtype=dtype), a, b, **{"rtol": 2e-2, "atol": 5})
+    check(F.linear, a, b.t().contiguous(), random(257, dtype=dtype), **loose)
+    check(F.linear, a.view(rows, 1, 130), b.t().contiguous(), **loose)
+
+
+@pytest.mark.parametrize("batch", [9, 3])
+def test_batched_products(batch):
+    dtype = torch.bfloat16
+    a, b = random(batch, 50, 60, dtype=dtype), random(batch, 60, 70, dtype=dtype, seed=1)
+    loose = {"rtol": 2e-2, "atol": 1}
+    check(torch.bmm, a, b, **loose)
+    for addend in ((batch, 50, 70), (1, 50, 70), (50, 70), (70,)):
+        check(torch.baddbmm, random(*addend, dtype=dtype), a, b, **{"rtol": 2e-2, "atol": 1})
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 64, 32), (1, 5, 64, 32)], ids=["batch", "heads"])
+@pytest.mark.parametrize("mask", [None, (5, 1, 64, 64), (1, 1, 64, 64), (64, 64), "causal"])
+def test_attention(shape, mask):
+    q, k, v = (random(*shape, seed=i) for i in range(3))
+    if isinstance(mask, tuple) and mask[0] == 5 and shape[0] == 1:
+        mask = (1, 5, 64, 64)
+    keep = random(*mask, seed=4) if isinstance(mask, tuple) else None
+
+    def attend(q, k, v):
+        there = None if keep is None else keep.to(q.device)
+        return F.scaled_dot_product_attention(q, k, v, there, is_causal=mask == "causal")
+
+    check(attend, q, k, v, **{"rtol": 1e-4, "atol": 1e-4})
+
+
+OPTIMIZERS = {
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "amsgrad": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, maximize=True, fused=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, fused=True),
+    "momentum": lambda p: torch.optim.SGD(
+        p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.1, fused=True
+    ),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_fused_optimizers(make, dtype, scaled):
+    """Large, small and odd parameters; gradients that the step unscales; a step that is skipped."""
+    shapes = [(200, 300), (3,), (4097,), (), (1,), (5, 5)]
+    results = []
+    for device in ("cpu", "xla"):
+        parameters = [
+            random(*shape, dtype=dtype, seed=i).to(device).requires_grad_()
+            for i, shape in enumerate(shapes)
+        ]
+        optimizer = make(parameters)
+        for step in range(3):
+            for i, p in enumerate(parameters):
+                p.grad = random(*p.shape, dtype=dtype, seed=10 * step + i).to(device)
+            if scaled:
+                optimizer.grad_scale = torch.full((), 2.0, device=device)
+                optimizer.found_inf = torch.full((), float(step == 1), device=device)
+            optimizer.step()
+            torch_xla.sync()
+        results.append([t.detach().cpu() for p in parameters for t in (p, p.grad)])
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    close(results[1], results[0], **tolerance)
+
+
+def test_an_update_leaves_what_others_hold():
+    p = random(100, 100).to("xla").requires_grad_()
+    p.grad = random(100, 100, seed=1).to("xla")
+    torch_xla.sync()
+    before, kept = p.detach().clone(), p.detach().cpu()
+    torch.optim.SGD([p], lr=0.5, fused=True).step()
+    difference = before - p.detach()
+    torch_xla.sync()
+    close(before.cpu(), kept)
+    close(difference.cpu(), p.grad.cpu() * 0.5)
+
+
+def test_a_failing_part_is_reported():
+    met.clear_all()
+    q = torch.zeros(16, 64, 64, device="xla", dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="[Ss]ingular|cholesky"):
+        torch.linalg.cholesky(q).cpu()
+    close((q + 1).cpu(), torch.ones(16, 64, 64, dtype=torch.float64))
