@@ -44,29 +44,28 @@ constexpr int64_t kBatch = 8;
 
 // --- convolution ---------------------------------------------------------------------------
 
-// Schema: input, weight, bias, .., groups.
+// By batch, unless the weight is the larger share: then each part takes some output channels.
+bool cuts_batch(Lowering& l, size_t input, size_t transposed, size_t groups) {
+  if (l.integer(groups) != 1 || l.flag(transposed)) return true;
+  const Value x = l.in(input), weight = l.in(input + 1);
+  return x.dim(0) >= kBatch && x.type().elements() >= weight.type().elements();
+}
+
+// Schema: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups.
 Values convolution(Lowering& l) {
   if (is_empty(l, {0, 1}) || !choose_host(true)) return xla_code(l);
-  Partition by;
-  if (l.in(0).dim(0) >= kBatch) {
-    by = {{{0, 0}}, {0}};
-  } else if (l.integer(8) == 1 && !l.flag(6)) {  // by output channels
-    by = {{{1, 0}}, {1}};
-    if (l.has(2)) by.operands.push_back({2, 0});
-  }
+  if (cuts_batch(l, 0, 6, 8)) return on_host(l, {{{0, 0}}, {0}});
+  Partition by = {{{1, 0}}, {1}};
+  if (l.has(2)) by.operands.push_back({2, 0});
   return on_host(l, by);
 }
 
-// Schema: grad, input, weight, .., groups, output mask.
+// Schema: grad_output, input, weight, bias_sizes, and as above.
 Values convolution_backward(Lowering& l) {
   if (is_empty(l, {0, 1, 2}) || !choose_host(true)) return xla_code(l);
-  Partition by;
-  if (l.in(0).dim(0) >= kBatch) {
-    by = {{{0, 0}, {1, 0}}, {0, Partition::kSum, Partition::kSum}};
-  } else if (l.integer(9) == 1 && !l.flag(7)) {
-    by = {{{0, 1}, {2, 0}}, {Partition::kSum, 0, 0}};
-  }
-  return on_host(l, by);
+  constexpr int64_t kSum = Partition::kSum;
+  return cuts_batch(l, 1, 7, 9) ? on_host(l, {{{0, 0}, {1, 0}}, {0, kSum, kSum}})
+                                : on_host(l, {{{0, 1}, {2, 0}}, {kSum, 0, 0}});
 }
 
 // --- matrix products -----------------------------------------------------------------------
