@@ -92,7 +92,7 @@ sanitizers: $(BUILD)/.configured-tests
 	for kind in address thread; do \
 	  $(BIN)/cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
 	  $(BIN)/ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
-	  $(CTEST) --test-dir $(BUILD)/$$kind || exit 1; \
+	  LSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/leak.supp $(CTEST) --test-dir $(BUILD)/$$kind || exit 1; \
 	done
 
 clean:

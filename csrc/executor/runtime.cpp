@@ -5,7 +5,9 @@
 
 #include "lazy/lock.h"
 #include "ops/host_kernel.h"
+#include "pjrt/huge_pages.h"
 #include "util/error.h"
+#include "util/flags.h"
 #include "util/log.h"
 
 namespace torch_xla::executor {
@@ -51,6 +53,10 @@ Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
 Runtime::Runtime(const PluginChoice& choice)
     : device_type_(choice.device_type), compile_options_(choice.compile_options) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
+  if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES() &&
+      !pjrt::use_huge_pages(plugin->path())) {
+    TXLA_VLOG(1) << "large buffers come in small pages: cannot replace the plugin's allocations";
+  }
   client_ = pjrt::Client::create(plugin, choice.options);
   // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);

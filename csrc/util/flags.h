@@ -54,6 +54,9 @@
   X(String, XLA_HOST_KERNELS, "auto", true,                                                     \
     "PyTorch's CPU kernels inside programs of the CPU platform: `auto` where they are faster, " \
     "`all` where there is one, `none`.")                                                        \
+  X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                       \
+    "Large buffers of the CPU plugin ask the kernel for huge pages. Read once, with the first " \
+    "use of a device.")                                                                         \
   X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                      \
     "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                       \
   X(String, TF_CPP_VMODULE, "", false,                                                          \

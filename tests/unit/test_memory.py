@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import pathlib
+import resource
 
 import pytest
 import torch
@@ -128,3 +130,26 @@ def test_what_others_still_hold_is_not_reused():
         p.mul_(2.0)
         torch_xla.sync()
     assert kept[0].item() == 1.0 and view.tolist() == [8.0] * 4
+
+
+def huge_pages() -> bool:
+    setting = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()
+
+
+@pytest.mark.skipif(not huge_pages(), reason="the kernel has no transparent huge pages")
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="the memory of the CPU plugin")
+def test_large_temporaries_come_in_huge_pages():
+    """A run over 128 MiB of temporary memory does not fault for each 4 KiB of it."""
+    x = torch.ones(1 << 12, 1 << 12, device="xla")
+    torch_xla.sync(wait=True)
+
+    def run() -> None:
+        y = torch.softmax(x @ x, -1) @ x
+        assert y.sum().item() > 0
+
+    run()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    run()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < 8192, f"{faults} page faults"
