@@ -39,8 +39,7 @@ class SingleThread {
 
 // Shared with threads that may come when all is done: those must not touch the frame.
 struct Work {
-  Work(int64_t count, const std::function<void(int64_t)>& function)
-      : parts(count), run(function) {}
+  Work(int64_t count, const std::function<void(int64_t)>& function) : parts(count), run(function) {}
 
   const int64_t parts;
   const std::function<void(int64_t)>& run;
