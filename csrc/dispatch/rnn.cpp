@@ -25,7 +25,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-using LayerResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using LayerResults = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 LayerResults rnn_layer(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
                        const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
                        const OptionalTensor& b_hh, c10::string_view mode, bool reverse,
@@ -40,21 +40,21 @@ using LayerGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 LayerGradients rnn_layer_backward(const Tensor& grad_output, const Tensor& grad_hy,
                                   const OptionalTensor& grad_cy, const Tensor& input,
                                   const Tensor& hx, const OptionalTensor& cx, const Tensor& w_ih,
-                                  const Tensor& w_hh, const Tensor& output, const Tensor& reserve,
-                                  c10::string_view mode, bool reverse, bool has_biases,
-                                  bool input_grad) {
+                                  const Tensor& w_hh, const Tensor& output, const Tensor& gates,
+                                  const Tensor& extra, c10::string_view mode, bool reverse,
+                                  bool has_biases, bool input_grad) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("torch_xla::rnn_layer_backward", "")
                              .typed<decltype(rnn_layer_backward)>();
-  return op.call(grad_output, grad_hy, grad_cy, input, hx, cx, w_ih, w_hh, output, reserve, mode,
-                 reverse, has_biases, input_grad);
+  return op.call(grad_output, grad_hy, grad_cy, input, hx, cx, w_ih, w_hh, output, gates, extra,
+                 mode, reverse, has_biases, input_grad);
 }
 
 // --- shapes --------------------------------------------------------------------------------
 
 int64_t gates_of(c10::string_view mode) { return mode == "lstm" ? 4 : mode == "gru" ? 3 : 1; }
-// Values per hidden unit that the gradient needs beside the output.
-int64_t reserve_of(c10::string_view mode) { return mode == "lstm" ? 5 : mode == "gru" ? 4 : 0; }
+// Whether the gradient needs more than the output.
+bool keeps_gates(c10::string_view mode) { return mode == "lstm" || mode == "gru"; }
 
 void check_sizes(const char* name, const Tensor& t, c10::IntArrayRef expected) {
   TORCH_CHECK(t.sizes() == expected, "rnn_layer: expected ", name, " of size ", expected, ", got ",
@@ -81,20 +81,21 @@ LayerResults rnn_layer_meta(const Tensor& input, const Tensor& hx, const Optiona
                 ", got ", t->scalar_type());
   }
   const auto options = input.options();
+  const bool keep = train && keeps_gates(mode);
   return {at::empty({steps, batch, hidden}, options), at::empty({batch, hidden}, options),
           cx ? at::empty({batch, hidden}, options) : at::empty({0}, options),
-          train && reserve_of(mode) != 0
-              ? at::empty({steps, batch, reserve_of(mode) * hidden}, options)
-              : at::empty({0}, options)};
+          keep ? at::empty({steps, batch, gates}, options) : at::empty({0}, options),
+          keep ? at::empty({steps, batch, mode == "gru" ? gates : hidden}, options)
+               : at::empty({0}, options)};
 }
 
 LayerGradients rnn_layer_backward_meta(const Tensor& grad_output, const Tensor& /*grad_hy*/,
                                        const OptionalTensor& /*grad_cy*/, const Tensor& input,
                                        const Tensor& hx, const OptionalTensor& cx,
                                        const Tensor& w_ih, const Tensor& w_hh,
-                                       const Tensor& /*output*/, const Tensor& /*reserve*/,
-                                       c10::string_view /*mode*/, bool /*reverse*/, bool has_biases,
-                                       bool input_grad) {
+                                       const Tensor& /*output*/, const Tensor& /*gates*/,
+                                       const Tensor& /*extra*/, c10::string_view /*mode*/,
+                                       bool /*reverse*/, bool has_biases, bool input_grad) {
   const auto options = grad_output.options();
   const auto like = [&](const Tensor& t) { return at::empty(t.sizes(), options); };
   const auto none = [&] { return at::empty({0}, options); };
@@ -148,10 +149,10 @@ class RnnLayer : public torch::autograd::Function<RnnLayer> {
                                                 const OptionalTensor& b_hh, const std::string& mode,
                                                 bool reverse, bool train) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, hy, cy, reserve] =
+    auto [output, hy, cy, gates, extra] =
         rnn_layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, mode, reverse, train);
     ctx->save_for_backward({input, hx, cx.value_or(Tensor()), w_ih, w_hh, b_ih.value_or(Tensor()),
-                            b_hh.value_or(Tensor()), output, reserve});
+                            b_hh.value_or(Tensor()), output, gates, extra});
     ctx->saved_data["mode"] = mode;
     ctx->saved_data["reverse"] = reverse;
     ctx->saved_data["input_grad"] = input.requires_grad();
@@ -177,8 +178,8 @@ class RnnLayer : public torch::autograd::Function<RnnLayer> {
     }
     auto [g_input, g_hx, g_cx, g_ih, g_hh, g_b_ih, g_b_hh] =
         rnn_layer_backward(grads[0], grads[1], cx ? OptionalTensor(grads[2]) : std::nullopt,
-                           saved[0], saved[1], cx, saved[3], saved[4], saved[7], saved[8], mode,
-                           reverse, has_biases, ctx->saved_data["input_grad"].toBool());
+                           saved[0], saved[1], cx, saved[3], saved[4], saved[7], saved[8], saved[9],
+                           mode, reverse, has_biases, ctx->saved_data["input_grad"].toBool());
     if (ctx->saved_data["input_grad"].toBool()) results[0] = g_input;
     results[1] = g_hx;
     if (cx) results[2] = g_cx;
@@ -302,10 +303,12 @@ void register_modules(torch::Library& m) {
 TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   m.def(
       "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
-      "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, "
+      "Tensor)");
   m.def(
       "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
-      "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor reserve, str mode, "
+      "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
+      "str mode, "
       "bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
       "Tensor, Tensor)");
 }

@@ -1,6 +1,9 @@
 // One direction of one layer of an LSTM, GRU or plain RNN, and its gradient: torch_xla::rnn_layer
 // and rnn_layer_backward (dispatch/rnn.cpp defines them and builds PyTorch's modules from them).
-// What does not depend on the previous step is one matrix product outside the loop over time.
+// What does not depend on another step is computed for all steps at once, outside the loop over
+// time. The loop's body is written for XLA on CPU, where it costs most: eight kernels at most (more
+// run as tasks of a thread pool, at several times their own cost), and in them a value read from a
+// sequence has one use and no reshape between different shapes, or they are not vectorized.
 #include <array>
 #include <functional>
 #include <string>
@@ -12,6 +15,7 @@
 namespace torch_xla::ops {
 namespace {
 
+using hlo::Dims;
 using hlo::DType;
 using hlo::Type;
 using hlo::Value;
@@ -28,28 +32,35 @@ Cell read_cell(const std::string& mode) {
              "rnn_layer: expected the mode lstm, gru, rnn_tanh or rnn_relu, got ", mode, ".");
 }
 
-// [T, B, D] at step t: [B, D].
+// A sequence [T, ...] at step t.
 Value at_step(const Value& x, const Value& t) {
-  const Value zero = hlo::scalar_int(t.builder(), 0, t.dtype());
-  const std::array<Value, 3> starts = {t, zero, zero};
-  const Value step = hlo::dynamic_slice(x, starts, {1, x.dim(1), x.dim(2)});
-  return hlo::reshape(step, {x.dim(1), x.dim(2)});
+  Values starts(x.rank(), hlo::scalar_int(t.builder(), 0, t.dtype()));
+  starts[0] = t;
+  Dims dims = x.dims();
+  dims[0] = 1;
+  const Value step = hlo::dynamic_slice(x, starts, dims);
+  return hlo::reshape(step, {dims.begin() + 1, dims.end()});
 }
 
+// `size` columns of [T, B, D] at step t: [B, size].
+Value at_step(const Value& x, const Value& t, int64_t column, int64_t size) {
+  const auto index = [&](int64_t i) { return hlo::scalar_int(t.builder(), i, t.dtype()); };
+  const std::array<Value, 3> starts = {t, index(0), index(column)};
+  return hlo::reshape(hlo::dynamic_slice(x, starts, {1, x.dim(1), size}), {x.dim(1), size});
+}
+
+// A sequence [T, ...] with step t replaced.
 Value with_step(const Value& x, const Value& t, const Value& step) {
-  const Value zero = hlo::scalar_int(t.builder(), 0, t.dtype());
-  const std::array<Value, 3> starts = {t, zero, zero};
-  return hlo::dynamic_update_slice(x, hlo::reshape(step, {1, x.dim(1), x.dim(2)}), starts);
+  Values starts(x.rank(), hlo::scalar_int(t.builder(), 0, t.dtype()));
+  starts[0] = t;
+  Dims dims = x.dims();
+  dims[0] = 1;
+  return hlo::dynamic_update_slice(x, hlo::reshape(step, dims), starts);
 }
 
-// Part i of n equal parts of the last dimension.
-Value part(const Value& x, int64_t i, int64_t n) {
-  const int64_t size = x.dim(x.rank() - 1) / n;
+// Part i of parts of `size` of the last dimension.
+Value part(const Value& x, int64_t i, int64_t size) {
   return hlo::slice_dim(x, x.rank() - 1, i * size, (i + 1) * size);
-}
-
-Value join(std::initializer_list<Value> parts) {
-  return hlo::concatenate(std::span<const Value>(parts.begin(), parts.size()), 1);
 }
 
 // Runs `body(t, state)` for each step in time order, or from the last step back.
@@ -76,103 +87,75 @@ Value add_row(const Value& x, const Value& row) {
   return x + hlo::broadcast_to(cast(row, x.dtype()), x.dims());
 }
 
+Value swapped(const Value& x) { return hlo::transpose(x, std::array<int64_t, 2>{1, 0}); }
+
 Value empty_result(Lowering& l, size_t i) { return hlo::zero(l.b, l.out(i)); }
 
-struct Step {
-  Value h, c, reserve;
-};
-
-// `gates` holds the part of the gates that comes from the input; all values in the wide type.
-Step lstm_step(const Value& gates, const Value& c) {
-  const Value i = hlo::logistic(part(gates, 0, 4)), f = hlo::logistic(part(gates, 1, 4)),
-              g = hlo::tanh(part(gates, 2, 4)), o = hlo::logistic(part(gates, 3, 4));
-  const Value next = f * c + i * g;
-  return {o * hlo::tanh(next), next, join({i, f, g, o, next})};
-}
-
-Step gru_step(const Value& gates_x, const Value& gates_h, const Value& h) {
-  const Value r = hlo::logistic(part(gates_x, 0, 3) + part(gates_h, 0, 3)),
-              z = hlo::logistic(part(gates_x, 1, 3) + part(gates_h, 1, 3)),
-              from_h = part(gates_h, 2, 3), n = hlo::tanh(part(gates_x, 2, 3) + r * from_h);
-  return {n + z * (h - n), {}, join({r, z, n, from_h})};
-}
-
 // rnn_layer(input [T, B, I], hx [B, H], cx?, w_ih, w_hh, b_ih?, b_hh?, mode, reverse, train)
-//   -> (output [T, B, H], hy, cy, reserve [T, B, R])
-// The reserve keeps what the gradient needs: the gates and, of an LSTM, the cell state.
+//   -> (output [T, B, H], hy, cy, gates [T, B, G], extra)
+// The last two are for the gradient: the gates before their nonlinearity and the cell states of an
+// LSTM; of a GRU the input's and the hidden part of the gates.
 Values rnn_layer(Lowering& l) {
-  const Value x = l.in(0), w_hh = l.in(4);
+  const Value w_hh = l.in(4);
   const Cell cell = read_cell(l.text(7));
-  const bool reverse = l.flag(8), train = l.flag(9) && (cell == Cell::Lstm || cell == Cell::Gru);
+  const bool is_lstm = cell == Cell::Lstm, is_gru = cell == Cell::Gru;
+  const bool reverse = l.flag(8), train = l.flag(9) && (is_lstm || is_gru);
   const DType dtype = l.out(0).dtype, wide = accumulator(dtype);
-  const int64_t steps = x.dim(0);
-  const bool is_lstm = cell == Cell::Lstm;
+  const int64_t size = w_hh.dim(1);
 
-  Value gates_x = contract(x, "tbi", l.in(3), "gi", "tbg");
+  Value gates_x = contract(l.in(0), "tbi", l.in(3), "gi", "tbg");
   if (l.has(5)) {
     Value bias = cast(l.in(5), wide);
     // The GRU multiplies the hidden part, bias included, by a gate.
-    if (cell != Cell::Gru) bias = bias + cast(l.in(6), wide);
+    if (!is_gru) bias = bias + cast(l.in(6), wide);
     gates_x = add_row(gates_x, bias);
   }
-  const Value w = hlo::transpose(w_hh, std::array<int64_t, 2>{1, 0});
 
-  Values state = {l.in(1), is_lstm ? cast(l.in(2), wide) : l.in(1), hlo::zero(l.b, l.out(0)),
-                  gates_x, w};
-  if (train) state.push_back(hlo::zero(l.b, l.out(3)));
-  if (cell == Cell::Gru && l.has(6)) state.push_back(cast(l.in(6), wide));
+  // Other is the cell state of an LSTM and the new gate of a GRU.
+  enum { H, Other, Output, FromX, Weight, Bias, Kept, KeptCell };
+  const Value hx = l.in(1);
+  Values state = {hx,
+                  is_lstm ? cast(l.in(2), wide) : cast(hx, wide),
+                  hlo::zero(l.b, l.out(0)),
+                  gates_x,
+                  swapped(w_hh),
+                  is_gru && l.has(6) ? cast(l.in(6), wide) : hx};
+  if (train) state.push_back(hlo::zero(l.b, {wide, gates_x.dims()}));
+  if (train && is_lstm) state.push_back(hlo::zero(l.b, {wide, l.out(0).dims}));
   const Values end =
-      over_time(l.b, steps, reverse, state, [&](const Value& t, std::span<const Value> s) {
-        const Value h = s[0], c = s[1], now = at_step(s[3], t);
-        Value from_h = contract(h, "bh", s[4], "hg", "bg");
-        Step step;
-        if (is_lstm) {
-          step = lstm_step(now + from_h, c);
-        } else if (cell == Cell::Gru) {
-          if (l.has(6)) from_h = add_row(from_h, s[s.size() - 1]);
-          step = gru_step(now, from_h, cast(h, wide));
-        } else {
-          const Value sum = now + from_h;
-          step.h = cell == Cell::Tanh ? hlo::tanh(sum) : hlo::max(sum, hlo::zero(l.b, sum.type()));
-        }
-        const Value h_next = cast(step.h, dtype);
+      over_time(l.b, l.in(0).dim(0), reverse, state, [&](const Value& t, std::span<const Value> s) {
         Values next(s.begin(), s.end());
-        next[0] = h_next;
-        next[1] = is_lstm ? step.c : h_next;
-        next[2] = with_step(s[2], t, h_next);
-        if (train) next[5] = with_step(s[5], t, cast(step.reserve, dtype));
+        const auto x_part = [&](int64_t i) { return at_step(s[FromX], t, i * size, size); };
+        Value from_h = contract(s[H], "bh", s[Weight], "hg", "bg"), h;
+        if (is_gru && l.has(6)) from_h = add_row(from_h, s[Bias]);
+        const auto gate = [&](int64_t i) { return x_part(i) + part(from_h, i, size); };
+        if (is_lstm) {
+          const Value c =
+              hlo::logistic(gate(1)) * s[Other] + hlo::logistic(gate(0)) * hlo::tanh(gate(2));
+          h = hlo::logistic(gate(3)) * hlo::tanh(c);
+          next[Other] = c;
+          if (train) next[Kept] = with_step(s[Kept], t, at_step(s[FromX], t) + from_h);
+          if (train) next[KeptCell] = with_step(s[KeptCell], t, c);
+        } else if (is_gru) {
+          const Value n = hlo::tanh(x_part(2) + hlo::logistic(gate(0)) * part(from_h, 2, size));
+          h = n + hlo::logistic(gate(1)) * (cast(s[H], wide) - n);
+          next[Other] = n;
+          if (train) next[Kept] = with_step(s[Kept], t, from_h);
+        } else {
+          h = cell == Cell::Tanh ? hlo::tanh(gate(0)) : hlo::max(gate(0), like(gate(0), 0));
+        }
+        next[H] = cast(h, dtype);
+        next[Output] = with_step(s[Output], t, next[H]);
         return next;
       });
-  return {end[2], end[0], is_lstm ? cast(end[1], dtype) : empty_result(l, 2),
-          train ? end[5] : empty_result(l, 3)};
-}
-
-struct Gradient {
-  Value gates;         // of the input's part of the gates
-  Value hidden_gates;  // of the hidden part, where it differs (GRU)
-  Value h;             // of the previous hidden state, beside what goes through hidden_gates
-  Value c;             // of the previous cell state
-};
-
-Gradient lstm_gradient(const Value& dh, const Value& dc_next, const Value& reserve,
-                       const Value& c_previous) {
-  const Value i = part(reserve, 0, 5), f = part(reserve, 1, 5), g = part(reserve, 2, 5),
-              o = part(reserve, 3, 5), tanh_c = hlo::tanh(part(reserve, 4, 5));
-  const Value dc = dc_next + dh * o * (1.0 - tanh_c * tanh_c);
-  return {join({dc * g * i * (1.0 - i), dc * c_previous * f * (1.0 - f), dc * i * (1.0 - g * g),
-                dh * tanh_c * o * (1.0 - o)}),
-          {},
-          {},
-          dc * f};
-}
-
-Gradient gru_gradient(const Value& dh, const Value& reserve, const Value& h_previous) {
-  const Value r = part(reserve, 0, 4), z = part(reserve, 1, 4), n = part(reserve, 2, 4),
-              from_h = part(reserve, 3, 4);
-  const Value dn = dh * (1.0 - z) * (1.0 - n * n);
-  const Value dz = dh * (h_previous - n) * z * (1.0 - z);
-  const Value dr = dn * from_h * r * (1.0 - r);
-  return {join({dr, dz, dn}), join({dr, dz, dn * r}), dh * z, {}};
+  Values results = {end[Output], end[H], is_lstm ? cast(end[Other], dtype) : empty_result(l, 2)};
+  if (train) {
+    results.push_back(cast(is_gru ? gates_x : end[Kept], dtype));
+    results.push_back(cast(end[is_gru ? Kept : KeptCell], dtype));
+  } else {
+    results.insert(results.end(), {empty_result(l, 3), empty_result(l, 4)});
+  }
+  return results;
 }
 
 // Each step's predecessor: x one step later in time, `first` in the place without one.
@@ -184,68 +167,136 @@ Value shifted(const Value& x, const Value& first, bool reverse) {
   return hlo::concatenate(parts, 0);
 }
 
-// rnn_layer_backward(grad_output, grad_hy, grad_cy?, input, hx, cx?, w_ih, w_hh, output, reserve,
-// mode, reverse, has_biases, input_grad)
+// N sequences [T, B, H] as one [T, B, N, H], each written in place: on CPU this takes a fraction of
+// a concatenation's time.
+Value stacked(std::initializer_list<Value> parts) {
+  const Value& first = *parts.begin();
+  hlo::Builder& b = first.builder();
+  const Dims dims = {first.dim(0), first.dim(1), static_cast<int64_t>(parts.size()), first.dim(2)};
+  const Value zero = hlo::scalar_int(b, 0, DType::S32);
+  if (parts.size() == 1) return hlo::reshape(first, dims);
+  Value all = hlo::zero(b, {first.dtype(), dims});
+  int64_t i = 0;
+  for (const Value& v : parts) {
+    const std::array<Value, 4> starts = {zero, zero, hlo::scalar_int(b, i++, DType::S32), zero};
+    all = hlo::dynamic_update_slice(all, hlo::reshape(v, {dims[0], dims[1], 1, dims[3]}), starts);
+  }
+  return all;
+}
+
+// Derivatives within each step, for all steps at once: the loop back in time only multiplies.
+struct Derivatives {
+  Value gates;  // [T, B, N, H], by the hidden state; of an LSTM by the cell state, its last by h
+  Value keep;   // of the previous cell state (LSTM) or hidden state (GRU), beside the gates
+  Value cell;   // of the cell state by the hidden state (LSTM)
+};
+
+Derivatives lstm_derivatives(const Value& gates, const Value& c, const Value& c_previous) {
+  const int64_t size = c.dim(2);
+  const Value i = hlo::logistic(part(gates, 0, size)), f = hlo::logistic(part(gates, 1, size)),
+              g = hlo::tanh(part(gates, 2, size)), o = hlo::logistic(part(gates, 3, size)),
+              tanh_c = hlo::tanh(c);
+  return {stacked({g * i * (1.0 - i), c_previous * f * (1.0 - f), i * (1.0 - g * g),
+                   tanh_c * o * (1.0 - o)}),
+          f, o * (1.0 - tanh_c * tanh_c)};
+}
+
+// Of four parts: r, z, the hidden part of n and the input's part of n.
+Derivatives gru_derivatives(const Value& from_x, const Value& from_h, const Value& h_previous) {
+  const int64_t size = h_previous.dim(2);
+  const Value hidden_n = part(from_h, 2, size),
+              r = hlo::logistic(part(from_x, 0, size) + part(from_h, 0, size)),
+              z = hlo::logistic(part(from_x, 1, size) + part(from_h, 1, size)),
+              n = hlo::tanh(part(from_x, 2, size) + r * hidden_n);
+  const Value dn = (1.0 - z) * (1.0 - n * n);
+  return {stacked({dn * hidden_n * r * (1.0 - r), (h_previous - n) * z * (1.0 - z), dn * r, dn}),
+          z,
+          {}};
+}
+
+Value rnn_derivative(Cell cell, const Value& h) {
+  return cell == Cell::Tanh ? 1.0 - h * h : hlo::convert(hlo::greater(h, 0), h.dtype());
+}
+
+// rnn_layer_backward(grad_output, grad_hy, grad_cy?, input, hx, cx?, w_ih, w_hh, output, gates,
+// extra, mode, reverse, has_biases, input_grad)
 //   -> gradients of (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
 Values rnn_layer_backward(Lowering& l) {
-  const Value x = l.in(3), hx = l.in(4), w_hh = l.in(7), output = l.in(8);
-  const Cell cell = read_cell(l.text(10));
-  const bool reverse = l.flag(11), has_biases = l.flag(12), input_grad = l.flag(13);
+  const Value x = l.in(3), w_hh = l.in(7), output = l.in(8);
+  const Cell cell = read_cell(l.text(11));
+  const bool reverse = l.flag(12), has_biases = l.flag(13), input_grad = l.flag(14);
   const bool is_lstm = cell == Cell::Lstm, is_gru = cell == Cell::Gru;
   const DType dtype = output.dtype(), wide = accumulator(dtype);
-  const int64_t steps = x.dim(0), gates = w_hh.dim(0);
+  const int64_t steps = x.dim(0), batch = x.dim(1), size = w_hh.dim(1), rows = w_hh.dim(0);
 
-  const Value h_previous = shifted(output, hx, reverse);
-  const Type gates_type = {dtype, {steps, output.dim(1), gates}};
-  Values state = {cast(l.in(1), wide),
-                  is_lstm ? cast(l.in(2), wide) : cast(l.in(1), wide),
-                  l.in(0),
-                  w_hh,
-                  hlo::zero(l.b, gates_type),
-                  output};
+  const Value h_previous = shifted(output, l.in(4), reverse);
+  Derivatives by;
   if (is_lstm) {
-    const Value reserve = l.in(9);
-    const int64_t size = output.dim(2);
-    state.push_back(reserve);
-    state.push_back(shifted(hlo::slice_dim(reserve, 2, 4 * size, 5 * size), l.in(5), reverse));
+    const Value c = cast(l.in(10), wide);
+    by = lstm_derivatives(cast(l.in(9), wide), c, shifted(c, cast(l.in(5), wide), reverse));
   } else if (is_gru) {
-    state.push_back(l.in(9));
-    state.push_back(h_previous);
-    state.push_back(hlo::zero(l.b, gates_type));
+    by = gru_derivatives(cast(l.in(9), wide), cast(l.in(10), wide), cast(h_previous, wide));
+  } else {
+    by.gates = stacked({rnn_derivative(cell, cast(output, wide))});
   }
+  const Type each = {wide, {batch, by.gates.dim(2), size}};
+
+  // The hidden state's gradient of a step is complete when the step begins: the step after it has
+  // added the output's. The cell state's is completed in the step.
+  const Value d_output = cast(l.in(0), wide);
+  const auto step = [&](const Value& v, int64_t t) {
+    return hlo::reshape(hlo::slice_dim(v, 0, t, t + 1), {batch, size});
+  };
+  const Value dh = cast(l.in(1), wide) + step(d_output, reverse ? 0 : steps - 1);
+  enum { H, C, Output, Weight, Gates, ByGates, Keep, ByCell };
+  Values state = {dh,
+                  is_lstm ? cast(l.in(2), wide) : dh,
+                  shifted(d_output, hlo::zero(l.b, dh.type()), reverse),
+                  w_hh,
+                  hlo::zero(l.b, {dtype, by.gates.dims()}),
+                  by.gates};
+  if (is_gru) state.push_back(by.keep);
+  if (is_lstm) state.push_back(shifted(by.keep, hlo::one(l.b, dh.type()), !reverse));
+  if (is_lstm) state.push_back(by.cell);
   const Values end =
       over_time(l.b, steps, !reverse, state, [&](const Value& t, std::span<const Value> s) {
-        const Value dh = s[0] + cast(at_step(s[2], t), wide);
-        const auto step_of = [&](size_t i) { return cast(at_step(s[i], t), wide); };
-        Gradient g;
-        if (is_lstm) {
-          g = lstm_gradient(dh, s[1], step_of(6), step_of(7));
-        } else if (is_gru) {
-          g = gru_gradient(dh, step_of(6), step_of(7));
-        } else {
-          const Value h = step_of(5);
-          g.gates = cell == Cell::Tanh
-                        ? dh * (1.0 - h * h)
-                        : hlo::select(hlo::greater(h, 0), dh, hlo::zero(l.b, dh.type()));
-        }
-        const Value through = cast(is_gru ? g.hidden_gates : g.gates, dtype);
-        const Value dh_previous = contract(through, "bg", s[3], "gh", "bh");
         Values next(s.begin(), s.end());
-        next[0] = is_gru ? dh_previous + g.h : dh_previous;
-        next[1] = is_lstm ? g.c : next[0];
-        next[4] = with_step(s[4], t, cast(g.gates, dtype));
-        if (is_gru) next[8] = with_step(s[8], t, through);
+        const auto to_each = [&](const Value& v) {
+          return hlo::broadcast_in_dim(v, each.dims, std::array<int64_t, 2>{0, 2});
+        };
+        Value from = to_each(s[H]);
+        if (is_lstm) {
+          next[C] = s[C] * at_step(s[Keep], t) + s[H] * at_step(s[ByCell], t);
+          const Value gate = hlo::iota(l.b, {DType::S32, each.dims}, 1);
+          from = hlo::select(hlo::less(gate, 3), to_each(next[C]), from);
+        }
+        const Value d_parts = cast(from * at_step(s[ByGates], t), dtype);
+        next[Gates] = with_step(s[Gates], t, d_parts);
+        // Several parts are read back, where their layout is that of the product's operand.
+        const Value d_gates = hlo::reshape(each.dims[1] == 1 ? d_parts : at_step(next[Gates], t),
+                                           {batch, each.dims[1] * size});
+        next[H] = contract(hlo::slice_dim(d_gates, 1, 0, rows), "bg", s[Weight], "gh", "bh") +
+                  at_step(s[Output], t);
+        if (is_gru) next[H] = next[H] + s[H] * at_step(s[Keep], t);
+        if (!is_lstm) next[C] = next[H];
         return next;
       });
 
-  const Value d_gates = end[4], d_hidden = is_gru ? end[8] : d_gates;
+  const Value all = hlo::reshape(end[Gates], {steps, batch, each.dims[1] * size});
+  const Value d_hidden = hlo::slice_dim(all, 2, 0, rows);
+  Value d_gates = d_hidden;
+  if (is_gru) {
+    const std::array<Value, 2> parts = {hlo::slice_dim(all, 2, 0, 2 * size), part(all, 3, size)};
+    d_gates = hlo::concatenate(parts, 2);
+  }
+  // A product with ones: CPU backends reduce the leading dimensions with strided reads.
   const auto sum_rows = [&](const Value& v) {
-    return reduce_sum(cast(v, wide), std::array<int64_t, 2>{0, 1});
+    return contract(hlo::one(l.b, {dtype, {steps, batch}}), "tb", v, "tbg", "g");
   };
   return {
       input_grad ? cast(contract(d_gates, "tbg", l.in(6), "gi", "tbi"), dtype) : empty_result(l, 0),
-      cast(end[0], dtype),
-      is_lstm ? cast(end[1], dtype) : empty_result(l, 2),
+      cast(end[H], dtype),
+      is_lstm ? cast(end[C] * step(by.keep, reverse ? steps - 1 : 0), dtype) : empty_result(l, 2),
       cast(contract(d_gates, "tbg", x, "tbi", "gi"), dtype),
       cast(contract(d_hidden, "tbg", h_previous, "tbh", "gh"), dtype),
       has_biases ? cast(sum_rows(d_gates), dtype) : empty_result(l, 5),
