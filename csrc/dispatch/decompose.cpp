@@ -5,11 +5,19 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "executor/runtime.h"
 #include "executor/sync.h"
+#include "ops/host_kernel.h"
 #include "util/error.h"
 #include "util/log.h"
 
 namespace torch_xla::dispatch {
+
+Decompositions& decompositions() {
+  static auto& hooks = *new Decompositions;
+  return hooks;
+}
+
 namespace {
 
 using lazy::Expansion;
@@ -22,11 +30,6 @@ struct DecompositionScope {
   DecompositionScope() { ++depth; }
   ~DecompositionScope() { --depth; }
 };
-
-bool has_tag(const lazy::Operator& op, at::Tag tag) {
-  const auto tags = op.handle.getTags();
-  return std::find(tags.begin(), tags.end(), tag) != tags.end();
-}
 
 // Operands before users, down to the placeholders. False where a call draws random numbers, whose
 // seed must not be frozen, or where data other than placeholders is used.
@@ -53,37 +56,17 @@ bool collect(Expansion& expansion) {
   return true;
 }
 
-}  // namespace
-
-bool is_decomposing() { return depth > 0; }
-
-Decompositions& decompositions() {
-  static auto& hooks = *new Decompositions;
-  return hooks;
+bool has_decomposition(const lazy::Operator& op) {
+  return decompositions().has && decompositions().has(op.handle);
 }
 
-Route route_of(const lazy::Operator& op) {
-  if (op.rule != nullptr) return Route::Record;
-  if (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output)) {
-    return Route::Host;
-  }
-  static std::mutex mutex;
-  static auto& known = *new std::unordered_map<const lazy::Operator*, Route>;
-  {
-    const std::lock_guard lock(mutex);
-    const auto it = known.find(&op);
-    if (it != known.end()) return it->second;
-  }
-  Route route = Route::Host;
-  if (decompositions().has && decompositions().has(op.handle)) {
-    route = op.seeded ? Route::Inline : Route::Record;
-  }
-  const std::lock_guard lock(mutex);
-  known[&op] = route;
-  return route;
+Route route_without_decomposition(const lazy::Operator& op) {
+  const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().device_type());
+  return in_program ? Route::Record : Route::Host;
 }
 
-Route expand_signature(lazy::Signature& signature, int device) {
+// Whether PyTorch's decomposition fits the signature, which then holds its calls.
+bool expand(lazy::Signature& signature, int device) {
   auto expansion = std::make_shared<Expansion>();
   std::vector<at::Tensor> placeholders;
   for (const lazy::OperandInfo& info : signature.operands) {
@@ -130,9 +113,8 @@ Route expand_signature(lazy::Signature& signature, int device) {
   try {
     decompositions().run(signature.op->handle, &stack);
   } catch (const std::exception& e) {
-    TXLA_VLOG(1) << signature.op->name
-                 << " runs on the host: its decomposition failed: " << e.what();
-    return Route::Host;
+    TXLA_VLOG(1) << signature.op->name << ": its decomposition failed: " << e.what();
+    return false;
   }
   for (const c10::IValue& v : stack) {
     const auto add = [&](const c10::IValue& one) {
@@ -147,10 +129,10 @@ Route expand_signature(lazy::Signature& signature, int device) {
     };
     if (v.isTensorList()) {
       for (const c10::IValue& e : v.toListRef()) {
-        if (!add(e)) return Route::Host;
+        if (!add(e)) return false;
       }
     } else if (!add(v)) {
-      return Route::Host;
+      return false;
     }
   }
   bool fits = expansion->results.size() == signature.outputs.size();
@@ -162,11 +144,40 @@ Route expand_signature(lazy::Signature& signature, int device) {
            result.geometry().sizes == expected->sizes;
   }
   if (!fits || !collect(*expansion)) {
-    TXLA_VLOG(1) << signature.op->name << " runs on the host: its decomposition has other results";
-    return Route::Host;
+    TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
+    return false;
   }
   signature.expansion = std::move(expansion);
-  return Route::Record;
+  return true;
+}
+
+}  // namespace
+
+bool is_decomposing() { return depth > 0; }
+
+Route route_of(const lazy::Operator& op) {
+  if (op.rule != nullptr) return Route::Record;
+  if (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output)) {
+    return Route::Host;
+  }
+  static std::mutex mutex;
+  static auto& known = *new std::unordered_map<const lazy::Operator*, Route>;
+  {
+    const std::lock_guard lock(mutex);
+    const auto it = known.find(&op);
+    if (it != known.end()) return it->second;
+  }
+  Route route = route_without_decomposition(op);
+  if (has_decomposition(op)) route = op.seeded ? Route::Inline : Route::Record;
+  const std::lock_guard lock(mutex);
+  known[&op] = route;
+  return route;
+}
+
+Route expand_signature(lazy::Signature& signature, int device) {
+  const lazy::Operator& op = *signature.op;
+  if (has_decomposition(op) && expand(signature, device)) return Route::Record;
+  return route_without_decomposition(op);
 }
 
 }  // namespace torch_xla::dispatch

@@ -10,8 +10,9 @@ namespace torch_xla::dispatch {
 // How calls of an operator are carried out, as far as its name tells.
 Route route_of(const lazy::Operator& op);
 
-// Runs PyTorch's decomposition once on placeholders and keeps the calls that it made in the
-// signature. Route::Record on success, Route::Host where the decomposition needs values.
+// The route of a call without a lowering rule. Runs PyTorch's decomposition once on placeholders
+// and keeps the calls that it made in the signature. Where there is none, or it needs values, the
+// program calls the CPU kernel if its platform can.
 Route expand_signature(lazy::Signature& signature, int device);
 
 // Whether a decomposition is running on this thread; host work is refused meanwhile.

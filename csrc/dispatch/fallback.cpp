@@ -68,7 +68,7 @@ class HostCall {
   void run() {
     gather();
     c10::Stack cpu = replaced_;
-    op_.callBoxedForDispatchKey(c10::DispatchKey::CPU, cpu);
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &cpu);
     write_back();
     torch::jit::drop(*stack_, original_.size());
     const auto& returns = op_.schema().returns();

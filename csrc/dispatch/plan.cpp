@@ -77,9 +77,9 @@ const c10::OperatorHandle* find_twin(const FunctionSchema& schema) {
   return nullptr;
 }
 
-bool is_seeded(const c10::OperatorHandle& op) {
+bool tagged(const c10::OperatorHandle& op, at::Tag tag) {
   const auto tags = op.getTags();
-  return std::find(tags.begin(), tags.end(), at::Tag::nondeterministic_seeded) != tags.end();
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
 ArgumentType type_of(const c10::TypePtr& type) {
@@ -111,6 +111,8 @@ ArgumentType type_of(const c10::TypePtr& type) {
 
 }  // namespace
 
+bool has_tag(const lazy::Operator& op, at::Tag tag) { return tagged(op.handle, tag); }
+
 std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
@@ -124,8 +126,8 @@ std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& nam
   if (slot == nullptr) {
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(
         name.name.c_str(), name.overload_name.c_str());
-    slot = std::make_shared<const lazy::Operator>(
-        lazy::Operator{op, full, ops::Registry::get().find(full), is_seeded(op)});
+    slot = std::make_shared<const lazy::Operator>(lazy::Operator{
+        op, full, ops::Registry::get().find(full), tagged(op, at::Tag::nondeterministic_seeded)});
   }
   return slot;
 }

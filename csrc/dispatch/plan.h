@@ -59,6 +59,7 @@ struct Plan {
 // The functional twin of an operator, or null where the schema names none. The whole ATen schema is
 // indexed on first use.
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name);
+bool has_tag(const lazy::Operator& op, at::Tag tag);
 std::string full_name(const c10::OperatorName& name);  // "aten::add.Tensor"
 
 // Null where no functional twin exists; `why` then says so.

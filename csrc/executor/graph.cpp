@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "lazy/operator.h"
+#include "ops/host_kernel.h"
 #include "ops/lowering.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -179,7 +180,10 @@ class Lowerer {
   hlo::Values lower_signature(const Signature& s, const hlo::Values& operands,
                               const hlo::Values& numbers) {
     if (s.expansion != nullptr) return lower_expansion(*s.expansion, operands);
-    const ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
+    ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
+    if (rule == nullptr && ops::has_host_kernel(s.op->handle, platform_)) {
+      rule = [](ops::Lowering& l) { return ops::on_host(l); };
+    }
     TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
                     ": expected a lowering for platform ", platform_,
                     ", found none. Please report this operator.");

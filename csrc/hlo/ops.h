@@ -161,6 +161,11 @@ Values while_loop(std::span<const Value> init,
                   const std::function<Values(std::span<const Value>)>& body);
 Value clamp(const Value& low, const Value& x, const Value& high);
 
+// Fourier transform of the last dimensions, whose lengths are those of the real or unhalved signal.
+// "FFT" and "IFFT" of complex numbers, "RFFT" of real ones, "IRFFT" to real ones; the inverse ones
+// divide by the number of elements.
+Value fft(const Value& x, std::string_view kind, std::span<const int64_t> lengths);
+
 // New state and bits. `state` is ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX.
 std::pair<Value, Value> rng_bits(const Value& state, const Type& bits,
                                  std::string_view algorithm = "PHILOX");

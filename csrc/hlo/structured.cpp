@@ -401,6 +401,27 @@ std::pair<Value, Value> rng_bits(const Value& state, const Type& bits, std::stri
   return {results[0], results[1]};
 }
 
+Value fft(const Value& x, std::string_view kind, std::span<const int64_t> lengths) {
+  constexpr const char* kOp = "stablehlo.fft";
+  const bool from_real = kind == "RFFT", to_real = kind == "IRFFT";
+  TXLA_CHECK(!lengths.empty() && lengths.size() <= 3 && std::ssize(lengths) <= x.rank(), kOp,
+             ": expected one to three lengths and as many dimensions, got ", lengths.size(),
+             " lengths and ", show(x), ".");
+  TXLA_CHECK(is_complex(x.dtype()) != from_real, kOp, ": expected ", from_real ? "real" : "complex",
+             " numbers for ", kind, ", got ", show(x), ".");
+  Type result = x.type();
+  if (from_real) {
+    result = {x.dtype() == DType::F64 ? DType::C128 : DType::C64, x.dims()};
+    result.dims.back() = lengths.back() / 2 + 1;
+  } else if (to_real) {
+    result = {real_part(x.dtype()), x.dims()};
+    result.dims.back() = lengths.back();
+  }
+  return x.builder().op(
+      kOp, {x}, result,
+      {{"fft_type", attr::stablehlo("fft_type", kind)}, {"fft_length", attr::array(lengths)}});
+}
+
 Values call(Builder& b, std::string_view function, std::span<const Value> operands,
             std::span<const Type> results) {
   return b.op("func.call", operands, results, {{"callee", attr::symbol(function)}});

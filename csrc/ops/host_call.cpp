@@ -80,8 +80,8 @@ bool is_random(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-bool can_run_on_host(const c10::OperatorHandle& op) {
-  return has_cpu_kernel(op) && (!is_random(op) || has_generator(op.schema()));
+bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform) {
+  return platform == "CPU" && has_cpu_kernel(op) && (!is_random(op) || has_generator(op.schema()));
 }
 
 HostCall::HostCall(hlo::Builder& b, std::string_view op) : b_(b), key_(op) {}

@@ -41,9 +41,9 @@ hlo::Values on_host(Lowering& l, const Partition& partition = {});
 // updates, in their own memory where nobody else needs that. Gives their new values, list after
 // list.
 hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated);
-// Whether on_host can serve the operator: it has a kernel for CPU tensors, and its random numbers,
-// if any, come from a Generator argument.
-bool can_run_on_host(const c10::OperatorHandle& op);
+// Whether programs of this platform can hold the operator though no rule is registered for it: they
+// call PyTorch's CPU kernel, if there is one, and if its random numbers come from a Generator.
+bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform);
 
 // A call of a PyTorch operator, argument by argument in schema order. All that is not a tensor or a
 // runtime number is written into the program as text:

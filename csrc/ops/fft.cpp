@@ -1,0 +1,126 @@
+// Discrete Fourier transforms: _fft_c2c, _fft_r2c and _fft_c2r. PyTorch names dimensions in any
+// order and a scale; StableHLO transforms up to three trailing dimensions and always divides when
+// it goes back.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/common.h"
+#include "ops/lowering.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Value;
+using hlo::Values;
+
+enum Argument : size_t { Self, Dim, Normalization, Last };
+// PyTorch's fft_norm_mode.
+enum Scale : int64_t { None, ByRoot, ByElements };
+
+std::vector<int64_t> transformed_dims(const Lowering& l) {
+  std::vector<int64_t> dims;
+  for (const int64_t d : l.ints(Dim)) dims.push_back(wrap_dim(d, l.in(Self).rank()));
+  return dims;
+}
+
+int64_t product(const hlo::Dims& sizes, const std::vector<int64_t>& dims) {
+  int64_t n = 1;
+  for (const int64_t d : dims) n *= sizes[d];
+  return n;
+}
+
+// What the values of a transform of `n` elements are to be multiplied with.
+double factor(const Lowering& l, int64_t n) {
+  switch (l.integer(Normalization)) {
+    case ByRoot:
+      return 1 / std::sqrt(static_cast<double>(n));
+    case ByElements:
+      return 1 / static_cast<double>(n);
+    default:
+      return 1;
+  }
+}
+
+Value scaled(const Value& x, double by) {
+  return by == 1 ? x : hlo::mul(x, hlo::splat(x.builder(), by, x.type()));
+}
+
+// The transform of some dimensions of x, moved to the end and back.
+Value transform(const Value& x, std::string_view kind, const std::vector<int64_t>& dims,
+                std::span<const int64_t> lengths) {
+  std::vector<int64_t> order;
+  for (int64_t d = 0; d < x.rank(); ++d) {
+    if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
+  }
+  order.insert(order.end(), dims.begin(), dims.end());
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+  return hlo::transpose(hlo::fft(hlo::transpose(x, order), kind, lengths), back);
+}
+
+Value complex_transform(Value x, std::string_view kind, const std::vector<int64_t>& dims) {
+  constexpr size_t kAtOnce = 3;
+  for (size_t first = 0; first < dims.size(); first += kAtOnce) {
+    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<int64_t> some(
+        begin, begin + static_cast<std::ptrdiff_t>(std::min(kAtOnce, dims.size() - first)));
+    std::vector<int64_t> lengths;
+    for (const int64_t d : some) lengths.push_back(x.dims()[d]);
+    x = transform(x, kind, some, lengths);
+  }
+  return x;
+}
+
+bool is_empty(const hlo::Dims& dims) {
+  return std::find(dims.begin(), dims.end(), 0) != dims.end();
+}
+
+// aten::_fft_c2c(self, dim, normalization, forward)
+Values c2c(Lowering& l) {
+  const Value x = l.in(Self);
+  const std::vector<int64_t> dims = transformed_dims(l);
+  if (is_empty(x.dims())) return {x};
+  const bool forward = l.flag(Last);
+  const int64_t n = product(x.dims(), dims);
+  const double undo = forward ? 1 : static_cast<double>(n);
+  return {scaled(complex_transform(x, forward ? "FFT" : "IFFT", dims), undo * factor(l, n))};
+}
+
+// aten::_fft_r2c(self, dim, normalization, onesided): the last of `dim` is halved.
+Values r2c(Lowering& l) {
+  const Value x = l.in(Self);
+  std::vector<int64_t> dims = transformed_dims(l);
+  if (is_empty(l.out().dims)) return {hlo::zero(l.b, l.out())};
+  const double by = factor(l, product(x.dims(), dims));
+  if (!l.flag(Last)) {
+    return {scaled(complex_transform(hlo::convert(x, l.out().dtype), "FFT", dims), by)};
+  }
+  const int64_t halved = dims.back();
+  const int64_t length = x.dims()[halved];
+  const Value half = transform(x, "RFFT", {halved}, {&length, 1});
+  dims.pop_back();
+  return {scaled(complex_transform(half, "FFT", dims), by)};
+}
+
+// aten::_fft_c2r(self, dim, normalization, last_dim_size): the last of `dim` was halved.
+Values c2r(Lowering& l) {
+  std::vector<int64_t> dims = transformed_dims(l);
+  if (is_empty(l.out().dims)) return {hlo::zero(l.b, l.out())};
+  const int64_t n = product(l.out().dims, dims);
+  const int64_t halved = dims.back();
+  const int64_t length = l.integer(Last);
+  dims.pop_back();
+  const Value half = complex_transform(l.in(Self), "IFFT", dims);
+  return {scaled(transform(half, "IRFFT", {halved}, {&length, 1}),
+                 static_cast<double>(n) * factor(l, n))};
+}
+
+}  // namespace
+
+void register_fft(Registry& r) {
+  r.add("aten::_fft_c2c", c2c);
+  r.add("aten::_fft_r2c", r2c);
+  r.add("aten::_fft_c2r", c2r);
+}
+
+}  // namespace torch_xla::ops
