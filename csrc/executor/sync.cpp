@@ -297,13 +297,26 @@ void materialize(std::vector<Value>& values, int device) {
 
 void wait_device(int device) { InFlight::of(device).wait(); }
 
-std::string stablehlo_of(const std::vector<Value>& values, int device) {
-  const lazy::GraphLock lock;
+namespace {
+
+Graph graph_of(const std::vector<Value>& values, int device) {
   std::vector<Value> roots;
   for (const Value& v : values) {
     if (!v.node->is_data()) roots.push_back(v);
   }
-  return lower(Graph(std::move(roots), device, false), Runtime::get().device_type());
+  return Graph(std::move(roots), device, false);
+}
+
+}  // namespace
+
+std::string stablehlo_of(const std::vector<Value>& values, int device) {
+  const lazy::GraphLock lock;
+  return lower(graph_of(values, device), Runtime::get().device_type());
+}
+
+util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {
+  const lazy::GraphLock lock;
+  return graph_of(values, device).key;
 }
 
 size_t cached_programs() {

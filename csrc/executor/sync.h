@@ -27,6 +27,8 @@ void wait_device(int device);
 
 // StableHLO of the graph that computes these values.
 std::string stablehlo_of(const std::vector<lazy::Value>& values, int device);
+// Its key among the compiled programs.
+util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device);
 
 size_t cached_programs();
 void clear_cached_programs();

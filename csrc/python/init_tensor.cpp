@@ -46,6 +46,14 @@ std::string stablehlo(std::vector<at::Tensor> tensors) {
   return executor::stablehlo_of(values, device);
 }
 
+// The hash of the graph that computes these tensors, as the debugging tools print it.
+py::bytes graph_hash(const std::vector<at::Tensor>& tensors) {
+  int device = 0;
+  const lazy::GraphLock lock;
+  const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
+  return executor::graph_hash_of(values, device).hex();
+}
+
 // One line per node, operands before users: `%2 = aten::add.Tensor(%0, %1) : f32[2,3]`.
 std::string graph_text(const std::vector<at::Tensor>& tensors) {
   int device = 0;
@@ -129,6 +137,7 @@ void init_tensor(py::module_& m) {
   m.def("_get_xla_tensors_text", &graph_text);
   m.def("_get_xla_tensors_hlo", &stablehlo);
   m.def("_get_stablehlo", &stablehlo);
+  m.def("_get_graph_hash", &graph_hash);
   m.def("_xla_live_storages", &lazy::Storage::live_count);
 }
 

@@ -21,7 +21,7 @@ def to_xla(value: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().to(DEVICE), value)
 
 
-def _on_xla(t: torch.Tensor) -> torch.Tensor:
+def on_xla(t: torch.Tensor) -> torch.Tensor:
     """A copy on xla with the strides of the source; Tensor.to keeps only those of channels_last."""
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE).copy_(t)
 
@@ -52,7 +52,7 @@ def _as_inputs(value: Any, dtype: torch.dtype | None, device: str, grad: bool) -
         if dtype is not None and t.is_floating_point():
             t = t.to(dtype)
         # A copy, for functions that write into their inputs, with the strides of the source.
-        t = _on_xla(t.detach()) if device != "cpu" else t.detach().clone()
+        t = on_xla(t.detach()) if device != "cpu" else t.detach().clone()
         differentiable = t.is_floating_point() or t.is_complex()
         return t.requires_grad_() if grad and differentiable else t
 
@@ -76,20 +76,20 @@ def assert_same(actual: Any, expected: Any, **tolerances: Any) -> None:
         )
 
 
-def _host_calls() -> dict[str, int]:
+def host_calls() -> dict[str, int]:
     return {n: metrics.counter_value(n) for n in metrics.counter_names() if n.startswith("aten::")}
 
 
 @contextlib.contextmanager
 def nothing_on_the_host() -> Iterator[None]:
     """Fails if an operator ran on the host inside: it has no lowering and no decomposition."""
-    before = _host_calls()
+    before = host_calls()
     yield
-    ran = sorted(n for n, count in _host_calls().items() if count != before.get(n, 0))
+    ran = sorted(n for n, count in host_calls().items() if count != before.get(n, 0))
     assert not ran, f"ran on the host: {', '.join(ran)}"
 
 
-def _gradients(results: Any, inputs: Any) -> tuple[list[Any], list[Any]]:
+def gradients(results: Any, inputs: Any) -> tuple[list[Any], list[Any]]:
     """The results that have a gradient, and the inputs that may have one."""
     outputs = [t for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
     leaves = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
@@ -123,7 +123,7 @@ class Batch:
         self._cases.append((label, actual, expected, tolerances))
         if not grad:
             return
-        of_cpu, of_xla = _gradients(expected, cpu), _gradients(actual, xla)
+        of_cpu, of_xla = gradients(expected, cpu), gradients(actual, xla)
         if not of_cpu[0] or not of_cpu[1]:
             return
         assert len(of_cpu[0]) == len(of_xla[0]), f"{label}: results that need a gradient differ"

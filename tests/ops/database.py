@@ -1,0 +1,343 @@
+"""PyTorch's operator database on xla: what comparing one entry in one dtype with the CPU finds."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .harness import DEVICE, assert_same, gradients, host_calls, on_xla
+
+DTYPES = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+NARROW = (torch.bfloat16, torch.float16)
+
+# Not for this device, with the reason.
+NOT_APPLICABLE = {
+    "jiterator_unary": "CUDA source text",
+    "jiterator_binary": "CUDA source text",
+    "jiterator_binary_return_by_ref": "CUDA source text",
+    "jiterator_4inputs_with_extra_args": "CUDA source text",
+    "jiterator_2inputs_2outputs": "CUDA source text",
+    "sparse.sampled_addmm": "sparse tensors",
+    "sparse.mm": "sparse tensors",
+    "to_sparse": "sparse tensors",
+    "chalf": "XLA has no complex32",
+}
+# Their results are memory as it was found.
+UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
+UNINITIALIZED |= {"new_empty_strided"}
+
+
+def title(entry: OpInfo) -> str:
+    return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else entry.name
+
+
+ENTRIES = {title(e): e for e in op_db if e.name not in NOT_APPLICABLE}
+
+
+@dataclass
+class Outcome:
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+    host: set[str] = field(default_factory=set)  # operators that ran on the host
+
+    def fail(self, label: str, why: object) -> None:
+        self.wrong.append(f"{label}: {why}")
+
+
+class _Randomness(TorchDispatchMode):
+    """Whether an operator that draws random numbers ran inside."""
+
+    seen = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen |= torch.Tag.nondeterministic_seeded in function.tags
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass
+class _Call:
+    """One sample on one device: tensors of its own, which want a gradient as the sample's do."""
+
+    input: Any
+    args: Any
+    kwargs: Any
+
+    @classmethod
+    def of(cls, sample: SampleInput, device: str, dtype: torch.dtype | None = None) -> _Call:
+        def one(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                source = value.detach()
+                if dtype is not None and source.dtype in NARROW:
+                    source = source.to(dtype)
+                if device == DEVICE:
+                    copy = on_xla(source)
+                else:
+                    copy = torch.empty_strided(
+                        source.shape, source.stride(), dtype=source.dtype
+                    ).copy_(source)
+                return copy.requires_grad_(value.requires_grad)
+            if isinstance(value, torch.device):
+                return torch.device(device)
+            if dtype is not None and value in NARROW:
+                return dtype
+            return "xla" if value == "cpu" and device == DEVICE else value
+
+        nest = (sample.input, list(sample.args), dict(sample.kwargs))
+        kinds = (torch.Tensor, torch.device, torch.dtype, str)
+        return cls(*pytree.tree_map_only(kinds, one, nest))
+
+    def run(self, function: Callable[..., Any], **more: Any) -> Any:
+        return function(self.input, *self.args, **self.kwargs, **more)
+
+    @property
+    def tensors(self) -> Any:
+        return (self.input, self.args, self.kwargs)
+
+
+def samples(entry: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool) -> list[SampleInput]:
+    """The first samples of an entry, on the CPU."""
+
+    def collect() -> list[SampleInput]:
+        made = entry.sample_inputs("cpu", dtype, requires_grad=grad)
+        return list(itertools.islice(made, limit))
+
+    # Making a sample seeds every generator of PyTorch, and each walks the stack of its caller: in a
+    # thread of its own that stack is short, which makes this several times as fast.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(collect).result()
+
+
+def _without_values(value: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: (tuple(t.shape), t.dtype), value)
+
+
+class _Comparison:
+    """Results of xla and of the CPU, compared together at the end."""
+
+    def __init__(self, entry: OpInfo, outcome: Outcome, **tolerances: Any) -> None:
+        self.entry, self.outcome, self.tolerances = entry, outcome, tolerances
+        self._cases: list[tuple[str, Any, Any, bool, Callable[[], Any] | None]] = []
+
+    def add(
+        self,
+        label: str,
+        actual: Any,
+        expected: Any,
+        values: bool = True,
+        wide: Callable[[], Any] | None = None,
+    ) -> None:
+        """`wide` gives the results for float32: what narrow floats are also compared with."""
+        self._cases.append((label, actual, expected, values, wide))
+
+    def finish(self) -> None:
+        for label, actual, expected, values, wide in self._cases:
+            self.outcome.compared += 1
+            try:
+                if not values:
+                    found, wanted = _without_values(actual), _without_values(expected)
+                    assert found == wanted, f"{found} != {wanted}"
+                    continue
+                try:
+                    assert_same(actual, expected, **self.tolerances)
+                except AssertionError:
+                    if wide is None:
+                        raise
+                    assert_same(actual, _like(wide(), expected), **self.tolerances)
+            except Exception as e:
+                self.outcome.fail(label, f"{type(e).__name__}: {e}")
+
+
+def _like(value: Any, model: Any) -> Any:
+    def one(v: Any, m: Any) -> Any:
+        return v.to(m.dtype) if isinstance(v, torch.Tensor) else v
+
+    return pytree.tree_map(one, value, model)
+
+
+def _narrow(sample: SampleInput) -> bool:
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(t, torch.Tensor) and t.dtype in NARROW for t in leaves)
+
+
+def _both(
+    outcome: Outcome, label: str, on_cpu: Callable[[], Any], on_xla: Callable[[], Any]
+) -> tuple[Any, Any] | None:
+    """What both devices give. None where they raise alike, or where only one does: a failure."""
+    try:
+        expected = on_cpu()
+    except Exception as refusal:
+        try:
+            on_xla()
+        except type(refusal):
+            return None
+        except Exception as e:
+            outcome.fail(label, f"expected {type(refusal).__name__}, got {type(e).__name__}: {e}")
+            return None
+        outcome.fail(label, f"expected {type(refusal).__name__}: {refusal}, got a result")
+        return None
+    try:
+        return on_xla(), expected
+    except Exception as e:
+        outcome.fail(label, f"{type(e).__name__}: {e}")
+        return None
+
+
+def _forward(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+    randomness = _Randomness()
+
+    def on_cpu() -> Any:
+        with randomness:
+            return _Call.of(sample, "cpu").run(entry.op)
+
+    both = _both(compare.outcome, label, on_cpu, lambda: _Call.of(sample, DEVICE).run(entry.op))
+    if both is not None:
+        values = not randomness.seen and entry.name not in UNINITIALIZED
+        wide = None
+        if _narrow(sample):
+            wide = lambda: _Call.of(sample, "cpu", torch.float32).run(entry.op)  # noqa: E731
+        compare.add(label, *both, values, wide)
+
+
+def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+    randomness = _Randomness()
+    weights: list[torch.Tensor] = []
+
+    def run(device: str, dtype: torch.dtype | None = None) -> Any:
+        call = _Call.of(sample, device, dtype)
+        results = sample.output_process_fn_grad(
+            call.run(
+                lambda x, *args, **kwargs: entry.gradcheck_wrapper(entry.op, x, *args, **kwargs)
+            )
+        )
+        outputs, inputs = gradients(results, call.tensors)
+        if not outputs or not inputs:
+            return None
+        if not weights:
+            generator = torch.Generator().manual_seed(0)
+            weights.extend(torch.rand(o.shape, generator=generator) for o in outputs)
+        given = [w.to(o.dtype).to(o.device) for w, o in zip(weights, outputs, strict=True)]
+        return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+
+    def on_cpu() -> Any:
+        with randomness:
+            return run("cpu")
+
+    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
+    if both is not None:
+        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
+        compare.add(label, *both, not randomness.seen, wide)
+
+
+def _in_place(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+    """The in-place form: its result, and what it leaves in its input."""
+    if not isinstance(sample.input, torch.Tensor) or sample.broadcasts_input:
+        return
+    randomness = _Randomness()
+
+    def run(device: str, dtype: torch.dtype | None = None) -> Any:
+        call = _Call.of(sample, device, dtype)
+        with torch.no_grad():
+            return call.run(entry.inplace_variant), call.input
+
+    def on_cpu() -> Any:
+        with randomness:
+            return run("cpu")
+
+    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
+    if both is not None:
+        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
+        compare.add(label, *both, not randomness.seen, wide)
+
+
+def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+    """The out= form, into tensors of the right shape that hold something else."""
+    randomness = _Randomness()
+
+    def run(device: str, dtype: torch.dtype | None = None) -> Any:
+        call = _Call.of(sample, device, dtype)
+        with torch.no_grad():
+            out = pytree.tree_map(
+                lambda t: torch.full_like(t, 1, device=device),
+                _Call.of(sample, "cpu", dtype).run(entry.op),
+            )
+            result = call.run(entry.op, out=out)
+        return tuple(pytree.tree_leaves(result)), tuple(pytree.tree_leaves(out))
+
+    def on_cpu() -> Any:
+        with randomness:
+            return run("cpu")
+
+    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
+    if both is not None:
+        values = not randomness.seen and entry.name not in UNINITIALIZED
+        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
+        compare.add(label, *both, values, wide)
+
+
+CHECKS = {"forward": _forward, "gradient": _gradient, "in-place": _in_place, "out": _out}
+
+
+def applies(entry: OpInfo, dtype: torch.dtype, check: str) -> bool:
+    if dtype not in entry.supported_dtypes("cpu"):
+        return False
+    if check == "gradient":
+        return entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+    if check == "in-place":
+        return entry.inplace_variant is not None
+    return entry.supports_out if check == "out" else True
+
+
+def compare(
+    entry: OpInfo, dtype: torch.dtype, check: str, limit: int | None = None, **tolerances: Any
+) -> Outcome:
+    """Runs the first `limit` samples of an entry on both devices."""
+    outcome = Outcome()
+    before = host_calls()
+    comparison = _Comparison(entry, outcome, **tolerances)
+    for i, sample in enumerate(samples(entry, dtype, limit, grad=check == "gradient")):
+        CHECKS[check](entry, sample, f"{check}, {dtype}, sample {i}", comparison)
+    comparison.finish()
+    outcome.host = {n for n, count in host_calls().items() if count != before.get(n, 0)}
+    return outcome
+
+
+def compare_errors(entry: OpInfo) -> Outcome:
+    """The entry's wrong calls: the same class of exception and PyTorch's message."""
+    outcome = Outcome()
+    for i, wrong in enumerate(entry.error_inputs("cpu")):
+        sample = wrong.sample_input
+        outcome.compared += 1
+        label = f"error {i}"
+        try:
+            _Call.of(sample, DEVICE).run(entry.op)
+        except wrong.error_type as e:
+            if not re.search(wrong.error_regex, str(e)):
+                outcome.fail(label, f"expected a message like {wrong.error_regex!r}, got {e}")
+        except Exception as e:
+            outcome.fail(
+                label, f"expected {wrong.error_type.__name__}, got {type(e).__name__}: {e}"
+            )
+        else:
+            outcome.fail(label, f"expected {wrong.error_type.__name__}: {wrong.error_regex!r}")
+    return outcome
