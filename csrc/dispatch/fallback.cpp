@@ -1,12 +1,14 @@
 #include "dispatch/fallback.h"
 
-#include <ATen/native/CPUFallback.h>
+#include <mutex>
+#include <unordered_set>
 
 #include "dispatch/call.h"
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
 #include "executor/transfer.h"
 #include "util/error.h"
+#include "util/flags.h"
 
 namespace torch_xla::dispatch {
 
@@ -195,9 +197,38 @@ class HostCall {
 
 }  // namespace
 
+namespace {
+
+// XLA_HOST_FALLBACK, for this operator.
+void check_fallback(const std::string& name) {
+  const std::string mode = util::flag::XLA_HOST_FALLBACK();
+  if (mode == "allow") return;
+  const std::string what = name +
+                           ": runs on the host, its inputs fetched and its results uploaded by "
+                           "each call, since no program can hold it";
+  if (mode == "error") {
+    util::fail(util::ErrorKind::NotImplemented, what,
+               ". Allow it with torch_xla.experimental.host_fallback('allow').");
+  }
+  TXLA_CHECK_KIND(util::ErrorKind::Value, mode == "warn",
+                  "XLA_HOST_FALLBACK: expected allow, warn or error, got '", mode, "'.");
+  static std::mutex mutex;
+  static auto& warned = *new std::unordered_set<std::string>;
+  {
+    const std::lock_guard lock(mutex);
+    if (!warned.insert(name).second) return;
+  }
+  TORCH_WARN(what,
+             ". This is said once per operator; torch_xla.experimental.host_fallback('error')"
+             " raises instead.");
+}
+
+}  // namespace
+
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string name = full_name(op.operator_name());
   TXLA_CHECK(!is_decomposing(), name, ": runs on the host, which a decomposition cannot.");
+  check_fallback(name);
   debug::counter(op.schema().name())->add();
   HostCall(op, stack).run();
 }

@@ -19,14 +19,36 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 Value erfinv(const Value& x) { return hlo::chlo_unary("erf_inv", x); }
 Value lgamma(const Value& x) { return hlo::chlo_unary("lgamma", x); }
 Value digamma(const Value& x) { return hlo::chlo_unary("digamma", x); }
-Value zeta(const Value& x, const Value& q) { return hlo::chlo_binary("zeta", x, q); }
+
+// Hurwitz's zeta. CHLO's is exact for q >= 1 only: the terms before are added one by one, as
+// PyTorch does it.
+Value zeta(const Value& x, const Value& q) {
+  const Value from_pole = hlo::less_equal(q, 0) & hlo::equal(q, hlo::floor(q));
+  const auto before = [&](const Value& at) { return hlo::less(at, 1) & ~from_pole; };
+  const Value start[] = {hlo::like(q, 0), q};
+  const Values terms = hlo::while_loop(
+      start,
+      [&](std::span<const Value> v) {
+        const std::vector<int64_t> dims = all_dims(q.rank());
+        return hlo::reduce(before(v[1]), hlo::scalar_int(q.builder(), 0, DType::Pred), dims,
+                           hlo::logical_or);
+      },
+      [&](std::span<const Value> v) {
+        const Value here = before(v[1]);
+        return Values{hlo::select(here, v[0] + hlo::pow(v[1], -x), v[0]),
+                      hlo::select(here, v[1] + 1, v[1])};
+      });
+  const Value sum = terms[0] + hlo::chlo_binary("zeta", x, hlo::select(from_pole, 1, terms[1]));
+  const Value undefined = hlo::less_equal(q, 0) & hlo::not_equal(x, hlo::floor(x));
+  return hlo::select(from_pole, hlo::select(hlo::less(x, 1), kNan, hlo::like(q, kInfinity)),
+                     hlo::select(undefined, kNan, sum));
+}
 
 Values polygamma(Lowering& l) {
   const Value x = cast(l.in(1), compute_dtype(l.out().dtype));
   const int64_t n = l.integer(0);
   if (n == 0) return result(l, digamma(x));
-  // (-1)^(n+1) n! zeta(n + 1, x). chlo.zeta loses accuracy below x = -8, where the first derivative
-  // has a simple reflection; the higher ones keep the loss.
+  // (-1)^(n+1) n! zeta(n + 1, x). The first derivative has a simple reflection.
   const double factor = (n % 2 == 0 ? -1 : 1) * std::tgamma(static_cast<double>(n) + 1);
   const auto of = [&](const Value& at) {
     return zeta(hlo::like(at, static_cast<double>(n) + 1), at) * factor;
