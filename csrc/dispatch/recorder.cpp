@@ -423,11 +423,6 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
     }
     results.clear();
     for (const Plan::Write& w : plan_->writes) results.push_back(to_meta(stack[base + w.argument]));
-  } catch (const c10::Error&) {
-    // The shape may depend on values that this call does not give (repeat_interleave).
-    if (!has_tag(*plan_->target, at::Tag::dynamic_output_shape)) throw;
-    entry->route = Route::Host;
-    return entry;
   }
 
   const auto add_output = [&](const c10::IValue& v) {

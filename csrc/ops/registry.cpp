@@ -74,6 +74,7 @@ Registry& Registry::get() {
     register_random(registry);
     register_sort(registry);
     register_distance(registry);
+    register_compact(registry);
     register_fft(registry);
     register_optim(registry);
     register_cpu_kernels(registry);

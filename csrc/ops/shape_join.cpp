@@ -50,7 +50,7 @@ Values repeat(Lowering& l) {
   return {hlo::reshape(hlo::broadcast_in_dim(x, wide, mapping), l.out().dims)};
 }
 
-// repeat_interleave.Tensor: position i of the result holds the number of runs that end before it.
+// torch_xla::runs(repeats, size): position i of the result holds the number of runs that end before it.
 Values repeat_interleave(Lowering& l) {
   const hlo::Type type = l.out();
   const Value repeats = l.in(0);
@@ -177,7 +177,7 @@ void register_shape_join(Registry& r) {
   r.add("aten::cat", cat);
   r.add("aten::stack", stack_tensors);
   r.add("aten::repeat", repeat);
-  r.add("aten::repeat_interleave.Tensor", repeat_interleave);
+  r.add("torch_xla::runs", repeat_interleave);
   r.add("aten::flip", flip);
   r.add("aten::roll", roll);
   r.add("aten::rot90", rot90);

@@ -1,0 +1,167 @@
+// Operators whose result has a shape that only the data tells. They are recorded at their longest,
+// the graph runs up to there, one number comes back, and what it counts is cut on the device.
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <torch/library.h>
+
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using at::Tensor;
+
+template <class Signature>
+auto own_operator(const char* name) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow((std::string("torch_xla::") + name).c_str(), "")
+      .typed<Signature>();
+}
+
+at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at::kLong); }
+
+// Its own memory: a view would keep the longest form.
+Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
+
+Tensor nonzero(const Tensor& self) {
+  if (self.numel() == 0) return at::empty({0, self.dim()}, positions_like(self));
+  if (self.dim() == 0) {
+    return at::empty({self.item().toBool() ? 1 : 0, 0}, positions_like(self));
+  }
+  static const auto op = own_operator<std::tuple<Tensor, Tensor>(const Tensor&)>("nonzero");
+  const auto [positions, count] = op.call(self);
+  return front(positions, count.item<int64_t>());
+}
+
+Tensor masked_select(const Tensor& self, const Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool,
+              "masked_select: expected BoolTensor for mask, got a tensor of ", mask.scalar_type(),
+              ".");
+  TORCH_CHECK(lazy::is_lazy(self) && lazy::is_lazy(mask),
+              "Expected all tensors to be on the same device, but found self on ", self.device(),
+              " and mask on ", mask.device(), ".");
+  const auto expanded = at::expand_outplace(self, mask);
+  const Tensor& values = *std::get<0>(expanded);
+  if (values.numel() == 0) return at::empty({0}, self.options());
+  static const auto op =
+      own_operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&)>("masked_select");
+  const auto [selected, count] = op.call(values, *std::get<1>(expanded));
+  return front(selected, count.item<int64_t>());
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique(const Tensor& self, bool consecutive, bool with_inverse,
+                                          bool with_counts) {
+  const at::TensorOptions integers = positions_like(self);
+  const Tensor none = at::empty({0}, integers);
+  if (self.numel() == 0) {
+    return {at::empty({0}, self.options()), with_inverse ? at::empty(self.sizes(), integers) : none,
+            none};
+  }
+  static const auto op =
+      own_operator<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, bool)>("unique");
+  const auto [values, inverse, counts, found] = op.call(self, consecutive);
+  const auto count = found.item<int64_t>();
+  return {front(values, count), with_inverse ? inverse : none,
+          with_counts ? front(counts, count) : none};
+}
+
+// Always sorted, which `sorted=False` permits.
+std::tuple<Tensor, Tensor, Tensor> unique2(const Tensor& self, bool, bool return_inverse,
+                                           bool return_counts) {
+  return unique(self, false, return_inverse, return_counts);
+}
+
+std::tuple<Tensor, Tensor> unique1(const Tensor& self, bool, bool return_inverse) {
+  auto [values, inverse, counts] = unique(self, false, return_inverse, false);
+  return {values, inverse};
+}
+
+// Along one dimension whole slices are compared, on the host.
+std::tuple<Tensor, Tensor, Tensor> unique_consecutive(const Tensor& self, bool return_inverse,
+                                                      bool return_counts,
+                                                      std::optional<int64_t> dim) {
+  if (!dim) return unique(self, true, return_inverse, return_counts);
+  const auto [values, inverse, counts] =
+      at::unique_consecutive(self.cpu(), return_inverse, return_counts, dim);
+  return {values.to(self.device()), inverse.to(self.device()), counts.to(self.device())};
+}
+
+Tensor bincount(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
+  TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
+  const bool weighted = weights && weights->defined();
+  const bool counted = self.dim() == 1 && at::isIntegralType(self.scalar_type(), false);
+  TORCH_CHECK(counted, "bincount only supports 1-d non-negative integral inputs.");
+  TORCH_CHECK(!weighted || weights->sizes() == self.sizes(),
+              "weights should be 1-d and have the same length as input");
+  const at::TensorOptions options = !weighted ? positions_like(self)
+                                    : weights->scalar_type() == at::kFloat
+                                        ? weights->options()
+                                        : weights->options().dtype(at::kDouble);
+  if (self.numel() == 0) return at::zeros({minlength}, positions_like(self));
+  const Tensor ends = at::stack({self.min(), self.max()}).to(at::kLong).cpu();
+  const int64_t least = ends[0].item<int64_t>(), greatest = ends[1].item<int64_t>();
+  TORCH_CHECK(least >= 0, "bincount only supports 1-d non-negative integral inputs.");
+  const Tensor added = weighted ? weights->to(options.dtype()) : at::ones(self.sizes(), options);
+  return at::zeros({std::max(greatest + 1, minlength)}, options)
+      .index_add(0, self.to(at::kLong), added);
+}
+
+Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  if (!output_size) {
+    if (repeats.numel() == 0) return at::empty_like(repeats);
+    const Tensor ends = at::stack({repeats.min().to(at::kLong), repeats.sum()}).cpu();
+    TORCH_CHECK(ends[0].item<int64_t>() >= 0, "repeats can not be negative");
+    output_size = ends[1].item<int64_t>();
+  }
+  static const auto op = own_operator<Tensor(const Tensor&, int64_t)>("runs");
+  return op.call(repeats, *output_size);
+}
+
+// --- shapes of the longest forms -----------------------------------------------------------
+
+std::tuple<Tensor, Tensor> nonzero_meta(const Tensor& self) {
+  return {at::empty({self.numel(), self.dim()}, positions_like(self)),
+          at::empty({}, positions_like(self))};
+}
+
+std::tuple<Tensor, Tensor> masked_select_meta(const Tensor& self, const Tensor&) {
+  return {at::empty({self.numel()}, self.options()), at::empty({}, positions_like(self))};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> unique_meta(const Tensor& self, bool) {
+  const at::TensorOptions integers = positions_like(self);
+  return {at::empty({self.numel()}, self.options()), at::empty(self.sizes(), integers),
+          at::empty({self.numel()}, integers), at::empty({}, integers)};
+}
+
+Tensor runs_meta(const Tensor& repeats, int64_t size) {
+  return at::empty({size}, repeats.options());
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def("nonzero(Tensor self) -> (Tensor, Tensor)");
+  m.def("masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)");
+  m.def("unique(Tensor self, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("runs(Tensor repeats, int size) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
+  m.impl("nonzero", TORCH_FN(nonzero_meta));
+  m.impl("masked_select", TORCH_FN(masked_select_meta));
+  m.impl("unique", TORCH_FN(unique_meta));
+  m.impl("runs", TORCH_FN(runs_meta));
+}
+
+TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("nonzero", TORCH_FN(nonzero));
+  m.impl("masked_select", TORCH_FN(masked_select));
+  m.impl("_unique", TORCH_FN(unique1));
+  m.impl("_unique2", TORCH_FN(unique2));
+  m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
+  m.impl("bincount", TORCH_FN(bincount));
+  m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
+}
+
+}  // namespace
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,94 @@
+// Operators whose result is as long as the data says: they fill the front of results that are as
+// long as can be, and count. dispatch/value_shapes.cpp reads the count and cuts.
+#include "ops/common.h"
+#include "ops/index.h"
+#include "ops/sort.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::DType;
+using hlo::Value;
+using hlo::Values;
+
+Value flat(const Value& x) { return hlo::reshape(x, {x.type().elements()}); }
+
+Value positions(hlo::Builder& b, int64_t n) { return hlo::iota(b, {DType::S64, {n}}, 0); }
+
+Value last(const Value& x) {
+  const int64_t n = x.dim(0);
+  return hlo::reshape(hlo::slice_dim(x, 0, n - 1, n), {});
+}
+
+// Where the elements that the mask keeps go: the rank of each among them; out of range for others.
+struct Ranks {
+  Value of, count;
+
+  explicit Ranks(const Value& mask) {
+    const Value ends = running_sum(hlo::convert(mask, DType::S64), 0);
+    of = hlo::select(mask, ends - 1, static_cast<double>(mask.dim(0)));
+    count = last(ends);
+  }
+  Value place(const Value& x) const {
+    return scatter_rows(hlo::zero(x.builder(), x.type()), 0, of, x, replace);
+  }
+};
+
+// torch_xla::nonzero(self) -> (positions, count)
+Values nonzero(Lowering& l) {
+  const Value x = l.in(0);
+  const hlo::Dims& dims = x.dims();
+  const Ranks ranks(flat(cast(x, DType::Pred)));
+  Value rest = ranks.place(positions(l.b, x.type().elements()));
+  Values columns(dims.size());
+  for (size_t d = dims.size(); d-- > 0;) {
+    const Value size = hlo::like(rest, static_cast<double>(dims[d]));
+    columns[d] = hlo::reshape(hlo::rem(rest, size), {rest.dim(0), 1});
+    rest = rest / size;
+  }
+  return {hlo::concatenate(columns, 1), ranks.count};
+}
+
+// torch_xla::masked_select(self, mask) -> (values, count), of tensors of one shape.
+Values masked_select(Lowering& l) {
+  const Ranks ranks(flat(l.in(1)));
+  return {ranks.place(flat(l.in(0))), ranks.count};
+}
+
+// torch_xla::unique(self, consecutive) -> (values, inverse, counts, count)
+Values unique(Lowering& l) {
+  Value x = flat(l.in(0));
+  const int64_t n = x.dim(0);
+  Value order;
+  if (!l.flag(1)) {
+    const Sorted by_value = sorted(x, 0, /*descending=*/false, l.platform());
+    x = by_value.values;
+    order = by_value.indices;
+  }
+  const Value one = hlo::one(l.b, {DType::S64, {n}});
+  const Value first = hlo::one(l.b, {DType::Pred, {1}});
+  const Value differs =
+      n == 1 ? first
+             : hlo::concatenate(std::vector{first, hlo::not_equal(hlo::slice_dim(x, 0, 1, n),
+                                                                  hlo::slice_dim(x, 0, 0, n - 1))},
+                                0);
+  const Ranks ranks(differs);
+  const Value run = running_sum(hlo::convert(differs, DType::S64), 0) - 1;
+  const Value zeros = hlo::zero(l.b, one.type());
+  const Value inverse = order
+                            ? scatter_rows(zeros, 0, order, run,
+                                           [](const Value&, const Value& update) { return update; })
+                            : run;
+  return {ranks.place(x), hlo::reshape(inverse, l.out(1).dims),
+          scatter_rows(zeros, 0, run, one, hlo::add), ranks.count};
+}
+
+}  // namespace
+
+void register_compact(Registry& r) {
+  r.add("torch_xla::nonzero", nonzero);
+  r.add("torch_xla::masked_select", masked_select);
+  r.add("torch_xla::unique", unique);
+}
+
+}  // namespace torch_xla::ops
