@@ -18,6 +18,10 @@ Decompositions& decompositions() {
   return hooks;
 }
 
+bool has_decomposition(const lazy::Operator& op) {
+  return decompositions().has && decompositions().has(op.handle);
+}
+
 namespace {
 
 using lazy::Expansion;
@@ -54,10 +58,6 @@ bool collect(Expansion& expansion) {
     }
   }
   return true;
-}
-
-bool has_decomposition(const lazy::Operator& op) {
-  return decompositions().has && decompositions().has(op.handle);
 }
 
 Route route_without_decomposition(const lazy::Operator& op) {

@@ -7,6 +7,8 @@
 
 namespace torch_xla::dispatch {
 
+bool has_decomposition(const lazy::Operator& op);
+
 // How calls of an operator are carried out, as far as its name tells.
 Route route_of(const lazy::Operator& op);
 

@@ -224,6 +224,11 @@ bool wants_recorder(const c10::OperatorHandle& op, const Plan& plan) {
   return true;
 }
 
+std::set<std::string>& recorded() {
+  static auto& names = *new std::set<std::string>;
+  return names;
+}
+
 // Records every operator of the library's namespace that wants it.
 void register_recorders(torch::Library& library, const std::string& prefix) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
@@ -244,6 +249,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     }
     if (!wants_recorder(*op, *plan)) continue;
     auto recorder = std::make_unique<Recorder>(*op, std::move(plan));
+    recorded().insert(full);
     if (takes_masks(full)) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<MaskIndexKernel>(std::move(recorder))));
@@ -261,6 +267,10 @@ void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 }  // namespace
+
+bool is_recorded(const c10::OperatorHandle& op) {
+  return recorded().count(full_name(op.operator_name())) != 0;
+}
 
 void register_kernels() {
   lazy::zeros_value = zeros;

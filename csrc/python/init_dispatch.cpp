@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/context.h"
+#include "dispatch/coverage.h"
 #include "dispatch/decompose.h"
 #include "dispatch/register.h"
 #include "ops/lowering.h"
@@ -62,6 +63,10 @@ void init_dispatch(py::module_& m) {
   dispatch::refresh_debug_flags();
   dispatch::register_kernels();
   m.def("_xla_lowered_ops", [] { return ops::Registry::get().names(); });
+  m.def("_xla_how_it_runs", [](const std::string& name, const std::string& overload) {
+    return std::string(dispatch::how_it_runs(
+        c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())));
+  });
 }
 
 }  // namespace torch_xla::python
