@@ -210,15 +210,11 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Composites without a gradient that read values on the way, recorded whole.
-const std::set<std::string> kWhole = {"aten::one_hot"};
-
 bool wants_recorder(const c10::OperatorHandle& op, const Plan& plan) {
   const bool has_rule = plan.target->rule != nullptr;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     // Its autograd would be lost, but where autograd has a formula of its own.
-    return has_rule && (op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-                        kWhole.count(plan.target->name) != 0);
+    return has_rule && op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
   }
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) return has_rule;
   return true;

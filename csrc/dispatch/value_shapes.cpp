@@ -118,6 +118,23 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   return op.call(repeats, *output_size);
 }
 
+// Class values are not read but to find out how many there are: those out of range give zeros.
+Tensor one_hot(const Tensor& self, int64_t num_classes) {
+  TORCH_CHECK(self.scalar_type() == at::kLong,
+              "one_hot is only applicable to index tensor of type LongTensor.");
+  if (num_classes < 0) {
+    TORCH_CHECK(num_classes == -1, "one_hot: expected num_classes >= 0, or -1, got ", num_classes);
+    TORCH_CHECK(self.numel() != 0, "Can not infer total number of classes from empty tensor.");
+    const Tensor ends = at::stack({self.min(), self.max()}).cpu();
+    TORCH_CHECK(ends[0].item<int64_t>() >= 0, "Class values must be non-negative.");
+    num_classes = ends[1].item<int64_t>() + 1;
+  }
+  TORCH_CHECK(num_classes > 0 || self.numel() == 0,
+              "Class values must be smaller than num_classes.");
+  static const auto op = own_operator<Tensor(const Tensor&, int64_t)>("one_hot");
+  return op.call(self, num_classes);
+}
+
 // --- shapes of the longest forms -----------------------------------------------------------
 
 std::tuple<Tensor, Tensor> nonzero_meta(const Tensor& self) {
@@ -139,7 +156,14 @@ Tensor runs_meta(const Tensor& repeats, int64_t size) {
   return at::empty({size}, repeats.options());
 }
 
+Tensor one_hot_meta(const Tensor& self, int64_t num_classes) {
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.push_back(num_classes);
+  return at::empty(sizes, self.options());
+}
+
 TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def("one_hot(Tensor self, int num_classes) -> Tensor");
   m.def("nonzero(Tensor self) -> (Tensor, Tensor)");
   m.def("masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)");
   m.def("unique(Tensor self, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -151,6 +175,7 @@ TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
   m.impl("masked_select", TORCH_FN(masked_select_meta));
   m.impl("unique", TORCH_FN(unique_meta));
   m.impl("runs", TORCH_FN(runs_meta));
+  m.impl("one_hot", TORCH_FN(one_hot_meta));
 }
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
@@ -161,6 +186,7 @@ TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
   m.impl("bincount", TORCH_FN(bincount));
   m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
+  m.impl("one_hot", TORCH_FN(one_hot));
 }
 
 }  // namespace

@@ -18,7 +18,10 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Value erfinv(const Value& x) { return hlo::chlo_unary("erf_inv", x); }
 Value lgamma(const Value& x) { return hlo::chlo_unary("lgamma", x); }
-Value digamma(const Value& x) { return hlo::chlo_unary("digamma", x); }
+// CHLO has nan at every pole; at 0 PyTorch keeps the sign.
+Value digamma(const Value& x) {
+  return hlo::select(hlo::equal(x, 0), -1.0 / x, hlo::chlo_unary("digamma", x));
+}
 
 // Hurwitz's zeta. CHLO's is exact for q >= 1 only: the terms before are added one by one, as
 // PyTorch does it.

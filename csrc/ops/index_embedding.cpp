@@ -192,7 +192,7 @@ void register_index_embedding(Registry& r) {
   r.add("aten::_embedding_bag_forward_only", embedding_bag);
   r.add("aten::_embedding_bag_dense_backward", embedding_bag_dense_backward);
   r.add("aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_backward);
-  r.add("aten::one_hot", one_hot);
+  r.add("torch_xla::one_hot", one_hot);
 }
 
 }  // namespace torch_xla::ops

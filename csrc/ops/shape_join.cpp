@@ -50,7 +50,8 @@ Values repeat(Lowering& l) {
   return {hlo::reshape(hlo::broadcast_in_dim(x, wide, mapping), l.out().dims)};
 }
 
-// torch_xla::runs(repeats, size): position i of the result holds the number of runs that end before it.
+// torch_xla::runs(repeats, size): position i of the result holds the number of runs that end before
+// it.
 Values repeat_interleave(Lowering& l) {
   const hlo::Type type = l.out();
   const Value repeats = l.in(0);

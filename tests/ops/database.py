@@ -29,7 +29,14 @@ DTYPES = (
     torch.bool,
     torch.complex64,
 )
-NARROW = (torch.bfloat16, torch.float16)
+# What the CPU computes in this dtype is as far from the truth as what xla computes: results are
+# right if they are close to either the CPU's or those of the wider dtype, rounded.
+WIDER = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
 
 # Not for this device, with the reason.
 NOT_APPLICABLE = {
@@ -46,6 +53,16 @@ NOT_APPLICABLE = {
 # Their results are memory as it was found.
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
 UNINITIALIZED |= {"new_empty_strided"}
+# Only these many of their results are compared. Among equal elements PyTorch's devices choose
+# different indices; statistics that evaluation does not use have each device's own shape.
+COMPARED_RESULTS = {
+    "kthvalue": 1,
+    "topk": 1,
+    "native_batch_norm": 1,
+    "_native_batch_norm_legit": 1,
+}
+# Their arguments after the input stay on the CPU, as PyTorch demands on every device.
+STAYS_ON_CPU = {"tensor_split"}
 
 
 def title(entry: OpInfo) -> str:
@@ -84,12 +101,12 @@ class _Call:
     kwargs: Any
 
     @classmethod
-    def of(cls, sample: SampleInput, device: str, dtype: torch.dtype | None = None) -> _Call:
+    def of(cls, entry: OpInfo, sample: SampleInput, device: str, wider: bool = False) -> _Call:
         def one(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 source = value.detach()
-                if dtype is not None and source.dtype in NARROW:
-                    source = source.to(dtype)
+                if wider:
+                    source = source.to(WIDER.get(source.dtype, source.dtype))
                 if device == DEVICE:
                     copy = on_xla(source)
                 else:
@@ -99,13 +116,14 @@ class _Call:
                 return copy.requires_grad_(value.requires_grad)
             if isinstance(value, torch.device):
                 return torch.device(device)
-            if dtype is not None and value in NARROW:
-                return dtype
+            if isinstance(value, torch.dtype):
+                return WIDER.get(value, value) if wider else value
             return "xla" if value == "cpu" and device == DEVICE else value
 
         nest = (sample.input, list(sample.args), dict(sample.kwargs))
         kinds = (torch.Tensor, torch.device, torch.dtype, str)
-        return cls(*pytree.tree_map_only(kinds, one, nest))
+        moved = pytree.tree_map_only(kinds, one, nest)
+        return cls(moved[0], nest[1] if entry.name in STAYS_ON_CPU else moved[1], moved[2])
 
     def run(self, function: Callable[..., Any], **more: Any) -> Any:
         return function(self.input, *self.args, **self.kwargs, **more)
@@ -137,17 +155,19 @@ class _Comparison:
 
     def __init__(self, entry: OpInfo, outcome: Outcome, **tolerances: Any) -> None:
         self.entry, self.outcome, self.tolerances = entry, outcome, tolerances
-        self._cases: list[tuple[str, Any, Any, bool, Callable[[], Any] | None]] = []
+        self._cases: list[tuple[str, Any, Any, bool, Callable[[], Any]]] = []
 
     def add(
         self,
         label: str,
         actual: Any,
         expected: Any,
-        values: bool = True,
-        wide: Callable[[], Any] | None = None,
+        values: bool,
+        wide: Callable[[], Any],
     ) -> None:
-        """`wide` gives the results for float32: what narrow floats are also compared with."""
+        """`wide` gives the CPU's results in the wider dtypes."""
+        if (count := COMPARED_RESULTS.get(self.entry.name)) is not None and len(actual) > count:
+            actual, expected = tuple(actual[:count]), tuple(expected[:count])
         self._cases.append((label, actual, expected, values, wide))
 
     def finish(self) -> None:
@@ -161,8 +181,6 @@ class _Comparison:
                 try:
                     assert_same(actual, expected, **self.tolerances)
                 except AssertionError:
-                    if wide is None:
-                        raise
                     assert_same(actual, _like(wide(), expected), **self.tolerances)
             except Exception as e:
                 self.outcome.fail(label, f"{type(e).__name__}: {e}")
@@ -173,11 +191,6 @@ def _like(value: Any, model: Any) -> Any:
         return v.to(m.dtype) if isinstance(v, torch.Tensor) else v
 
     return pytree.tree_map(one, value, model)
-
-
-def _narrow(sample: SampleInput) -> bool:
-    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    return any(isinstance(t, torch.Tensor) and t.dtype in NARROW for t in leaves)
 
 
 def _both(
@@ -208,23 +221,24 @@ def _forward(entry: OpInfo, sample: SampleInput, label: str, compare: _Compariso
 
     def on_cpu() -> Any:
         with randomness:
-            return _Call.of(sample, "cpu").run(entry.op)
+            return _Call.of(entry, sample, "cpu").run(entry.op)
 
-    both = _both(compare.outcome, label, on_cpu, lambda: _Call.of(sample, DEVICE).run(entry.op))
+    both = _both(
+        compare.outcome, label, on_cpu, lambda: _Call.of(entry, sample, DEVICE).run(entry.op)
+    )
     if both is not None:
         values = not randomness.seen and entry.name not in UNINITIALIZED
-        wide = None
-        if _narrow(sample):
-            wide = lambda: _Call.of(sample, "cpu", torch.float32).run(entry.op)  # noqa: E731
-        compare.add(label, *both, values, wide)
+        compare.add(
+            label, *both, values, lambda: _Call.of(entry, sample, "cpu", wider=True).run(entry.op)
+        )
 
 
 def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
     randomness = _Randomness()
     weights: list[torch.Tensor] = []
 
-    def run(device: str, dtype: torch.dtype | None = None) -> Any:
-        call = _Call.of(sample, device, dtype)
+    def run(device: str, wider: bool = False) -> Any:
+        call = _Call.of(entry, sample, device, wider)
         results = sample.output_process_fn_grad(
             call.run(
                 lambda x, *args, **kwargs: entry.gradcheck_wrapper(entry.op, x, *args, **kwargs)
@@ -245,8 +259,7 @@ def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparis
 
     both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
-        compare.add(label, *both, not randomness.seen, wide)
+        compare.add(label, *both, not randomness.seen, lambda: run("cpu", wider=True))
 
 
 def _in_place(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
@@ -255,8 +268,8 @@ def _in_place(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparis
         return
     randomness = _Randomness()
 
-    def run(device: str, dtype: torch.dtype | None = None) -> Any:
-        call = _Call.of(sample, device, dtype)
+    def run(device: str, wider: bool = False) -> Any:
+        call = _Call.of(entry, sample, device, wider)
         with torch.no_grad():
             return call.run(entry.inplace_variant), call.input
 
@@ -266,20 +279,19 @@ def _in_place(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparis
 
     both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
-        compare.add(label, *both, not randomness.seen, wide)
+        compare.add(label, *both, not randomness.seen, lambda: run("cpu", wider=True))
 
 
 def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
     """The out= form, into tensors of the right shape that hold something else."""
     randomness = _Randomness()
 
-    def run(device: str, dtype: torch.dtype | None = None) -> Any:
-        call = _Call.of(sample, device, dtype)
+    def run(device: str, wider: bool = False) -> Any:
+        call = _Call.of(entry, sample, device, wider)
         with torch.no_grad():
             out = pytree.tree_map(
                 lambda t: torch.full_like(t, 1, device=device),
-                _Call.of(sample, "cpu", dtype).run(entry.op),
+                _Call.of(entry, sample, "cpu", wider).run(entry.op),
             )
             result = call.run(entry.op, out=out)
         return tuple(pytree.tree_leaves(result)), tuple(pytree.tree_leaves(out))
@@ -291,8 +303,7 @@ def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -
     both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
         values = not randomness.seen and entry.name not in UNINITIALIZED
-        wide = (lambda: run("cpu", torch.float32)) if _narrow(sample) else None
-        compare.add(label, *both, values, wide)
+        compare.add(label, *both, values, lambda: run("cpu", wider=True))
 
 
 CHECKS = {"forward": _forward, "gradient": _gradient, "in-place": _in_place, "out": _out}
@@ -330,7 +341,7 @@ def compare_errors(entry: OpInfo) -> Outcome:
         outcome.compared += 1
         label = f"error {i}"
         try:
-            _Call.of(sample, DEVICE).run(entry.op)
+            _Call.of(entry, sample, DEVICE).run(entry.op)
         except wrong.error_type as e:
             if not re.search(wrong.error_regex, str(e)):
                 outcome.fail(label, f"expected a message like {wrong.error_regex!r}, got {e}")

@@ -91,6 +91,21 @@ def test_repeat_interleave():
         torch.repeat_interleave(torch.tensor([1, -1], device="xla"))
 
 
+def test_one_hot():
+    x = torch.tensor([[1, 0, 4], [2, 2, 0]])
+    for classes in (-1, 5, 7):
+        check(torch.nn.functional.one_hot, x, classes)
+        check(torch.nn.functional.one_hot, torch.tensor(3), classes)
+    check(torch.nn.functional.one_hot, x[:0], 3)
+    for wrong, classes, message in (
+        (x - 1, -1, "Class values must be non-negative"),
+        (x[:0], -1, "Can not infer total number of classes from empty tensor"),
+        (x.int(), -1, "only applicable to index tensor of type LongTensor"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.nn.functional.one_hot(wrong.to("xla"), classes)
+
+
 def test_the_graph_is_cut_once_and_one_number_comes_back():
     x = torch.randn(50, 40)
     device = x.to("xla")
