@@ -3,6 +3,8 @@
 #include <atomic>
 #include <unordered_map>
 
+#include <ATen/Context.h>
+
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
 #include "ops/lowering.h"
@@ -49,6 +51,7 @@ Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
   if (donate) choose_aliases();
   for (const int32_t alias : aliases) h.add(static_cast<uint64_t>(static_cast<int64_t>(alias)));
   h.add(static_cast<uint64_t>(device)).add_bytes(util::flags::cache_key_text());
+  h.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   key = h.finish();
 }
 
@@ -137,6 +140,20 @@ std::string location_text(const std::string& op, const util::SourceFrames& frame
     }
   }
   return "loc(" + hlo::attr::string(frames[0].function + "/" + op) + "(" + lines + close + "))";
+}
+
+// torch.set_float32_matmul_precision: "highest" is exact, "high" permits TF32 or three products of
+// bf16, "medium" one product of bf16.
+hlo::Precision float_precision() {
+  switch (at::globalContext().float32MatmulPrecision()) {
+    case at::Float32MatmulPrecision::HIGHEST:
+      return hlo::Precision::Highest;
+    case at::Float32MatmulPrecision::HIGH:
+      return hlo::Precision::High;
+    case at::Float32MatmulPrecision::MEDIUM:
+      return hlo::Precision::Default;
+  }
+  return hlo::Precision::Highest;
 }
 
 // Turns calls into operations. Expansions of decomposed operators nest.
@@ -258,6 +275,7 @@ class Lowerer {
 
 std::string lower(const Graph& graph, std::string_view platform) {
   hlo::Builder b;
+  b.set_precision(float_precision());
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {

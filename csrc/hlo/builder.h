@@ -68,6 +68,10 @@ struct Region {
   std::string text;
 };
 
+// Of the products of floats in matrix products and convolutions, for devices with faster, coarser
+// ones: XLA's names.
+enum class Precision { Default, High, Highest };
+
 class Builder {
  public:
   // The one generic printer: `%r = "name"(operands) ({regions}) {attributes} : (types) -> types`.
@@ -99,6 +103,9 @@ class Builder {
   // It is MLIR text such as `loc("model.py":3:0)`.
   void set_location(std::string location) { location_ = std::move(location); }
 
+  void set_precision(Precision precision) { precision_ = precision; }
+  Precision precision() const { return precision_; }
+
   // Top-level operations that precede the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
@@ -124,6 +131,7 @@ class Builder {
   std::string functions_;
   std::string body_;  // of the function or region that is being built
   std::string location_;
+  Precision precision_ = Precision::Highest;
   std::vector<Function> open_;
   std::vector<std::string> private_names_;  // and their arguments' types, on a second line
   int next_id_ = 0;

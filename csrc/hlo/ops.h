@@ -112,9 +112,8 @@ Values reduce_window(
 struct DotDims {
   Dims lhs_batch, rhs_batch, lhs_contract, rhs_contract;
 };
-enum class Precision { Default, High, Highest };
-Value dot_general(const Value& lhs, const Value& rhs, const DotDims& dims, DType result,
-                  Precision precision = Precision::Highest);
+// In the builder's precision, as convolutions.
+Value dot_general(const Value& lhs, const Value& rhs, const DotDims& dims, DType result);
 
 struct ConvDims {  // positions of the batch, feature and spatial dimensions
   int64_t input_batch, input_feature;
@@ -128,7 +127,6 @@ struct ConvOptions {  // spatial entries, except the group counts
   Dims strides, pad_low, pad_high, lhs_dilation, rhs_dilation;
   std::vector<bool> reversal;
   int64_t feature_groups = 1, batch_groups = 1;
-  Precision precision = Precision::Highest;
 };
 Value convolution(const Value& lhs, const Value& rhs, const ConvDims& dims,
                   const ConvOptions& options, const Type& result);

@@ -173,8 +173,7 @@ Value reduce_window(const Value& x, const Value& init, const Window& window,
                        many(combine))[0];
 }
 
-Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType result,
-                  Precision precision) {
+Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType result) {
   constexpr std::string_view kOp = "stablehlo.dot_general";
   const auto check_pairs = [&](std::string_view what, const Dims& left, const Dims& right) {
     check_dims(kOp, lhs, left);
@@ -201,9 +200,9 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
                               ", rhs_batching_dimensions = " + show(d.rhs_batch) +
                               ", lhs_contracting_dimensions = " + show(d.lhs_contract) +
                               ", rhs_contracting_dimensions = " + show(d.rhs_contract) + ">";
-  return lhs.builder().op(
-      kOp, {lhs, rhs}, type,
-      {{"dot_dimension_numbers", numbers}, {"precision_config", precision_attribute(precision)}});
+  return lhs.builder().op(kOp, {lhs, rhs}, type,
+                          {{"dot_dimension_numbers", numbers},
+                           {"precision_config", precision_attribute(lhs.builder().precision())}});
 }
 
 Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const ConvOptions& o,
@@ -264,7 +263,7 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
        {"dimension_numbers", numbers},
        {"feature_group_count", attr::i64(o.feature_groups)},
        {"batch_group_count", attr::i64(o.batch_groups)},
-       {"precision_config", precision_attribute(o.precision)}});
+       {"precision_config", precision_attribute(lhs.builder().precision())}});
 }
 
 Value gather(const Value& operand, const Value& indices, const GatherDims& d,

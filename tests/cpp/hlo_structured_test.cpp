@@ -77,8 +77,10 @@ TEST(HloStructured, DotGeneral) {
   const Value a = p.floats({2, 3}, {1, 2, 3, 4, 5, 6}), b = p.floats({3, 2}, {1, 0, 0, 1, 2, 2});
   DotDims matrix{.lhs_batch = {}, .rhs_batch = {}, .lhs_contract = {1}, .rhs_contract = {0}};
   p.expect(dot_general(a, b, matrix, DType::F32), {7, 8, 16, 17});
-  p.expect(dot_general(a, b, matrix, DType::F32, Precision::Default), {7, 8, 16, 17});
-  p.expect(dot_general(a, b, matrix, DType::F32, Precision::High), {7, 8, 16, 17});
+  for (const Precision precision : {Precision::Default, Precision::High}) {
+    p.b.set_precision(precision);
+    p.expect(dot_general(a, b, matrix, DType::F32), {7, 8, 16, 17});
+  }
   DotDims batched{.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contract = {1}, .rhs_contract = {0}};
   p.expect(dot_general(a, b, batched, DType::F32), {7, 17});
   const Value outer = dot_general(slice_dim(a, 0, 0, 1), b, {}, DType::F32);
