@@ -159,6 +159,16 @@ Values while_loop(std::span<const Value> init,
                   const std::function<Values(std::span<const Value>)>& body);
 Value clamp(const Value& low, const Value& x, const Value& high);
 
+// The triangular factor of positive definite matrices, the last two dimensions of x, of which one
+// triangle is read. The other triangle of the result may hold anything; nan where there is none.
+Value cholesky(const Value& x, bool lower);
+// X with op(A) X = B, or X op(A) = B, of the last two dimensions; other dimensions are equal.
+struct TriangularOptions {
+  bool left = true, lower = true, unit_diagonal = false;
+  std::string_view transpose_a = "NO_TRANSPOSE";  // or "TRANSPOSE", "ADJOINT"
+};
+Value triangular_solve(const Value& a, const Value& b, const TriangularOptions& options);
+
 // Fourier transform of the last dimensions, whose lengths are those of the real or unhalved signal.
 // "FFT" and "IFFT" of complex numbers, "RFFT" of real ones, "IRFFT" to real ones; the inverse ones
 // divide by the number of elements.

@@ -400,6 +400,27 @@ std::pair<Value, Value> rng_bits(const Value& state, const Type& bits, std::stri
   return {results[0], results[1]};
 }
 
+Value cholesky(const Value& x, bool lower) {
+  constexpr const char* kOp = "stablehlo.cholesky";
+  TXLA_CHECK(x.rank() >= 2 && x.dim(x.rank() - 1) == x.dim(x.rank() - 2), kOp,
+             ": expected square matrices, got ", show(x), ".");
+  return x.builder().op(kOp, {x}, x.type(), {{"lower", attr::boolean(lower)}});
+}
+
+Value triangular_solve(const Value& a, const Value& b, const TriangularOptions& o) {
+  constexpr const char* kOp = "stablehlo.triangular_solve";
+  const int64_t rank = a.rank();
+  TXLA_CHECK(rank >= 2 && b.rank() == rank && a.dim(rank - 1) == a.dim(rank - 2) &&
+                 a.dim(rank - 1) == b.dim(o.left ? rank - 2 : rank - 1),
+             kOp, ": expected square matrices and right-hand sides that fit, got ", show(a),
+             " and ", show(b), ".");
+  return a.builder().op(kOp, {a, b}, b.type(),
+                        {{"left_side", attr::boolean(o.left)},
+                         {"lower", attr::boolean(o.lower)},
+                         {"unit_diagonal", attr::boolean(o.unit_diagonal)},
+                         {"transpose_a", attr::stablehlo("transpose", o.transpose_a)}});
+}
+
 Value fft(const Value& x, std::string_view kind, std::span<const int64_t> lengths) {
   constexpr const char* kOp = "stablehlo.fft";
   const bool from_real = kind == "RFFT", to_real = kind == "IRFFT";

@@ -210,6 +210,9 @@ Values fused_step(Lowering& l) {
   return results;
 }
 
+// LAPACK has it.
+Values lapack(Lowering& l) { return choose_host(true) ? on_host(l) : xla_code(l); }
+
 }  // namespace
 
 void register_cpu_kernels(Registry& r) {
@@ -223,6 +226,11 @@ void register_cpu_kernels(Registry& r) {
   for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"}) {
     r.override_on("CPU", name, fused_step);
     r.override_on("CPU", std::string(name) + ".tensor_lr", fused_step);
+  }
+  for (const char* name :
+       {"aten::linalg_cholesky_ex", "aten::linalg_solve_triangular", "aten::triangular_solve",
+        "aten::_cholesky_solve_helper", "aten::cholesky_inverse"}) {
+    r.override_on("CPU", name, lapack);
   }
   r.override_on("CPU", "torch_xla::attention", attention);
   r.override_on("CPU", "torch_xla::attention_backward", attention_backward);

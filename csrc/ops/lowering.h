@@ -135,6 +135,7 @@ void register_sort(Registry& r);
 void register_distance(Registry& r);
 void register_compact(Registry& r);
 void register_fft(Registry& r);
+void register_linalg(Registry& r);
 void register_optim(Registry& r);
 void register_cpu_kernels(Registry& r);
 

@@ -76,6 +76,7 @@ Registry& Registry::get() {
     register_distance(registry);
     register_compact(registry);
     register_fft(registry);
+    register_linalg(registry);
     register_optim(registry);
     register_cpu_kernels(registry);
     return true;

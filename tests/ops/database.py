@@ -53,8 +53,11 @@ NOT_APPLICABLE = {
 # Their results are memory as it was found.
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
 UNINITIALIZED |= {"new_empty_strided"}
+# Indices of a sort that is not stable, of values that repeat.
+ARBITRARY = {"argsort"}
 # Only these many of their results are compared. Among equal elements PyTorch's devices choose
-# different indices; the statistics of a normalization have each device's own dtype and, unused, its own shape.
+# different indices; a normalization's statistics have each device's own dtype, and its own shape
+# where they are not used.
 COMPARED_RESULTS = {
     "kthvalue": 1,
     "topk": 1,
@@ -169,8 +172,6 @@ class _Comparison:
         wide: Callable[[], Any],
     ) -> None:
         """`wide` gives the CPU's results in the wider dtypes."""
-        if (count := COMPARED_RESULTS.get(self.entry.name)) is not None and len(actual) > count:
-            actual, expected = tuple(actual[:count]), tuple(expected[:count])
         self._cases.append((label, actual, expected, values, wide))
 
     def finish(self) -> None:
@@ -219,21 +220,25 @@ def _both(
         return None
 
 
+def _compared(entry: OpInfo, results: Any) -> Any:
+    count = COMPARED_RESULTS.get(entry.name)
+    return results if count is None else tuple(results[:count])
+
+
 def _forward(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
     randomness = _Randomness()
 
+    def run(device: str, wider: bool = False) -> Any:
+        return _compared(entry, _Call.of(entry, sample, device, wider).run(entry.op))
+
     def on_cpu() -> Any:
         with randomness:
-            return _Call.of(entry, sample, "cpu").run(entry.op)
+            return run("cpu")
 
-    both = _both(
-        compare.outcome, label, on_cpu, lambda: _Call.of(entry, sample, DEVICE).run(entry.op)
-    )
+    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        values = not randomness.seen and entry.name not in UNINITIALIZED
-        compare.add(
-            label, *both, values, lambda: _Call.of(entry, sample, "cpu", wider=True).run(entry.op)
-        )
+        values = not randomness.seen and entry.name not in UNINITIALIZED | ARBITRARY
+        compare.add(label, *both, values, lambda: run("cpu", wider=True))
 
 
 def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
@@ -297,7 +302,7 @@ def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -
                 _Call.of(entry, sample, "cpu", wider).run(entry.op),
             )
             result = call.run(entry.op, out=out)
-        return tuple(pytree.tree_leaves(result)), tuple(pytree.tree_leaves(out))
+        return tuple(_compared(entry, pytree.tree_leaves(tree)) for tree in (result, out))
 
     def on_cpu() -> Any:
         with randomness:
@@ -305,7 +310,7 @@ def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -
 
     both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        values = not randomness.seen and entry.name not in UNINITIALIZED
+        values = not randomness.seen and entry.name not in UNINITIALIZED | ARBITRARY
         compare.add(label, *both, values, lambda: run("cpu", wider=True))
 
 
