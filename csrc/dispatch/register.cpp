@@ -149,6 +149,11 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return self.eq(other).all().item<bool>();
 }
 
+// The schema hides that the result shares memory, which kron's out= form relies on.
+at::Tensor unsafe_view(const at::Tensor& self, c10::SymIntArrayRef size) {
+  return self.view_symint(size);
+}
+
 // The schema hides that running statistics are written; the operators used here tell.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
@@ -179,6 +184,7 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::_to_cpu",
                                             "aten::_local_scalar_dense",
                                             "aten::equal",
+                                            "aten::_unsafe_view",
                                             "aten::native_batch_norm",
                                             "aten::set_.source_Tensor",
                                             "aten::set_.source_Storage_storage_offset",
@@ -282,6 +288,7 @@ void register_kernels() {
   aten.impl("_to_cpu", TORCH_FN(to_cpu));
   aten.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   aten.impl("equal", TORCH_FN(equal));
+  aten.impl("_unsafe_view", TORCH_FN(unsafe_view));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
   register_factories(aten);

@@ -139,7 +139,6 @@ Inverse inverse_of(std::string_view op) {
   static const std::unordered_map<std::string_view, Inverse> kInverses = {
       {"aten::alias", same},
       {"aten::view", back_to_shape},
-      {"aten::_unsafe_view", back_to_shape},
       {"aten::_reshape_alias", back_to_shape},
       {"aten::squeeze", back_to_shape},
       {"aten::squeeze.dim", back_to_shape},

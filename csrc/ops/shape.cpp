@@ -303,8 +303,8 @@ Values view_dtype(Lowering& l) {
 
 void register_shape(Registry& r) {
   for (const char* name :
-       {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy",
-        "aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims", "aten::unsqueeze"}) {
+       {"aten::view", "aten::_reshape_alias", "aten::_reshape_copy", "aten::squeeze",
+        "aten::squeeze.dim", "aten::squeeze.dims", "aten::unsqueeze"}) {
     r.add(name, same_elements);
   }
   r.add("aten::expand", expand);
