@@ -16,6 +16,8 @@
   X(String, PJRT_LIBRARY_PATH, "", false,                                                       \
     "Path of the PJRT plugin library to load, instead of the one that is found.")               \
   X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")           \
+  X(Bool, XLA_USE_SPMD, "0", false,                                                             \
+    "All devices are one, as after `xr.use_spmd()`. Read with the first use of a device.")      \
   X(Int, GPU_NUM_DEVICES, "-1", false,                                                          \
     "Number of GPUs that this process uses; all where it is not set.")                          \
   X(String, PJRT_NAMES_AND_LIBRARY_PATHS, "", false,                                            \
