@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 FOUR = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
@@ -19,7 +21,7 @@ ALL = ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
 def copies(tensor):
     "What each device holds of a tensor."
     shards = torch_xla._XLAC._xla_local_shards(tensor)
-    assert [name for name, _ in shards] == torch_xla.real_devices(), shards
+    assert [name for name, _ in shards] == xm.xla_real_devices([tensor.device])
     return [data for _, data in shards]
 
 def check_copies(*tensors):
@@ -36,8 +38,8 @@ MODEL = """
 def make_model(dropout=0.0):
     torch.manual_seed(3)
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Dropout(dropout), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 5))
+        nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 5))
 
 def batches(n):
     g = torch.Generator().manual_seed(7)
@@ -64,11 +66,9 @@ def train(model, device, steps, finish):
 def run(run_python):
     """Runs code in a process of four devices, in SPMD mode unless told otherwise."""
 
-    def run(code, spmd=True, env=None, **more):
-        import textwrap
-
+    def run(code, spmd=True, env=None):
         start = PRELUDE + MODEL + ("xr.use_spmd()\n" if spmd else "")
-        return run_python(start + textwrap.dedent(code), env={**FOUR, **(env or {})}, **more)
+        return run_python(start + textwrap.dedent(code), env={**FOUR, **(env or {})})
 
     return run
 
@@ -218,12 +218,12 @@ def test_tensors_made_before_stay_valid(run):
         optimizer = torch.optim.AdamW(before.parameters(), lr=1e-2)
         held = torch.arange(4.0, device="cpu").to("xla")
         view = held[1:]
-        pending = held * 2  # recorded, not run
         before(torch.ones(2, 2, 8, 8, device="xla")).sum().backward()
         optimizer.step()
         torch_xla.sync()
-        pending += 1
-        assert [name for name, _ in torch_xla._XLAC._xla_local_shards(held)] == ALL[:1]
+        pending = held * 2 + 1  # recorded, not run
+        held_by = lambda t: [name for name, _ in torch_xla._XLAC._xla_local_shards(t)]
+        assert held_by(held) == ALL[:1]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             xr.use_spmd()
@@ -231,9 +231,9 @@ def test_tensors_made_before_stay_valid(run):
         assert "there are xla tensors already" in str(warning.message)
         assert warning.filename == "<string>"
 
+        assert held.tolist() == [0, 1, 2, 3] and held_by(held) == ALL[:1]
         assert pending.tolist() == [1, 3, 5, 7]
-        check_copies(pending)
-        assert len(copies(held)) == 4  # it was used
+        check_copies(pending, held)  # the run has used both
         assert view.tolist() == [1, 2, 3]
         held.add_(1)
         torch_xla.sync()
@@ -295,28 +295,43 @@ def test_auto_is_refused(run):
     )
 
 
-def test_failed_run_is_told_once_and_leaves_the_mode(run):
-    """The host's kernel fails on every device: there is one message of it."""
+def test_failed_run_is_told_once(run):
+    """All four devices fail; one of them is reported, and the process goes on."""
     run(
         """
-        try:
-            xr.use_spmd()
-        except torch.OutOfMemoryError:
-            raise AssertionError("nothing has failed yet")
-        x = torch.ones(1 << 22, 1 << 22, device="xla")
-        y = x @ x
-        try:
-            torch_xla.sync(wait=True)  # the run itself, or its launch, fails
-        except torch.OutOfMemoryError as error:
-            assert "RESOURCE_EXHAUSTED" in str(error)
-        else:
-            raise AssertionError("there is not so much memory")
-        del x, y
-        torch_xla.sync(wait=True)
+        column = torch.ones(1 << 20, 1, device="xla")
+        torch_xla.sync()
+        square = torch.mm(column, column.t())  # 4 TiB
+        failures = []
+        for _ in range(2):
+            try:
+                torch_xla.sync(wait=True)
+            except torch.OutOfMemoryError as error:
+                failures.append(str(error))
+        (failure,) = failures
+        assert "RESOURCE_EXHAUSTED" in failure and "launched at <string>:" in failure, failure
+        del square
         z = torch.ones(2, device="xla") + 1
         torch_xla.sync(wait=True)
         check_copies(z)
         assert z.tolist() == [2, 2]
+        """
+    )
+
+
+def test_failure_of_an_earlier_run_leaves_the_mode_as_it_was(run):
+    run(
+        """
+        column = torch.ones(1 << 20, 1, device="xla")
+        torch_xla.sync()
+        square = torch.mm(column, column.t())
+        torch_xla.sync()
+        try:
+            xr.use_spmd()
+        except torch.OutOfMemoryError:
+            assert not xr.is_spmd() and torch_xla.device_count() == 4
+        else:
+            raise AssertionError("nobody was told of the failure")
         """,
         spmd=False,
     )
