@@ -39,7 +39,8 @@ def make_model(dropout=0.0):
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 5))
+        nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(),
+        nn.Linear(32, 5))
 
 def batches(n):
     g = torch.Generator().manual_seed(7)
