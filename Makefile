@@ -26,7 +26,7 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),-DCMAKE_CXX_COMP
 
 CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now.
-PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api)
+PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api tests/spmd)
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
 
 .PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers

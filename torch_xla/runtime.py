@@ -6,6 +6,7 @@ Usually imported as `import torch_xla.runtime as xr`.
 from __future__ import annotations
 
 import os
+import warnings
 
 import torch
 
@@ -54,9 +55,38 @@ def using_pjrt() -> bool:
     return True
 
 
+def use_spmd(auto: bool | None = False) -> None:
+    """Switches SPMD mode on for this process: one logical device, `xla:0`, of all its devices.
+
+    A program then runs on all devices at once, and each of them holds a tensor's data. Call it
+    before the first tensor is made: data that exists by then is copied to the other devices when it
+    is next used, and a warning says so. There is no way back. `XLA_USE_SPMD=1` in the environment
+    does the same; it is read with the first use of a device.
+
+    Args:
+        auto: Whether the compiler chooses how data is split among the devices; not supported.
+
+    Raises:
+        RuntimeError: There are tensors on another device than `xla:0`, or a step that was still
+            running has failed. The mode is not switched then.
+        NotImplementedError: With `auto`.
+    """
+    if auto:
+        raise NotImplementedError(
+            "use_spmd: expected auto=False, got auto=True. Auto-sharding is not supported: XLA's "
+            "compilers for CPU and GPU are built without it. Call use_spmd() alone."
+        )
+    if _XLAC._xla_use_spmd():
+        warnings.warn(
+            "use_spmd: there are xla tensors already. Their data is on one device and is copied to "
+            "the others when it is next used. Call it before the first tensor to save this.",
+            stacklevel=2,
+        )
+
+
 def is_spmd() -> bool:
-    """Whether SPMD is on; never, until it is supported."""
-    return False
+    """Whether SPMD mode is on: all devices of this process are one logical device."""
+    return _XLAC._xla_is_spmd()
 
 
 def local_process_count() -> int:
@@ -80,27 +110,27 @@ def host_index() -> int:
 
 
 def addressable_device_count() -> int:
-    """The number of devices that this process can use."""
+    """The number of devices that this process can use; 1 in SPMD mode."""
     return _XLAC._xla_num_devices()
 
 
 def addressable_runtime_device_count() -> int:
-    """The number of the runtime's devices that this process can use."""
-    return _XLAC._xla_num_devices()
+    """The number of the runtime's devices that this process can use, in SPMD mode too."""
+    return _XLAC._xla_num_real_devices()
 
 
 def local_device_count() -> int:
-    """The number of devices on this host: those of all its processes."""
+    """The number of devices on this host: those of all its processes; 1 each in SPMD mode."""
     return local_process_count() * addressable_device_count()
 
 
 def global_device_count() -> int:
-    """The number of devices of all processes and hosts."""
-    return _XLAC._xla_num_global_devices()
+    """The number of devices of all processes and hosts; 1 in SPMD mode."""
+    return 1 if is_spmd() else _XLAC._xla_num_global_devices()
 
 
 def global_runtime_device_count() -> int:
-    """The number of the runtime's devices of all processes and hosts, also where SPMD shows one."""
+    """The number of the runtime's devices of all processes and hosts, in SPMD mode too."""
     return _XLAC._xla_num_global_devices()
 
 

@@ -104,7 +104,15 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
   }
   if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
   const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
-  op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  try {
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  } catch (const std::exception& e) {
+    // Python's Meta functions assert where PyTorch's kernels raise RuntimeError.
+    constexpr std::string_view kAssertion = "AssertionError: ";
+    const std::string_view what = e.what();
+    TORCH_CHECK(!what.starts_with(kAssertion), what.substr(kAssertion.size()));
+    throw;
+  }
   if (one_sample) (*stack)[base] = (*stack)[base].toTensor().reshape({});
 }
 

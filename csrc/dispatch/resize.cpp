@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ATen/MemoryOverlap.h>
+
 #include "dispatch/call.h"
 #include "util/error.h"
 
@@ -14,6 +16,7 @@ void prepare_out(const std::string& op, const at::Tensor& out, const Geometry& r
   TORCH_CHECK(c10::canCast(result.dtype, out.scalar_type()), "result type ",
               c10::toString(result.dtype), " can't be cast to the desired output type ",
               c10::toString(out.scalar_type()));
+  at::assert_no_internal_overlap(out);
   if (out.sizes() == c10::IntArrayRef(result.sizes)) return;
   if (out.numel() != 0) {
     TORCH_WARN(

@@ -1,5 +1,6 @@
 #include "executor/disk_cache.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -216,10 +217,9 @@ std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
   const std::string key = key_of(program, options);
   const std::string path = file_of(key);
   auto executable = load_file(path, key, options);
-  if (executable != nullptr && options.device_ids.size() == 1 &&
-      executable->devices() !=
-          std::vector{Runtime::get().client().device_by_id(options.device_ids[0])}) {
-    movable_ = false;
+  if (executable != nullptr &&
+      !std::ranges::equal(executable->devices(), options.device_ids, {}, &pjrt::Device::id)) {
+    if (options.device_ids.size() == 1) movable_ = false;
     if (key_of(program, options) != key) return load(program, options);
     executable = nullptr;
   }

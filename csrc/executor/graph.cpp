@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 
+#include "executor/runtime.h"
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
 #include "ops/lowering.h"
@@ -50,7 +51,8 @@ Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
   aliases.assign(inputs.size(), -1);
   if (donate) choose_aliases();
   for (const int32_t alias : aliases) h.add(static_cast<uint64_t>(static_cast<int64_t>(alias)));
-  h.add(static_cast<uint64_t>(device)).add_bytes(util::flags::cache_key_text());
+  h.add(static_cast<uint64_t>(device)).add(Runtime::get().devices(device).size());
+  h.add_bytes(util::flags::cache_key_text());
   h.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   key = h.finish();
 }
@@ -61,7 +63,7 @@ void Graph::walk(util::Hasher& h) {
   // Depth first without recursion: graphs are deeper than stacks.
   std::vector<std::pair<const Node*, size_t>> stack;
   const auto visit_leaf = [&](const Node* node) {
-    TXLA_CHECK(node->data().buffer != nullptr,
+    TXLA_CHECK(node->data().array != nullptr,
                "xla: expected a tensor with a value, got a "
                "placeholder. Values cannot be read while an operator is being decomposed.");
     node->ordinal = ordinal++;
@@ -112,7 +114,7 @@ void Graph::choose_aliases() {
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node* leaf = inputs[i];
-    if (!leaf->data().donatable || leaf->data().buffer.use_count() != 1) continue;
+    if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
     if (c10::raw::intrusive_ptr::use_count(const_cast<Node*>(leaf)) != leaf->uses) continue;
     const Geometry& g = leaf->output(0);
     const auto it = free_roots.find(lazy::intern_contiguous(g.dtype, g.sizes));

@@ -1,5 +1,6 @@
 #include "executor/in_flight.h"
 
+#include <algorithm>
 #include <array>
 
 #include <Python.h>
@@ -22,25 +23,27 @@ InFlight& InFlight::of(int device) {
 }
 
 void InFlight::finish(const Run& run) {
-  try {
+  for (const pjrt::Event& done : run.done) {
     try {
-      run.done.await();
-    } catch (const pjrt::Error& e) {
-      fail(e, run.line.empty() ? "" : "\nThe run that failed was launched at " + run.line + ".");
+      try {
+        done.await();
+      } catch (const pjrt::Error& e) {
+        fail(e, run.line.empty() ? "" : "\nThe run that failed was launched at " + run.line + ".");
+      }
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
     }
-  } catch (...) {
-    if (failure_ == nullptr) failure_ = std::current_exception();
   }
 }
 
 void InFlight::finish_ready_runs() {
-  while (!runs_.empty() && runs_.front().done.ready()) {
+  while (!runs_.empty() && std::ranges::all_of(runs_.front().done, &pjrt::Event::ready)) {
     finish(runs_.front());
     runs_.pop_front();
   }
 }
 
-void InFlight::add(pjrt::Event done, std::string line) {
+void InFlight::add(std::vector<pjrt::Event> done, std::string line) {
   const std::lock_guard lock(mutex_);
   finish_ready_runs();
   runs_.push_back({std::move(done), std::move(line)});

@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "pjrt/client.h"
 
@@ -17,8 +18,9 @@ class InFlight {
  public:
   static InFlight& of(int device);
 
-  // `done` is the end of a run launched at `line` of the user's program (may be empty).
-  void add(pjrt::Event done, std::string line);
+  // `done` is the end, on each real device, of a run launched at `line` of the user's program (may
+  // be empty).
+  void add(std::vector<pjrt::Event> done, std::string line);
   // Throws if a run has failed since the last report: each failure is reported once.
   void report();
   // Waits for all runs, then reports.
@@ -29,7 +31,7 @@ class InFlight {
 
  private:
   struct Run {
-    pjrt::Event done;
+    std::vector<pjrt::Event> done;
     std::string line;
   };
   // Keeps the failure of a finished run, if it is the first.

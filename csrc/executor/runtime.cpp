@@ -3,7 +3,9 @@
 #include <atomic>
 #include <mutex>
 
+#include "executor/in_flight.h"
 #include "lazy/lock.h"
+#include "lazy/tensor.h"
 #include "ops/host_kernel.h"
 #include "pjrt/huge_pages.h"
 #include "util/error.h"
@@ -28,6 +30,7 @@ pjrt::Options& custom_compile_options() {
   static auto& options = *new pjrt::Options;
   return options;
 }
+bool spmd_requested = false;  // before there is a client; guarded by creation_mutex
 thread_local int current = 0;
 
 }  // namespace
@@ -44,20 +47,24 @@ Runtime& Runtime::get() {
   // Outside the lock: choosing enters Python.
   const PluginChoice choice = resolver()();
   const std::lock_guard lock(creation_mutex());
-  if (made.load(std::memory_order_relaxed) == nullptr) made.store(new Runtime(choice));
+  if (made.load(std::memory_order_relaxed) == nullptr) {
+    made.store(new Runtime(choice, spmd_requested || util::flag::XLA_USE_SPMD()));
+  }
   return *made.load();
 }
 
 Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
 
-Runtime::Runtime(const PluginChoice& choice)
-    : device_type_(choice.device_type), compile_options_(choice.compile_options) {
+Runtime::Runtime(const PluginChoice& choice, bool spmd)
+    : device_type_(choice.device_type), compile_options_(choice.compile_options), spmd_(spmd) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES() &&
       !pjrt::use_huge_pages(plugin->path())) {
     TXLA_VLOG(1) << "large buffers come in small pages: cannot replace the plugin's allocations";
   }
   client_ = pjrt::Client::create(plugin, choice.options);
+  for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});
+  together_ = {client_->addressable_devices()};
   // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
@@ -74,13 +81,48 @@ pjrt::Options Runtime::compile_options() const {
   return options;
 }
 
-pjrt::Device Runtime::device(int index) {
-  const auto& devices = client_->addressable_devices();
-  if (index < 0 || index >= static_cast<int>(devices.size())) {
-    util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected one of the ", devices.size(),
-               " ", device_type_, " device(s) of this process. See torch_xla.devices().");
+const std::vector<pjrt::Device>& Runtime::devices(int index) const {
+  const DeviceLists& lists = logical_devices();
+  if (index >= 0 && index < static_cast<int>(lists.size())) return lists[index];
+  const size_t count = client_->addressable_devices().size();
+  if (spmd_) {
+    util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected xla:0, which stands for the ",
+               count, " ", device_type_,
+               " device(s) of this process in SPMD mode. See torch_xla.device().");
   }
-  return devices[index];
+  util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected one of the ", count, " ",
+             device_type_, " device(s) of this process. See torch_xla.devices().");
+}
+
+bool is_spmd() {
+  if (const Runtime* runtime = Runtime::get_if_made()) return runtime->spmd();
+  const std::lock_guard lock(creation_mutex());
+  return spmd_requested || util::flag::XLA_USE_SPMD();
+}
+
+bool use_spmd() {
+  {
+    const std::lock_guard lock(creation_mutex());
+    if (Runtime::get_if_made() == nullptr) {
+      spmd_requested = true;
+      return false;  // nothing has data yet
+    }
+  }
+  Runtime& runtime = Runtime::get();
+  if (runtime.spmd()) return false;
+  const int count = runtime.device_count();
+  for (int i = 0; i < count; ++i) InFlight::of(i).wait();
+  const lazy::GraphLock lock;
+  for (int i = 1; i < count; ++i) {
+    const int64_t tensors = lazy::Storage::live_count(i);
+    TXLA_CHECK(tensors == 0, "use_spmd: expected tensors on xla:0 only, got ", tensors,
+               " on xla:", i,
+               ". Call it before tensors are made, or first move these with .to('xla:0') and let ",
+               "them go.");
+  }
+  runtime.use_spmd();
+  current = 0;
+  return count > 1 && lazy::Storage::live_count(0) != 0;
 }
 
 void set_custom_compile_options(pjrt::Options options) {
@@ -88,12 +130,12 @@ void set_custom_compile_options(pjrt::Options options) {
   custom_compile_options() = std::move(options);
 }
 
-void require_device(int index) { Runtime::get().device(index); }
+void require_device(int index) { Runtime::get().devices(index); }
 
 int current_device() { return current; }
 void exchange_current_device(int index) noexcept { current = index; }
 void set_current_device(int index) {
-  Runtime::get().device(index);
+  require_device(index);
   current = index;
 }
 

@@ -1,6 +1,9 @@
 // The process's PJRT client and its devices, created when the first device is needed.
+// A logical device, xla:<index>, is what tensors live on and programs run on: one of the client's
+// devices or, in SPMD mode, all of them together as xla:0.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,18 +31,33 @@ class Runtime {
 
   pjrt::Client& client() { return *client_; }
   const std::string& device_type() const { return device_type_; }
-  int device_count() const { return static_cast<int>(client_->addressable_devices().size()); }
+  int device_count() const { return static_cast<int>(logical_devices().size()); }
+  // The client's devices that the logical device stands for; throws when there is no such device.
+  const std::vector<pjrt::Device>& devices(int index) const;
   // Compiler flags of every program: the plugin's, then the user's. Guarded by the graph lock.
   pjrt::Options compile_options() const;
-  pjrt::Device device(int index);
+  bool spmd() const { return spmd_; }
+  void use_spmd() { spmd_ = true; }
 
  private:
-  explicit Runtime(const PluginChoice& choice);
+  using DeviceLists = std::vector<std::vector<pjrt::Device>>;
+
+  Runtime(const PluginChoice& choice, bool spmd);
+  const DeviceLists& logical_devices() const { return spmd_ ? together_ : apart_; }
 
   std::string device_type_;
   pjrt::Options compile_options_;
   std::shared_ptr<pjrt::Client> client_;
+  DeviceLists apart_, together_;
+  std::atomic<bool> spmd_;
 };
+
+// Whether all devices are one logical device, or will be when the client is made.
+bool is_spmd();
+// Makes them one from now on; waits for what runs. Tensors on xla:0 stay valid: their data is
+// copied to the other devices when it is next used, and true is returned where there are any. On
+// another device there must be none.
+bool use_spmd();
 
 // Compiler flags of the programs compiled from now on; the plugin's own stay.
 void set_custom_compile_options(pjrt::Options options);

@@ -1,6 +1,7 @@
 #include "executor/sync.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -37,6 +38,17 @@ struct Missing {
   pjrt::CompileOptions options;
 };
 
+// A program for several devices is one that Shardy partitions.
+pjrt::CompileOptions options_of(const Runtime& runtime, int device) {
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  pjrt::CompileOptions options;
+  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
+  options.num_partitions = static_cast<int>(devices.size());
+  options.use_spmd = options.use_shardy = devices.size() > 1;
+  options.env_overrides = runtime.compile_options();
+  return options;
+}
+
 // The program of a graph, or null after filling `missing`.
 std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing) {
   static const debug::Counter hits("CachedCompile");
@@ -48,8 +60,7 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
   missing.text = lower(graph, runtime.device_type());
-  missing.options.device_ids = {runtime.device(graph.device).id()};
-  missing.options.env_overrides = runtime.compile_options();
+  missing.options = options_of(runtime, graph.device);
   if (program == nullptr) return nullptr;
   TXLA_CHECK(program->text.empty() || program->text == missing.text,
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
@@ -102,33 +113,36 @@ void provide(const Missing& missing) {
 }
 
 template <class T>
-std::unique_ptr<pjrt::Buffer> send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
-                                           const Graph& graph) {
+pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const Graph& graph) {
   Runtime& runtime = Runtime::get();
   const int64_t n = static_cast<int64_t>(numbers.size());
-  return runtime.client().from_host(numbers.data(), dtype, std::span(&n, 1), std::nullopt,
-                                    pjrt::HostSemantics::ImmutableOnlyDuringCall,
-                                    runtime.device(graph.device));
+  return pjrt::Array::from_host(runtime.client(), numbers.data(), dtype, std::span(&n, 1),
+                                runtime.devices(graph.device));
 }
 
 // Launches the run and returns the data of each root.
 std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
   const debug::TimedScope scope(time);
-  std::vector<PJRT_Buffer*> arguments;
+  const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
+  std::vector<const pjrt::Array*> arguments;
   arguments.reserve(graph.inputs.size() + 2);
-  for (const Node* input : graph.inputs) arguments.push_back(input->data().buffer->handle());
-  std::unique_ptr<pjrt::Buffer> floats, ints;
-  if (!graph.numbers.floats.empty()) {
-    floats = send_numbers(graph.numbers.floats, PJRT_Buffer_Type_F64, graph);
-    arguments.push_back(floats->handle());
-  }
-  if (!graph.numbers.ints.empty()) {
-    ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
-    arguments.push_back(ints->handle());
-  }
-  pjrt::Executable::Result result;
+  std::optional<pjrt::Array> floats, ints;
+  pjrt::Executable::ArrayResult result;
   try {
+    for (const Node* input : graph.inputs) {
+      pjrt::Array& array = *input->data().array;
+      array.extend_to(devices);  // it was made before these became one device
+      arguments.push_back(&array);
+    }
+    if (!graph.numbers.floats.empty()) {
+      floats = send_numbers(graph.numbers.floats, PJRT_Buffer_Type_F64, graph);
+      arguments.push_back(&*floats);
+    }
+    if (!graph.numbers.ints.empty()) {
+      ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
+      arguments.push_back(&*ints);
+    }
     result = program.executable->execute(arguments);
   } catch (const pjrt::Error& e) {
     fail(e);
@@ -136,21 +150,21 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   InFlight::of(graph.device).add(std::move(result.done), util::source_line());
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
-  for (auto& buffer : result.outputs) data.push_back(counted(std::move(buffer)));
+  for (auto& array : result.outputs) data.push_back(counted(std::move(array)));
   return data;
 }
 
 }  // namespace
 
-DeviceData counted(std::shared_ptr<pjrt::Buffer> buffer) {
+DeviceData counted(std::shared_ptr<pjrt::Array> array) {
   static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
   created.add();
-  pjrt::Buffer* pointer = buffer.get();
-  auto let_go = [kept = std::move(buffer)](pjrt::Buffer*) mutable {
+  pjrt::Array* pointer = array.get();
+  auto let_go = [kept = std::move(array)](pjrt::Array*) mutable {
     kept.reset();
     destroyed.add();
   };
-  return {std::shared_ptr<pjrt::Buffer>(pointer, std::move(let_go)), true};
+  return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
 }
 
 Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
@@ -268,7 +282,7 @@ void materialize(std::vector<Value>& values, int device) {
     for (size_t i = 0; i < values.size(); ++i) {
       const Value& value = values[i];
       if (value.node->is_data()) {
-        TXLA_CHECK(value.node->data().buffer != nullptr,
+        TXLA_CHECK(value.node->data().array != nullptr,
                    "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
                    "while an operator is being decomposed.");
         continue;

@@ -9,8 +9,8 @@
 
 namespace torch_xla::executor {
 
-// Data of a buffer that the metrics count from its making to its end.
-lazy::DeviceData counted(std::shared_ptr<pjrt::Buffer> buffer);
+// Data that the metrics count from its making to its end.
+lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array);
 // A leaf that stands for data on a device.
 lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceData data);
 

@@ -7,6 +7,7 @@
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/lock.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -62,40 +63,41 @@ lazy::Value upload(const at::Tensor& tensor, int device) {
   static const debug::Metric bytes("OutboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
   const at::Tensor dense = tensor.contiguous();
-  bytes.add(static_cast<double>(dense.nbytes()));
   Runtime& runtime = Runtime::get();
-  // The source may change as soon as the call returns.
-  std::shared_ptr<pjrt::Buffer> buffer;
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  bytes.add(static_cast<double>(dense.nbytes() * devices.size()));
+  std::shared_ptr<pjrt::Array> array;
   try {
-    buffer = runtime.client().from_host(
-        dense.const_data_ptr(), to_pjrt(dense.scalar_type()), dense.sizes(), std::nullopt,
-        pjrt::HostSemantics::ImmutableOnlyDuringCall, runtime.device(device));
+    array = std::make_shared<pjrt::Array>(
+        pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(),
+                               to_pjrt(dense.scalar_type()), dense.sizes(), devices));
   } catch (const pjrt::Error& e) {
     fail(e);
   }
   return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
-                    counted(std::move(buffer)));
+                    counted(std::move(array)));
 }
 
-std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
-  materialize(values, device);
+namespace {
+
+// CPU tensors with the contents of buffers, each of a geometry; all copies are in flight together.
+std::vector<at::Tensor> read(
+    const std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>& buffers, int device) {
   static const debug::Metric time("TransferFromDeviceTime");
   static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
   std::vector<at::Tensor> tensors;
-  for (const lazy::Value& value : values) {
-    const lazy::Geometry& g = value.geometry();
-    tensors.push_back(at::empty(g.sizes, at::TensorOptions().dtype(g.dtype).device(at::kCPU)));
+  for (const auto& [buffer, g] : buffers) {
+    tensors.push_back(at::empty(g->sizes, at::TensorOptions().dtype(g->dtype).device(at::kCPU)));
     bytes.add(static_cast<double>(tensors.back().nbytes()));
   }
   try {
     const BlockingScope blocking;
     std::vector<pjrt::Event> copies;
-    for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& t = tensors[i];
       if (t.numel() == 0) continue;
-      const pjrt::Buffer& buffer = *values[i].node->data().buffer;
-      copies.push_back(buffer.copy_to_host(t.mutable_data_ptr(), t.nbytes()));
+      copies.push_back(buffers[i].first->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
     }
     for (const pjrt::Event& copy : copies) copy.await();
   } catch (const pjrt::Error& e) {
@@ -104,12 +106,42 @@ std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   return tensors;
 }
 
+}  // namespace
+
+std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
+  materialize(values, device);
+  std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
+  for (const lazy::Value& value : values) {
+    buffers.emplace_back(&value.node->data().array->buffer(0), &value.geometry());
+  }
+  return read(buffers, device);
+}
+
+std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value value, int device) {
+  std::vector<lazy::Value> values = {std::move(value)};
+  materialize(values, device);
+  const pjrt::Array& array = *values[0].node->data().array;
+  std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
+  {
+    const lazy::GraphLock lock;  // a run may extend the array
+    for (size_t i = 0; i < array.num_buffers(); ++i) {
+      buffers.emplace_back(&array.buffer(i), &values[0].geometry());
+    }
+  }
+  const std::vector<at::Tensor> tensors = read(buffers, device);
+  std::vector<std::pair<pjrt::Device, at::Tensor>> shards;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    shards.emplace_back(array.buffer(i).device(), tensors[i]);
+  }
+  return shards;
+}
+
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
   std::vector<lazy::Value> ready = {value};
   materialize(ready, from);
-  std::shared_ptr<pjrt::Buffer> buffer =
-      ready[0].node->data().buffer->copy_to_device(Runtime::get().device(to));
-  return data_value(&ready[0].geometry(), to, counted(std::move(buffer)));
+  const pjrt::Array& array = *ready[0].node->data().array;
+  auto copy = std::make_shared<pjrt::Array>(array.copy_to(Runtime::get().devices(to)));
+  return data_value(&ready[0].geometry(), to, counted(std::move(copy)));
 }
 
 }  // namespace torch_xla::executor

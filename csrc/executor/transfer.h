@@ -1,6 +1,7 @@
 // Values between host and device.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +19,9 @@ lazy::Value upload(const at::Tensor& tensor, int device);
 // New CPU tensors, row-major, with the values' contents. Whatever still waits to be computed for
 // them is computed in one run, and `values` become data; all copies are in flight together.
 std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device);
+
+// What each of the real devices holds of a value, by its index among them.
+std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value value, int device);
 
 // The same value on another device.
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to);

@@ -17,7 +17,7 @@
 #include "util/source.h"
 
 namespace torch_xla::pjrt {
-class Buffer;
+class Array;
 }
 
 namespace torch_xla::lazy {
@@ -90,7 +90,7 @@ struct Number {
 
 // Device memory that a node stands for; filled when a run is launched.
 struct DeviceData {
-  std::shared_ptr<pjrt::Buffer> buffer;
+  std::shared_ptr<pjrt::Array> array;
   bool donatable = true;  // false for memory that the host shares
 };
 

@@ -25,7 +25,7 @@ struct PendingList {
 
 namespace {
 
-std::atomic<int64_t> live_storages{0};
+std::atomic<int64_t> live_storages[256];  // of each device
 
 size_t storage_bytes(const Geometry& g) {
   return static_cast<size_t>(g.contiguous ? g.numel : g.storage_elements()) *
@@ -43,12 +43,12 @@ Storage::Storage(const Geometry* geometry, int device, Value value)
       device_(device),
       value_(std::move(value)) {
   set_throw_on_mutable_data_ptr();
-  live_storages.fetch_add(1, std::memory_order_relaxed);
+  live_storages[device_].fetch_add(1, std::memory_order_relaxed);
   if (value_ && !value_.node->is_data()) link();
 }
 
 Storage::~Storage() {
-  live_storages.fetch_sub(1, std::memory_order_relaxed);
+  live_storages[device_].fetch_sub(1, std::memory_order_relaxed);
   if (linked_ || value_) {
     const GraphLock lock;
     unlink();
@@ -56,7 +56,9 @@ Storage::~Storage() {
   }
 }
 
-int64_t Storage::live_count() { return live_storages.load(std::memory_order_relaxed); }
+int64_t Storage::live_count(int device) {
+  return live_storages[device].load(std::memory_order_relaxed);
+}
 
 const Value& Storage::value() {
   if (!value_) value_ = zeros_value(*geometry_, device_);

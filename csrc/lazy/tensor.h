@@ -39,7 +39,7 @@ class Storage final : public c10::StorageImpl {
   // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
   // which they began to wait.
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
-  static int64_t live_count();
+  static int64_t live_count(int device);
 
  private:
   void link();

@@ -1,5 +1,7 @@
 #include <cmath>
 #include <numbers>
+#include <stdexcept>
+#include <string>
 
 #include "ops/elementwise.h"
 
@@ -180,9 +182,16 @@ Values tanh_backward(Lowering& l) {
 constexpr double kGeluCubic = 0.044715;
 const double kGeluScale = std::sqrt(2 / std::numbers::pi);
 
+bool is_tanh_gelu(const Lowering& l, size_t arg) {
+  const std::string approximate = l.text(arg);
+  if (approximate == "tanh") return true;
+  if (approximate == "none") return false;
+  throw std::invalid_argument("approximate argument must be either none or tanh.");
+}
+
 Values gelu(Lowering& l) {
   const Value x = input(l, 0);
-  if (l.text(1) == "tanh") {
+  if (is_tanh_gelu(l, 1)) {
     const Value inner = (x + x * x * x * kGeluCubic) * kGeluScale;
     return result(l, 0.5 * x * (hlo::tanh(inner) + 1));
   }
@@ -192,7 +201,7 @@ Values gelu(Lowering& l) {
 Values gelu_backward(Lowering& l) {
   const Value grad = input(l, 0);
   const Value x = input(l, 1);
-  if (l.text(2) == "tanh") {
+  if (is_tanh_gelu(l, 2)) {
     const Value t = hlo::tanh((x + x * x * x * kGeluCubic) * kGeluScale);
     const Value inner_slope = (x * x * (3 * kGeluCubic) + 1) * kGeluScale;
     return result(l, grad * (0.5 * (t + 1) + 0.5 * x * (1.0 - t * t) * inner_slope));

@@ -1,5 +1,6 @@
 // Looking values up in sorted ones: searchsorted, bucketize, isin, and histc.
 #include <bit>
+#include <stdexcept>
 #include <string>
 
 #include "ops/common.h"
@@ -53,7 +54,14 @@ Values searchsorted(Lowering& l) {
   return search(l, 0, 1, right, l.has(5) ? std::optional(l.in(5)) : std::nullopt);
 }
 
-Values bucketize(Lowering& l) { return search(l, 1, 0, l.flag(3), std::nullopt); }
+Values bucketize(Lowering& l) {
+  const int64_t rank = l.in(1).rank();
+  if (rank != 1) {
+    throw std::invalid_argument("boundaries tensor must be 1 dimension, but got dim(" +
+                                std::to_string(rank) + ").");
+  }
+  return search(l, 1, 0, l.flag(3), std::nullopt);
+}
 
 Values isin(Lowering& l) {
   const DType dtype = to_hlo(l.promoted({0, 1}));

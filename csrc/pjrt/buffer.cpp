@@ -194,4 +194,27 @@ Device Buffer::device() const {
   return client_->find_device(args.device);
 }
 
+Array Array::from_host(const Client& client, const void* data, DType dtype,
+                       std::span<const int64_t> dims, std::span<const Device> devices) {
+  const auto upload = [&](const Device& device) {
+    return std::move(*client.from_host(data, dtype, dims, std::nullopt,
+                                       HostSemantics::ImmutableOnlyDuringCall, device));
+  };
+  Array array(upload(devices[0]));
+  for (const Device& device : devices.subspan(1)) array.others_.push_back(upload(device));
+  return array;
+}
+
+Array Array::copy_to(std::span<const Device> devices) const {
+  Array copy(std::move(*first_.copy_to_device(devices[0])));
+  copy.extend_to(devices);
+  return copy;
+}
+
+void Array::extend_to(std::span<const Device> devices) {
+  for (size_t i = num_buffers(); i < devices.size(); ++i) {
+    others_.push_back(std::move(*first_.copy_to_device(devices[i])));
+  }
+}
+
 }  // namespace torch_xla::pjrt

@@ -145,6 +145,29 @@ class Buffer {
   PJRT_Buffer* buffer_;
 };
 
+// A value on the devices that a program runs on: one buffer on each, in their order, equal in type.
+class Array {
+ public:
+  // Nearly always there is one buffer: it needs no memory of its own.
+  explicit Array(Buffer first, std::vector<Buffer> others = {})
+      : first_(std::move(first)), others_(std::move(others)) {}
+
+  // A copy of dense row-major host memory on each device; `data` is free again on return.
+  static Array from_host(const Client& client, const void* data, DType dtype,
+                         std::span<const int64_t> dims, std::span<const Device> devices);
+  // The value of the first device on other devices.
+  Array copy_to(std::span<const Device> devices) const;
+  // Copies the value to those of `devices`, of which the first have it, that do not have it yet.
+  void extend_to(std::span<const Device> devices);
+
+  size_t num_buffers() const { return 1 + others_.size(); }
+  const Buffer& buffer(size_t i) const { return i == 0 ? first_ : others_[i - 1]; }
+
+ private:
+  Buffer first_;
+  std::vector<Buffer> others_;
+};
+
 enum class HostSemantics {
   ImmutableOnlyDuringCall,  // copied before the call returns
   UntilTransferCompletes,   // the caller keeps the memory unchanged until on_done
@@ -217,19 +240,24 @@ class Executable : public CompiledProgram {
     Event done;
   };
 
+  // Of a run on all devices.
+  struct ArrayResult {
+    std::vector<std::shared_ptr<Array>> outputs;
+    std::vector<Event> done;  // one for each device
+  };
+
   // Owns `loaded` once constructed.
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
   ~Executable() override;
 
-  // Runs on one device, asynchronously. Arguments that the program marks with tf.aliasing_output
-  // are donated (gone afterwards) unless their index is among `non_donatable`. `device` launches
-  // one device of a program compiled for several: the caller launches the others, each from its own
-  // thread.
+  // Runs on all devices() at once, asynchronously. Arguments have a buffer for each, in the same
+  // order; those that the program marks with tf.aliasing_output are donated (gone afterwards).
+  ArrayResult execute(std::span<const Array* const> args) const;
+  // Runs on one device. Arguments are not donated whose index is among `non_donatable`. `device`
+  // launches one device of a program compiled for several: the caller launches the others, each
+  // from its own thread.
   Result execute(std::span<PJRT_Buffer* const> args, std::span<const int64_t> non_donatable = {},
                  std::optional<Device> device = std::nullopt) const;
-  // Runs on all devices() at once: one list of arguments for each, in the same order.
-  std::vector<Result> execute(std::span<const std::vector<PJRT_Buffer*>> args_per_device,
-                              std::span<const int64_t> non_donatable = {}) const;
 
   std::string fingerprint() const override;
 
@@ -240,7 +268,8 @@ class Executable : public CompiledProgram {
   void launch(std::span<PJRT_Buffer* const* const> argument_lists, size_t num_args,
               std::span<const int64_t> non_donatable, PJRT_Buffer** const* output_lists,
               PJRT_Event** done, PJRT_Device* device) const;
-  Result collect(std::span<PJRT_Buffer* const> outputs, PJRT_Event* done) const;
+  // Takes what a launch gave for output `index`.
+  Buffer adopt(PJRT_Buffer* output, size_t index) const;
   ArrayType read_type(PJRT_Buffer* buffer) const;
 
   PJRT_LoadedExecutable* loaded_;

@@ -193,6 +193,41 @@ std::string Executable::fingerprint() const {
   return std::string(args.executable_fingerprint, args.executable_fingerprint_size);
 }
 
+Executable::ArrayResult Executable::execute(std::span<const Array* const> args) const {
+  const size_t num_devices = devices_.size(), num_args = args.size();
+  // The first device's, then the second's, and so on.
+  std::vector<PJRT_Buffer*> arguments(num_devices * num_args), outputs(num_devices * num_outputs_);
+  for (size_t i = 0; i < num_args; ++i) {
+    if (args[i]->num_buffers() != num_devices) {
+      throw Error("PJRT_LoadedExecutable_Execute", PJRT_Error_Code_INVALID_ARGUMENT,
+                  "expected argument " + std::to_string(i) + " on " + std::to_string(num_devices) +
+                      " devices, got it on " + std::to_string(args[i]->num_buffers()) +
+                      ". Copy it to the others first.");
+    }
+    for (size_t d = 0; d < num_devices; ++d) {
+      arguments[d * num_args + i] = args[i]->buffer(d).handle();
+    }
+  }
+  std::vector<PJRT_Buffer* const*> argument_lists;
+  std::vector<PJRT_Buffer**> output_lists;
+  for (size_t d = 0; d < num_devices; ++d) {
+    argument_lists.push_back(arguments.data() + d * num_args);
+    output_lists.push_back(outputs.data() + d * num_outputs_);
+  }
+  std::vector<PJRT_Event*> done(num_devices);
+  launch(argument_lists, num_args, {}, output_lists.data(), done.data(), nullptr);
+
+  ArrayResult result;
+  for (PJRT_Event* event : done) result.done.emplace_back(client_, event);
+  result.outputs.reserve(num_outputs_);
+  for (size_t i = 0; i < num_outputs_; ++i) {
+    std::vector<Buffer> others;
+    for (size_t d = 1; d < num_devices; ++d) others.push_back(adopt(output_lists[d][i], i));
+    result.outputs.push_back(std::make_shared<Array>(adopt(outputs[i], i), std::move(others)));
+  }
+  return result;
+}
+
 Executable::Result Executable::execute(std::span<PJRT_Buffer* const> args,
                                        std::span<const int64_t> non_donatable,
                                        std::optional<Device> device) const {
@@ -202,41 +237,13 @@ Executable::Result Executable::execute(std::span<PJRT_Buffer* const> args,
   PJRT_Event* done = nullptr;
   launch({&argument_list, 1}, args.size(), non_donatable, &output_list, &done,
          device ? device->handle() : nullptr);
-  return collect(outputs, done);
-}
 
-std::vector<Executable::Result> Executable::execute(
-    std::span<const std::vector<PJRT_Buffer*>> args_per_device,
-    std::span<const int64_t> non_donatable) const {
-  const size_t num_devices = args_per_device.size();
-  if (num_devices != devices_.size()) {
-    throw Error("PJRT_LoadedExecutable_Execute", PJRT_Error_Code_INVALID_ARGUMENT,
-                "expected arguments for " + std::to_string(devices_.size()) + " devices, got " +
-                    std::to_string(num_devices) + " lists. Pass one list for each device.");
+  Result result;
+  result.done = Event(client_, done);
+  for (size_t i = 0; i < num_outputs_; ++i) {
+    result.outputs.push_back(std::make_shared<Buffer>(adopt(outputs[i], i)));
   }
-  const size_t num_args = num_devices == 0 ? 0 : args_per_device[0].size();
-  std::vector<PJRT_Buffer* const*> argument_lists;
-  for (const auto& args : args_per_device) {
-    if (args.size() != num_args) {
-      throw Error("PJRT_LoadedExecutable_Execute", PJRT_Error_Code_INVALID_ARGUMENT,
-                  "expected equally many arguments for all devices, got " +
-                      std::to_string(num_args) + " and " + std::to_string(args.size()) + ".");
-    }
-    argument_lists.push_back(args.data());
-  }
-  std::vector<PJRT_Buffer*> outputs(num_devices * num_outputs_);
-  std::vector<PJRT_Buffer**> output_lists;
-  for (size_t i = 0; i < num_devices; ++i) {
-    output_lists.push_back(outputs.data() + i * num_outputs_);
-  }
-  std::vector<PJRT_Event*> done(num_devices);
-  launch(argument_lists, num_args, non_donatable, output_lists.data(), done.data(), nullptr);
-
-  std::vector<Result> results;
-  for (size_t i = 0; i < num_devices; ++i) {
-    results.push_back(collect({output_lists[i], num_outputs_}, done[i]));
-  }
-  return results;
+  return result;
 }
 
 void Executable::launch(std::span<PJRT_Buffer* const* const> argument_lists, size_t num_args,
@@ -259,20 +266,12 @@ void Executable::launch(std::span<PJRT_Buffer* const* const> argument_lists, siz
   plugin_->call<&PJRT_Api::PJRT_LoadedExecutable_Execute>(args);
 }
 
-Executable::Result Executable::collect(std::span<PJRT_Buffer* const> outputs,
-                                       PJRT_Event* done) const {
-  Result result;
-  result.done = Event(client_, done);
-  result.outputs.reserve(outputs.size());
-  const bool known = !outputs_->empty();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    // One count on the shared block of types, which holds the client too.
-    std::shared_ptr<const ArrayType> type =
-        known ? std::shared_ptr<const ArrayType>(outputs_, &(*outputs_)[i])
-              : client_->own(read_type(outputs[i]));
-    result.outputs.push_back(std::make_shared<Buffer>(std::move(type), client_.get(), outputs[i]));
-  }
-  return result;
+Buffer Executable::adopt(PJRT_Buffer* output, size_t index) const {
+  // One count on the shared block of types, which holds the client too.
+  std::shared_ptr<const ArrayType> type =
+      outputs_->empty() ? client_->own(read_type(output))
+                        : std::shared_ptr<const ArrayType>(outputs_, &(*outputs_)[index]);
+  return Buffer(std::move(type), client_.get(), output);
 }
 
 ArrayType Executable::read_type(PJRT_Buffer* buffer) const {

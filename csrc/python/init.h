@@ -3,6 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+namespace torch_xla::pjrt {
+class Device;
+}
+
 namespace torch_xla::python {
 
 void init_errors(pybind11::module_& m);
@@ -15,5 +19,7 @@ void init_source(pybind11::module_& m);
 
 // "xla:1" -> 1; "xla" and "" -> the current device.
 int device_index(const std::string& device);
+// "CPU:0".
+std::string real_device_name(const pjrt::Device& device);
 
 }  // namespace torch_xla::python

@@ -37,6 +37,10 @@ int device_index(const std::string& device) {
   return index;
 }
 
+std::string real_device_name(const pjrt::Device& device) {
+  return executor::Runtime::get().device_type() + ":" + std::to_string(device.id());
+}
+
 namespace {
 
 std::string device_name(int index) { return "xla:" + std::to_string(index); }
@@ -54,10 +58,11 @@ void sync(const std::string& device, bool wait) {
   dispatch::refresh_debug_flags();
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
-  if (executor::Runtime::get_if_made() == nullptr && lazy::Storage::live_count() == 0) return;
+  const int index = device_index(device);
+  if (executor::Runtime::get_if_made() == nullptr && lazy::Storage::live_count(index) == 0) return;
   static const debug::Counter marks("MarkStep");
   marks.add();
-  executor::sync_device(device_index(device), wait);
+  executor::sync_device(index, wait);
 }
 
 std::unique_ptr<lazy::GraphLock> held_for_fork;  // set by the thread that forks, under the lock
@@ -73,14 +78,20 @@ std::vector<int> indices_or_all(const std::vector<std::string>& devices) {
   return indices;
 }
 
+// Of the real devices together; empty where the plugin keeps no statistics.
 py::dict memory_info(const std::string& device) {
-  const pjrt::Device d = executor::Runtime::get().device(device_index(device));
-  py::dict info;
-  if (const auto stats = d.memory_stats()) {
-    info["bytes_used"] = stats->bytes_in_use;
-    info["bytes_limit"] = stats->bytes_limit.value_or(0);
-    info["peak_bytes_used"] = stats->peak_bytes_in_use.value_or(0);
+  int64_t used = 0, limit = 0, peak = 0;
+  for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device))) {
+    const auto stats = d.memory_stats();
+    if (!stats) return {};
+    used += stats->bytes_in_use;
+    limit += stats->bytes_limit.value_or(0);
+    peak += stats->peak_bytes_in_use.value_or(0);
   }
+  py::dict info;
+  info["bytes_used"] = used;
+  info["bytes_limit"] = limit;
+  info["peak_bytes_used"] = peak;
   return info;
 }
 
@@ -103,14 +114,17 @@ void init_runtime(py::module_& m) {
   m.def("_xla_num_devices", [] { return executor::Runtime::get().device_count(); });
   m.def("_xla_num_global_devices",
         [] { return executor::Runtime::get().client().devices().size(); });
-  m.def("_xla_real_devices", [] {
-    executor::Runtime& runtime = executor::Runtime::get();
+  m.def("_xla_num_real_devices",
+        [] { return executor::Runtime::get().client().addressable_devices().size(); });
+  // Those behind a logical device.
+  m.def("_xla_real_devices", [](const std::string& device) {
     std::vector<std::string> names;
-    for (const pjrt::Device& d : runtime.client().addressable_devices()) {
-      names.push_back(runtime.device_type() + ":" + std::to_string(d.id()));
-    }
+    for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device)))
+      names.push_back(real_device_name(d));
     return names;
   });
+  m.def("_xla_is_spmd", &executor::is_spmd);
+  m.def("_xla_use_spmd", &executor::use_spmd);
   m.def("_xla_get_default_device", [] {
     executor::Runtime::get();
     return device_name(executor::current_device());
@@ -119,7 +133,7 @@ void init_runtime(py::module_& m) {
         [](const std::string& device) { executor::set_current_device(device_index(device)); });
   m.def("_xla_device_type", [] { return executor::Runtime::get().device_type(); });
   m.def("_xla_device_kind", [](const std::string& device) {
-    return executor::Runtime::get().device(device_index(device)).kind();
+    return executor::Runtime::get().devices(device_index(device)).front().kind();
   });
   m.def("_xla_memory_info", &memory_info);
   m.def(

@@ -6,6 +6,7 @@
 
 #include "dispatch/fallback.h"
 #include "executor/sync.h"
+#include "executor/transfer.h"
 #include "lazy/operator.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
@@ -34,6 +35,16 @@ std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const
     values.push_back(impl.read());
   }
   return values;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& tensor) {
+  int device = 0;
+  std::vector<lazy::Value> values = values_of({tensor}, "_xla_local_shards", &device);
+  std::vector<std::pair<std::string, at::Tensor>> shards;
+  for (auto& [real, data] : executor::download_shards(std::move(values[0]), device)) {
+    shards.emplace_back(real_device_name(real), std::move(data));
+  }
+  return shards;
 }
 
 std::string stablehlo(std::vector<at::Tensor> tensors) {
@@ -138,7 +149,12 @@ void init_tensor(py::module_& m) {
   m.def("_get_xla_tensors_hlo", &stablehlo);
   m.def("_get_stablehlo", &stablehlo);
   m.def("_get_graph_hash", &graph_hash);
-  m.def("_xla_live_storages", &lazy::Storage::live_count);
+  m.def(
+      "_xla_live_storages",
+      [](const std::string& device) { return lazy::Storage::live_count(device_index(device)); },
+      py::arg("device") = "");
+  // What each real device holds of a tensor, by the device's name.
+  m.def("_xla_local_shards", &local_shards);
 }
 
 }  // namespace torch_xla::python

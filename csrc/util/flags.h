@@ -10,60 +10,62 @@
 //   type          Bool, Int or String
 //   default       text, parsed as the environment's value would be; an Int of "-1" means "not set"
 //   in_cache_key  true if a compiled program depends on the flag
-#define TXLA_FLAGS(X)                                                                            \
-  X(String, PJRT_DEVICE, "", false,                                                              \
-    "Kind of device to use: `CPU`, `CUDA`, `TPU` or the name of a registered plugin.")           \
-  X(String, PJRT_LIBRARY_PATH, "", false,                                                        \
-    "Path of the PJRT plugin library to load, instead of the one that is found.")                \
-  X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")            \
-  X(Int, GPU_NUM_DEVICES, "-1", false,                                                           \
-    "Number of GPUs that this process uses; all where it is not set.")                           \
-  X(String, PJRT_NAMES_AND_LIBRARY_PATHS, "", false,                                             \
-    "Libraries of plugins by name, as `name:path,name:path`.")                                   \
-  X(String, TPU_LIBRARY_PATH, "", false,                                                         \
-    "Path of libtpu; for any other plugin, `<NAME>_LIBRARY_PATH`.")                              \
-  X(String, PJRT_ALLOCATOR_FRACTION, "", false,                                                  \
-    "Part of a GPU's memory that the plugin may take, from 0 to 1; the plugin's choice "         \
-    "otherwise.")                                                                                \
-  X(String, PJRT_ALLOCATOR_PREALLOCATE, "", false,                                               \
-    "`0`: the plugin takes GPU memory as it needs it. `1`: at once.")                            \
-  X(Bool, PJRT_ALLOCATOR_CUDA_ASYNC, "0", false,                                                 \
-    "GPU memory comes from CUDA's own asynchronous allocator.")                                  \
-  X(String, XLA_FLAGS, "", true,                                                                 \
-    "Options of the XLA compiler, read by the plugin itself when it is loaded.")                 \
-  X(String, LIBTPU_INIT_ARGS, "", true,                                                          \
-    "Options of the TPU's compiler and runtime, read by libtpu itself when it is loaded.")       \
-  X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")           \
-  X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                                  \
-    "Each operation is compiled and run on its own as soon as it is called.")                    \
-  X(Bool, XLA_NO_SPECIAL_SCALARS, "0", false,                                                    \
-    "Accepted: the scalars 0 and 1 are parameters of the program like any other in any case.")   \
-  X(Bool, XLA_IR_DEBUG, "0", false, "Records the Python stack with each operation.")             \
-  X(Bool, XLA_HLO_DEBUG, "0", true,                                                              \
-    "Writes the recorded Python source lines into the compiled program.")                        \
-  X(Int, XLA_COMPILATION_CACHE_SIZE, "2048", false,                                              \
-    "Number of compiled programs kept in memory; the least recently used goes first.")           \
-  X(String, XLA_PERSISTENT_CACHE_PATH, "", false,                                                \
-    "Folder that keeps compiled programs for later processes; `xr.initialize_cache` sets it.")   \
-  X(Bool, XLA_PERSISTENT_CACHE_READ_ONLY, "0", false,                                            \
-    "This process reads that folder and writes nothing to it.")                                  \
-  X(Bool, XLA_CHECK_GRAPH_KEY, "0", false,                                                       \
-    "Compares the whole graph, not only its key, when a compiled program is found.")             \
-  X(Bool, XLA_NO_DONATION, "0", true,                                                            \
-    "Buffers that a step overwrites are kept instead of being reused for its results.")          \
-  X(String, XLA_HOST_KERNELS, "auto", true,                                                      \
-    "PyTorch's CPU kernels inside programs of the CPU platform, in place of lowerings: `auto` "  \
-    "where they are faster, `all` where there is one, `none`.")                                  \
-  X(String, XLA_HOST_FALLBACK, "warn", false,                                                    \
-    "What happens where an operator can only run on the host, outside of any program: `allow`, " \
-    "`warn` once per operator, `error`. `torch_xla.experimental.host_fallback` sets it.")        \
-  X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                        \
-    "Large buffers of the CPU plugin ask the kernel for huge pages. Read once, with the first "  \
-    "use of a device.")                                                                          \
-  X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                       \
-    "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                        \
-  X(String, TF_CPP_VMODULE, "", false,                                                           \
-    "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                   \
+#define TXLA_FLAGS(X)                                                                           \
+  X(String, PJRT_DEVICE, "", false,                                                             \
+    "Kind of device to use: `CPU`, `CUDA`, `TPU` or the name of a registered plugin.")          \
+  X(String, PJRT_LIBRARY_PATH, "", false,                                                       \
+    "Path of the PJRT plugin library to load, instead of the one that is found.")               \
+  X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")           \
+  X(Bool, XLA_USE_SPMD, "0", false,                                                             \
+    "All devices are one, as after `xr.use_spmd()`. Read with the first use of a device.")      \
+  X(Int, GPU_NUM_DEVICES, "-1", false,                                                          \
+    "Number of GPUs that this process uses; all where it is not set.")                          \
+  X(String, PJRT_NAMES_AND_LIBRARY_PATHS, "", false,                                            \
+    "Libraries of plugins by name, as `name:path,name:path`.")                                  \
+  X(String, TPU_LIBRARY_PATH, "", false,                                                        \
+    "Path of libtpu; for any other plugin, `<NAME>_LIBRARY_PATH`.")                             \
+  X(String, PJRT_ALLOCATOR_FRACTION, "", false,                                                 \
+    "Part of a GPU's memory that the plugin may take, from 0 to 1; the plugin's choice "        \
+    "otherwise.")                                                                               \
+  X(String, PJRT_ALLOCATOR_PREALLOCATE, "", false,                                              \
+    "`0`: the plugin takes GPU memory as it needs it. `1`: at once.")                           \
+  X(Bool, PJRT_ALLOCATOR_CUDA_ASYNC, "0", false,                                                \
+    "GPU memory comes from CUDA's own asynchronous allocator.")                                 \
+  X(String, XLA_FLAGS, "", true,                                                                \
+    "Options of the XLA compiler, read by the plugin itself when it is loaded.")                \
+  X(String, LIBTPU_INIT_ARGS, "", true,                                                         \
+    "Options of the TPU's compiler and runtime, read by libtpu itself when it is loaded.")      \
+  X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")          \
+  X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                                 \
+    "Each operation is compiled and run on its own as soon as it is called.")                   \
+  X(Bool, XLA_NO_SPECIAL_SCALARS, "0", false,                                                   \
+    "Accepted: the scalars 0 and 1 are parameters of the program like any other in any case.")  \
+  X(Bool, XLA_IR_DEBUG, "0", false, "Records the Python stack with each operation.")            \
+  X(Bool, XLA_HLO_DEBUG, "0", true,                                                             \
+    "Writes the recorded Python source lines into the compiled program.")                       \
+  X(Int, XLA_COMPILATION_CACHE_SIZE, "2048", false,                                             \
+    "Number of compiled programs kept in memory; the least recently used goes first.")          \
+  X(String, XLA_PERSISTENT_CACHE_PATH, "", false,                                               \
+    "Folder that keeps compiled programs for later processes; `xr.initialize_cache` sets it.")  \
+  X(Bool, XLA_PERSISTENT_CACHE_READ_ONLY, "0", false,                                           \
+    "This process reads that folder and writes nothing to it.")                                 \
+  X(Bool, XLA_CHECK_GRAPH_KEY, "0", false,                                                      \
+    "Compares the whole graph, not only its key, when a compiled program is found.")            \
+  X(Bool, XLA_NO_DONATION, "0", true,                                                           \
+    "Buffers that a step overwrites are kept instead of being reused for its results.")         \
+  X(String, XLA_HOST_KERNELS, "auto", true,                                                     \
+    "PyTorch's CPU kernels inside programs of the CPU platform, in place of lowerings: `auto` " \
+    "where they are faster, `all` where there is one, `none`.")                                 \
+  X(String, XLA_HOST_FALLBACK, "warn", false,                                                   \
+    "What becomes of operators that can only run on the host, outside of programs: `allow`, "   \
+    "`warn` once per operator, `error`. `torch_xla.experimental.host_fallback` sets it.")       \
+  X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                       \
+    "Large buffers of the CPU plugin ask the kernel for huge pages. Read once, with the first " \
+    "use of a device.")                                                                         \
+  X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                      \
+    "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                       \
+  X(String, TF_CPP_VMODULE, "", false,                                                          \
+    "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                  \
   X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")
 
 namespace torch_xla::util {

@@ -227,19 +227,57 @@ module @sharded {
   ASSERT_EQ(executable->outputs().size(), 2u);
   EXPECT_EQ(executable->outputs()[0].dims, (std::vector<int64_t>{2, 3}));
   std::vector<float> ones(6, 1.0f), tens(6, 10.0f);
-  auto upper = upload(ones, {2, 3}, device(0)), lower = upload(tens, {2, 3}, device(1));
-  std::vector<std::vector<PJRT_Buffer*>> args{{upper->handle()}, {lower->handle()}};
-  auto results = executable->execute(args);
-  ASSERT_EQ(results.size(), 2u);
+  std::vector<Buffer> lower;
+  lower.push_back(std::move(*upload(tens, {2, 3}, device(1))));
+  const Array rows(std::move(*upload(ones, {2, 3}, device(0))), std::move(lower));
+  const Array* arg = &rows;
+  auto result = executable->execute({&arg, 1});
+  ASSERT_EQ(result.outputs.size(), 2u);
+  ASSERT_EQ(result.done.size(), 2u);
   for (int i = 0; i < 2; ++i) {
-    results[i].done.await();
-    EXPECT_EQ(results[i].outputs[0]->device(), device(i));
-    EXPECT_EQ(download<float>(*results[i].outputs[0]), std::vector<float>(6, i ? 20.0f : 2.0f));
-    EXPECT_EQ(download<float>(*results[i].outputs[1]), std::vector<float>{66.0f});
+    result.done[i].await();
+    EXPECT_EQ(result.outputs[0]->buffer(i).device(), device(i));
+    EXPECT_EQ(download<float>(result.outputs[0]->buffer(i)),
+              std::vector<float>(6, i ? 20.0f : 2.0f));
+    EXPECT_EQ(download<float>(result.outputs[1]->buffer(i)), std::vector<float>{66.0f});
   }
-  args.pop_back();
-  EXPECT_HAS(error_of([&] { executable->execute(args); }).what(),
-             "expected arguments for 2 devices, got 1 lists");
+  const Array upper(std::move(*upload(ones, {2, 3}, device(0))));
+  arg = &upper;
+  EXPECT_HAS(error_of([&] { executable->execute({&arg, 1}); }).what(),
+             "expected argument 0 on 2 devices, got it on 1");
+}
+
+// Without annotations each device computes everything, on its own copy, which it may donate.
+TEST(PjrtExecute, PartitionsWithoutShardingAreReplicas) {
+  CompileOptions options;
+  options.num_partitions = 4;
+  options.use_spmd = options.use_shardy = true;
+  options.device_ids = {0, 1, 2, 3};
+  auto executable = client()->compile(kAddOneInPlace, options);
+  const auto& devices = client()->addressable_devices();
+  const std::vector<float> values(1024, 1.0f);
+  const std::vector<int64_t> dims = {1024};
+  const auto upload_all = [&](std::span<const Device> to) {
+    return Array::from_host(*client(), values.data(), PJRT_Buffer_Type_F32, dims, to);
+  };
+  Array everywhere = upload_all(devices), copied = upload_all(std::span(devices).first(1));
+  copied.extend_to(devices);
+  for (Array* x : {&everywhere, &copied}) {
+    ASSERT_EQ(x->num_buffers(), 4u);
+    const Array* arg = x;
+    auto result = executable->execute({&arg, 1});
+    for (int i = 0; i < 4; ++i) {
+      result.done[i].await();
+      EXPECT_TRUE(x->buffer(i).is_deleted());
+      const Buffer& output = result.outputs[0]->buffer(i);
+      EXPECT_EQ(output.device(), device(i));
+      EXPECT_EQ(download<float>(output), std::vector<float>(1024, 2.0f));
+    }
+  }
+  const Array moved = upload_all(std::span(devices).first(1)).copy_to(std::span(devices).last(2));
+  EXPECT_EQ(moved.num_buffers(), 2u);
+  EXPECT_EQ(moved.buffer(1).device(), device(3));
+  EXPECT_EQ(download<float>(moved.buffer(1)), values);
 }
 
 TEST(PjrtExecute, ReplicasLaunchedFromTheirOwnThreads) {

@@ -14,7 +14,7 @@ def device(index: int | None = None) -> torch.device:
 
     Args:
         index: Its position in `devices()`; without it the calling thread's default device, `xla:0`
-            unless another was set.
+            unless another was set. In SPMD mode there is only `xla:0`, which stands for all.
 
     Raises:
         RuntimeError: There is no such device.
@@ -31,13 +31,14 @@ def device(index: int | None = None) -> torch.device:
 
 
 def devices() -> list[torch.device]:
-    """All XLA devices of this process."""
+    """All XLA devices of this process; in SPMD mode the one that stands for all."""
     return [torch.device(name) for name in _XLAC._xla_get_devices()]
 
 
 def real_devices() -> list[str]:
-    """The hardware behind `devices()`, in the same order, as `["CPU:0", ...]`."""
-    return _XLAC._xla_real_devices()
+    """The hardware behind `devices()`, in the same order, as `["CPU:0", ...]`; all in SPMD mode."""
+    names = _XLAC._xla_get_devices()
+    return [real for name in names for real in _XLAC._xla_real_devices(name)]
 
 
 def device_count() -> int:

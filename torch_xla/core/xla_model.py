@@ -73,20 +73,19 @@ def get_xla_supported_devices(
 
 def xla_device_hw(device: str | torch.device) -> str:
     """The hardware type of a device: `CPU`, `TPU`, `CUDA` or the name of its plugin."""
-    (real,) = xla_real_devices([device])
-    return real.rpartition(":")[0]
+    return xla_real_devices([device])[0].rpartition(":")[0]
 
 
 def xla_real_devices(devices: Sequence[str | torch.device] | None = None) -> list[str]:
     """The hardware behind devices, as `["CPU:0", ...]`.
 
     Args:
-        devices: The devices asked about, all of this process without it.
+        devices: The devices asked about, all of this process without it. The one of SPMD mode
+            stands for several.
     """
-    names = _XLAC._xla_get_devices()
-    real = _XLAC._xla_real_devices()
     if devices is None:
-        return real
+        return _devices.real_devices()
+    names = _XLAC._xla_get_devices()
     result = []
     for device in devices:
         name = _device_name(device) or _XLAC._xla_get_default_device()
@@ -94,7 +93,7 @@ def xla_real_devices(devices: Sequence[str | torch.device] | None = None) -> lis
             raise RuntimeError(
                 f"xla_real_devices: expected one of {', '.join(names)}, got '{device}'."
             )
-        result.append(real[names.index(name)])
+        result += _XLAC._xla_real_devices(name)
     return result
 
 
@@ -341,7 +340,7 @@ def send_cpu_data_to_device(
     """
     if input_sharding is not None:
         raise NotImplementedError(
-            "send_cpu_data_to_device: expected no input_sharding, which needs SPMD; SPMD is not "
+            "send_cpu_data_to_device: expected no input_sharding, since sharding is not "
             "supported yet. Leave it out."
         )
     device = torch.device(device)

@@ -105,7 +105,7 @@ class ParallelLoader:
             raise ValueError("ParallelLoader: expected at least one device, got none.")
         if input_sharding is not None:
             raise NotImplementedError(
-                "ParallelLoader: expected no input_sharding, which needs SPMD; SPMD is not "
+                "ParallelLoader: expected no input_sharding, since sharding is not "
                 "supported yet. Leave it out."
             )
         self._loader = loader
