@@ -110,7 +110,8 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
     // Python's Meta functions assert where PyTorch's kernels raise RuntimeError.
     constexpr std::string_view kAssertion = "AssertionError: ";
     const std::string_view what = e.what();
-    TORCH_CHECK(!what.starts_with(kAssertion), what.substr(kAssertion.size()));
+    const std::string_view line = what.substr(0, what.find('\n'));
+    TORCH_CHECK(!line.starts_with(kAssertion), line.substr(kAssertion.size()));
     throw;
   }
   if (one_sample) (*stack)[base] = (*stack)[base].toTensor().reshape({});

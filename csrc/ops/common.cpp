@@ -69,6 +69,15 @@ Value trunc(const Value& x) {
   return hlo::select(hlo::less(x, 0), hlo::ceil(x), hlo::floor(x));
 }
 
+Value log_add(const hlo::Value& x, const hlo::Value& y) {
+  const Value rx = real_of(x), ry = real_of(y);
+  const Value first = hlo::greater_equal(rx, ry);
+  const Value top = hlo::select(first, x, y), bottom = hlo::select(first, y, x);
+  const Value sum = top + hlo::log1p(hlo::exp(bottom - top));
+  // Equal infinities have no difference.
+  return hlo::select(is_inf(rx) & hlo::equal(rx, ry), top, sum);
+}
+
 int64_t wrap_dim(int64_t dim, int64_t rank) {
   const int64_t n = std::max<int64_t>(rank, 1);
   if (dim < -n || dim >= n) {

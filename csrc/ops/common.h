@@ -43,6 +43,11 @@ hlo::Value is_inf(const hlo::Value& x);
 // True for negative numbers, -0.0 and nan with its sign bit set.
 hlo::Value sign_bit(const hlo::Value& x);
 hlo::Value trunc(const hlo::Value& x);
+// log(exp(x) + exp(y)), of complex numbers too.
+hlo::Value log_add(const hlo::Value& x, const hlo::Value& y);
+inline hlo::Value real_of(const hlo::Value& x) {
+  return hlo::is_complex(x.dtype()) ? hlo::real(x) : x;
+}
 
 // Dimension lists. A 0-dim tensor accepts dimensions 0 and -1, as in PyTorch.
 int64_t wrap_dim(int64_t dim, int64_t rank);

@@ -180,12 +180,6 @@ Value hypot(const Value& x, const Value& y) {
   return hlo::select(is_inf(a) | is_inf(b), std::numeric_limits<double>::infinity(), length);
 }
 
-Value logaddexp(const Value& x, const Value& y) {
-  const Value large = hlo::max(x, y);
-  const Value sum = large + hlo::log1p(hlo::exp(-hlo::abs(x - y)));
-  return hlo::select(is_inf(x) & hlo::equal(x, y), x, sum);
-}
-
 Value logaddexp2(const Value& x, const Value& y) {
   const Value large = hlo::max(x, y);
   const Value gap = -hlo::abs(x - y);
@@ -289,7 +283,7 @@ void register_arithmetic(Registry& r) {
     r.add(name, binary_rule<copysign>);
   }
   r.add("aten::nextafter", nextafter);
-  r.add("aten::logaddexp", binary_rule<logaddexp>);
+  r.add("aten::logaddexp", binary_rule<log_add>);
   r.add("aten::logaddexp2", binary_rule<logaddexp2>);
   r.add("aten::heaviside", binary_rule<heaviside>);
   r.add("aten::gcd", binary_rule<gcd>);

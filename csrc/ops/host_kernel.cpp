@@ -468,8 +468,11 @@ void HostKernel::store(const at::Tensor& value, const at::Tensor& target, size_t
              " of sizes ", target.sizes(), ", got ",
              value.defined() ? value.sizes() : c10::IntArrayRef(),
              value.defined() ? "" : " (undefined)", " from the CPU kernel.");
-  if (value.data_ptr() == target.data_ptr()) return;
-  if (value.is_contiguous() && target.is_contiguous() &&
+  if (value.data_ptr() == target.data_ptr()) {
+    if (value.is_conj()) target.conj_physical_();  // as its memory is read without that bit
+    return;
+  }
+  if (value.is_contiguous() && target.is_contiguous() && !value.is_conj() && !value.is_neg() &&
       value.scalar_type() == target.scalar_type()) {
     std::memcpy(target.data_ptr(), value.data_ptr(), value.nbytes());
   } else {

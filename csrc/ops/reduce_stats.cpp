@@ -79,9 +79,9 @@ Values norm_along(Lowering& l) { return norm(l, order(l), dims_or_all(l, 2, l.in
 Values logsumexp(Lowering& l) {
   const Value x = cast(l.in(0), compute_dtype(l.out().dtype));
   const Dimensions dims = dims_or_all(l, 1, x.rank());
-  Value top = reduce_max(x, dims);
+  Value top = reduce_max(real_of(x), dims);
   // Where everything is infinite there is nothing to scale by.
-  top = hlo::select(is_inf(top), 0.0, top);
+  top = hlo::convert(hlo::select(is_inf(top), 0.0, top), x.dtype());
   const Value sum = reduce_sum(hlo::exp(x - spread(top, x.dims(), dims)), dims);
   return {reduced(l, hlo::log(sum) + top)};
 }

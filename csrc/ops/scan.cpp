@@ -99,15 +99,9 @@ Values cumprod(Lowering& l) {
   return cumulative<hlo::mul>(l, hlo::scalar(l.b, 1, compute_dtype(l.out().dtype)));
 }
 
-Value log_add(const Value& x, const Value& y) {
-  const Value top = hlo::max(x, y);
-  const Value bottom = hlo::min(x, y);
-  const Value sum = hlo::log1p(hlo::exp(bottom - top)) + top;
-  return hlo::select(is_inf(top) & hlo::equal(top, bottom), top, sum);
-}
 Values logcumsumexp(Lowering& l) {
   const hlo::Type type = {compute_dtype(l.out().dtype), {}};
-  return cumulative<log_add>(l, hlo::lowest(l.b, type));
+  return cumulative<log_add>(l, hlo::splat(l.b, -std::numeric_limits<double>::infinity(), type));
 }
 
 // Values and positions; of equals the later one, and nan for good once it has appeared.
