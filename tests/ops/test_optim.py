@@ -428,7 +428,7 @@ def test_non_finite_check_and_unscale(bad, dtype):
         gradients[3][2] = bad
     results = []
     for device in ("cpu", DEVICE):
-        grads = [g.to(device, dtype) for g in gradients]
+        grads = [g.clone().to(device, dtype) for g in gradients]
         found, inverse = torch.zeros((), device=device), torch.full((), 0.25, device=device)
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
         results.append([*grads, found])
