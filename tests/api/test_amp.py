@@ -254,7 +254,12 @@ def train(
 
 def test_training_converges_like_the_cpu():
     data = batches(60)
-    expected, actual = train("cpu", data), train(DEVICE, data)
+    compiled = []
+    expected = train("cpu", data)
+    actual = train(
+        DEVICE, data, after_step=lambda _: compiled.append(met.counter_value("UncachedCompile"))
+    )
+    assert compiled[3] == compiled[-1]  # a step's program is compiled when the next one begins
     assert actual[-1] < actual[0] / 4
     torch.testing.assert_close(
         torch.tensor(actual[-10:]).mean(), torch.tensor(expected[-10:]).mean(), rtol=0.1, atol=0.01
