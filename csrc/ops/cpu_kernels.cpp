@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "lazy/operator.h"
 #include "ops/attention.h"
 #include "ops/common.h"
@@ -39,6 +41,19 @@ bool is_empty(Lowering& l, std::initializer_list<size_t> args) {
 
 bool is_narrow(DType dtype) { return dtype == DType::BF16 || dtype == DType::F16; }
 
+bool ask_pytorch(const char* op) {
+  const auto handle = c10::Dispatcher::singleton().findSchema({op, ""});
+  return handle && handle->typed<bool()>().call();
+}
+
+// Whether PyTorch has a fast kernel for products of this dtype on this processor. Without the
+// instructions for it, a narrow product takes a hundred times what XLA needs, which widens to f32.
+bool multiplies(DType dtype) {
+  static const bool bf16 = ask_pytorch("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool f16 = ask_pytorch("mkldnn::_is_mkldnn_fp16_supported");
+  return dtype == DType::BF16 ? bf16 : dtype == DType::F16 ? f16 : true;
+}
+
 // Batches at least as large are cut into parts of theirs; of smaller ones, something else is.
 constexpr int64_t kBatch = 8;
 
@@ -53,7 +68,7 @@ bool cuts_batch(Lowering& l, size_t input, size_t transposed, size_t groups) {
 
 // Schema: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups.
 Values convolution(Lowering& l) {
-  if (is_empty(l, {0, 1}) || !choose_host(true)) return xla_code(l);
+  if (is_empty(l, {0, 1}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
   if (cuts_batch(l, 0, 6, 8)) return on_host(l, {{{0, 0}}, {0}});
   Partition by = {{{1, 0}}, {1}};
   if (l.has(2)) by.operands.push_back({2, 0});
@@ -62,7 +77,7 @@ Values convolution(Lowering& l) {
 
 // Schema: grad_output, input, weight, bias_sizes, and as above.
 Values convolution_backward(Lowering& l) {
-  if (is_empty(l, {0, 1, 2}) || !choose_host(true)) return xla_code(l);
+  if (is_empty(l, {0, 1, 2}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
   constexpr int64_t kSum = Partition::kSum;
   return cuts_batch(l, 1, 7, 9) ? on_host(l, {{{0, 0}, {1, 0}}, {0, kSum, kSum}})
                                 : on_host(l, {{{0, 1}, {2, 0}}, {kSum, 0, 0}});
@@ -88,11 +103,12 @@ Partition cut_product(Lowering& l) {
 // what is added to the product, which may be broadcast.
 template <size_t Left, size_t Addend = SIZE_MAX, bool Transposed = false>
 Values product(Lowering& l) {
-  bool narrow = true;
+  bool faster = true;
   for (const lazy::OperandInfo& info : l.signature().operands) {
-    narrow = narrow && is_narrow(to_hlo(info.geometry->dtype)) && info.geometry->numel != 0;
+    const DType dtype = to_hlo(info.geometry->dtype);
+    faster = faster && is_narrow(dtype) && multiplies(dtype) && info.geometry->numel != 0;
   }
-  if (!choose_host(narrow)) return xla_code(l);
+  if (!choose_host(faster)) return xla_code(l);
   if (is_empty(l, {Left, Left + 1}) || l.in(Left).rank() < 2) return on_host(l);
   Partition by = cut_product<Left, Transposed>(l);
   if (Addend != SIZE_MAX && l.has(Addend)) {
@@ -107,6 +123,12 @@ Values product(Lowering& l) {
 }
 
 // --- attention -----------------------------------------------------------------------------
+
+// PyTorch's kernel widens bfloat16 where that is faster, float16 never.
+bool attends(Lowering& l, const AttentionArguments& args) {
+  const DType dtype = l.in(args.query).dtype();
+  return dtype != DType::F16 || multiplies(dtype);
+}
 
 bool fits_flash(Lowering& l, const AttentionArguments& args) {
   const Value q = l.in(args.query), k = l.in(args.key), v = l.in(args.value);
@@ -142,7 +164,7 @@ void add_mask(HostCall& call, Lowering& l, const AttentionArguments& args, int64
 
 Values attention(Lowering& l) {
   const AttentionArguments args = kAttentionForward;
-  if (!fits_flash(l, args) || !choose_host(true)) return xla_code(l);
+  if (!fits_flash(l, args) || !choose_host(attends(l, args))) return xla_code(l);
   const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu");
@@ -154,7 +176,9 @@ Values attention(Lowering& l) {
 
 Values attention_backward(Lowering& l) {
   const AttentionArguments args = kAttentionBackward;
-  if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(true)) return xla_code(l);
+  if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(attends(l, args))) {
+    return xla_code(l);
+  }
   const std::optional<hlo::Type> types[] = {l.out(0), l.out(1), l.out(2)};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward");

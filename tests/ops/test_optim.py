@@ -415,3 +415,60 @@ def test_swa_average():
                 average.update_parameters(t.model)
         results.append([p.detach() for average in averages for p in average.parameters()])
     assert_same(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+# --- loss scaling -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [None, float("inf"), float("-inf"), float("nan")])
+def test_non_finite_check_and_unscale(bad, dtype):
+    gradients = [torch.randn(2, 3), torch.randn(()), torch.randn(0), torch.randn(4, 1)]
+    if bad is not None:
+        gradients[3][2] = bad
+    results = []
+    for device in ("cpu", DEVICE):
+        grads = [g.clone().to(device, dtype) for g in gradients]
+        found, inverse = torch.zeros((), device=device), torch.full((), 0.25, device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+        results.append([*grads, found])
+    assert_same(results[1], results[0])
+    assert results[0][-1].item() == (bad is not None)
+
+
+def test_a_found_infinity_stays_found():
+    found = torch.ones((), device=DEVICE)
+    grads = [torch.ones(2, device=DEVICE)]
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, torch.ones((), device=DEVICE))
+    assert found.item() == 1
+
+
+@pytest.mark.parametrize("scale", [8.0, 3e38])  # a scale never grows to infinity
+@pytest.mark.parametrize("found", [0.0, 1.0, 2.0])
+def test_update_scale(scale, found):
+    results = []
+    for device in ("cpu", DEVICE):
+        s = torch.full((), scale, device=device)
+        tracker = torch.zeros((), dtype=torch.int32, device=device)
+        history = []
+        for _ in range(3):
+            torch._amp_update_scale_(s, tracker, torch.full((), found, device=device), 2.0, 0.5, 2)
+            history += [s.clone(), tracker.clone()]
+        results.append(history)
+    assert_same(results[1], results[0])
+
+
+@pytest.mark.parametrize("name", ["sgd momentum", "sgd nesterov"])
+def test_momentum_begins_in_different_steps(name):
+    optimizer_class, options = OPTIMIZERS[name]
+    results = []
+    for device in ("cpu", DEVICE):
+        a, b = (torch.nn.Parameter(torch.ones(2, device=device)) for _ in range(2))
+        fused = {"fused": True} if device == DEVICE else {}
+        optimizer = optimizer_class([a, b], **options, **fused)
+        for step in range(4):
+            a.grad = torch.ones_like(a)
+            b.grad = torch.ones_like(b) if step > 1 else None
+            optimizer.step()
+        results.append([a.detach(), b.detach()])
+    assert_same(results[1], results[0])

@@ -65,11 +65,16 @@ def _preferring_fused(init_group: Callable[..., Any]) -> Callable[..., Any]:
         if group["fused"] is None and _suits_fused(group):
             _choose_fused(self, group)
         result = init_group(self, group, *lists, **kwargs)
-        if "momentum" in group and group["fused"] and self.defaults["fused"] is None:
-            # Fused SGD takes momentum buffers for all parameters or for none. Where a parameter
-            # has its first gradient later than others, this one step goes by lists.
-            buffers = lists[2]
-            if len({buffer is None for buffer in buffers}) > 1:
+        if group.get("momentum") and group["fused"]:
+            params, buffers = lists[0], lists[2]
+            if not group["dampening"]:
+                # Momentum zero is what a first step starts from. Given as such, a first step is
+                # like any other: it may be skipped, and parameters may begin at different steps.
+                for i, (p, buffer) in enumerate(zip(params, buffers, strict=True)):
+                    if buffer is None and p.device.type == _DEVICE:
+                        buffers[i] = torch.zeros_like(p)
+            elif self.defaults["fused"] is None and len({b is None for b in buffers}) > 1:
+                # Fused SGD takes buffers for all parameters or for none; this step goes by lists.
                 group["fused"] = None
         return result
 
@@ -103,6 +108,29 @@ def _choose_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> No
     if not getattr(optimizer, "_torch_xla_restores_fused", False):
         optimizer._torch_xla_restores_fused = True  # type: ignore[attr-defined]
         optimizer.register_state_dict_post_hook(_forget_choice)
+
+
+def skips_on_device(group: dict[str, Any]) -> bool:
+    """Whether a fused step of this group may be skipped by a tensor's value. With dampening the
+    first step differs from those that follow, and only the host would know which was the first."""
+    return not (group.get("momentum") and group.get("dampening"))
+
+
+def prefer_skipping_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """Makes the choice of `fused` now, and tells GradScaler that it may rely on it: it then hands
+    over its check for infinities as a tensor instead of reading it."""
+    # The exact classes, since another `step` might not look at the tensor.
+    classes = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+    if type(optimizer) not in classes or optimizer.defaults["fused"] is not None:
+        return
+    able = all(
+        skips_on_device(group) and (group["fused"] or _suits_fused(group))
+        for group in optimizer.param_groups
+    )
+    for group in optimizer.param_groups if able else ():
+        if not group["fused"]:
+            _choose_fused(optimizer, group)
+    optimizer._step_supports_amp_scaling = able  # type: ignore[attr-defined]
 
 
 def _forget_choice(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
