@@ -157,7 +157,10 @@ bool is_decomposing() { return depth > 0; }
 
 Route route_of(const lazy::Operator& op) {
   if (op.rule != nullptr) return Route::Record;
-  if (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output)) {
+  // With lengths that are numbers, not tensors, the shape of this one is known.
+  const bool known_shape = op.name == "aten::_ctc_loss";
+  if (!known_shape &&
+      (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output))) {
     return Route::Host;
   }
   static std::mutex mutex;

@@ -91,12 +91,16 @@ at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
 }
 
 MetaKernel::MetaKernel(const c10::OperatorHandle& op)
-    : op_(op), native_(shadowed_meta_kernel(op)) {}
+    : op_(op), native_(shadowed_meta_kernel(op)), missing_(missing_meta(op)) {}
 
 void MetaKernel::call(torch::jit::Stack* stack) const {
   const c10::impl::ExcludeDispatchKeyGuard exclude(kExcluded);
   const std::string& name = op_.schema().name();
   const size_t base = stack->size() - op_.schema().arguments().size();
+  if (missing_ != nullptr) {
+    missing_(*stack, base);
+    return;
+  }
   if (looks_at_slices(name) && write_of_nothing(name, *stack, base)) return;
   if (native_ != nullptr) {
     native_->callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);

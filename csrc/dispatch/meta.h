@@ -11,6 +11,11 @@ namespace torch_xla::dispatch {
 // A tensor without memory that has this geometry.
 at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
 
+// Replaces the arguments on the stack, from `base`, by results without memory. Null where PyTorch
+// has a Meta kernel, and where nothing but the operator's own kernel can tell.
+using MissingMeta = void (*)(torch::jit::Stack& stack, size_t base);
+MissingMeta missing_meta(const c10::OperatorHandle& op);
+
 // Calls the operator's Meta kernel on `stack`. PyTorch's Python functions shadow most C++ Meta
 // kernels and cost far more, so the C++ one runs where there is one. Thread-safe.
 class MetaKernel {
@@ -21,6 +26,7 @@ class MetaKernel {
  private:
   c10::OperatorHandle op_;
   const c10::KernelFunction* native_ = nullptr;  // the shadowed C++ kernel, if any
+  MissingMeta missing_ = nullptr;
 };
 
 }  // namespace torch_xla::dispatch

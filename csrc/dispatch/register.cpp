@@ -7,6 +7,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
@@ -154,6 +156,26 @@ at::Tensor unsafe_view(const at::Tensor& self, c10::SymIntArrayRef size) {
   return self.view_symint(size);
 }
 
+// torch._convolution comes here instead of to convolution.
+at::Tensor convolution_overrideable(const at::Tensor& input, const at::Tensor& weight,
+                                    const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                    bool transposed, at::IntArrayRef output_padding,
+                                    int64_t groups) {
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                         groups);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_overrideable(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> wanted) {
+  const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  const at::IntArrayRef bias_sizes(channels);
+  return at::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation,
+                                  transposed, output_padding, groups, wanted);
+}
+
 // The schema hides that running statistics are written; the operators used here tell.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
@@ -289,6 +311,8 @@ void register_kernels() {
   aten.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   aten.impl("equal", TORCH_FN(equal));
   aten.impl("_unsafe_view", TORCH_FN(unsafe_view));
+  aten.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
+  aten.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_views(aten);
   register_factories(aten);

@@ -124,3 +124,13 @@ def test_twice_differentiable():
 
 def test_conv_tbc():
     check(lambda x, w, b: torch.conv_tbc(x, w, b, 1), R(5, 2, 4), R(3, 4, 6), R(6), **TOLERANCE)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_pytorchs_internal_convolution(transposed):
+    def run(x, weight, bias):
+        more = [1, 1], [1, 1], [1, 1], transposed, [0, 0], 1, False, False, True, True
+        return torch._convolution(x, weight, bias, *more)
+
+    weight = torch.randn(3, 4, 3, 3) if transposed else torch.randn(4, 3, 3, 3)
+    check(run, torch.randn(2, 3, 8, 8), weight, torch.randn(4), rtol=1e-4, atol=1e-4)

@@ -19,34 +19,35 @@ def matrix():
 
 
 def test_counted_and_right(matrix):
-    before = met.counter_value("aten::geqrf") or 0
+    before = met.counter_value("aten::unique_dim") or 0
     with host_fallback("allow"):
-        actual = torch.geqrf(matrix.to("xla"))
-    for a, e in zip(actual, torch.geqrf(matrix), strict=True):
-        torch.testing.assert_close(a.cpu(), e)
-    assert met.counter_value("aten::geqrf") == before + 1
+        actual = torch.unique(matrix.to("xla"), dim=0)
+    torch.testing.assert_close(actual.cpu(), torch.unique(matrix, dim=0))
+    assert met.counter_value("aten::unique_dim") == before + 1
 
 
 def test_warned_of_once_at_the_line_of_the_call(matrix):
     x = matrix.to("xla")
     with host_fallback("warn"):
-        with pytest.warns(UserWarning, match=r"aten::histogram\S*: runs on the host") as caught:
-            torch.histogram(x, 3)
-            torch.histogram(x, 3)
-    (warning,) = [w for w in caught if "histogram" in str(w.message)]
+        with pytest.warns(UserWarning, match=r"aten::linalg_lstsq\S*: runs on the host") as caught:
+            torch.linalg.lstsq(x, x)
+            torch.linalg.lstsq(x, x)
+    (warning,) = [w for w in caught if "lstsq" in str(w.message)]
     lines, first = inspect.getsourcelines(test_warned_of_once_at_the_line_of_the_call)
-    calls = [first + i for i, line in enumerate(lines) if "torch.histogram(x, 3)" in line]
+    calls = [first + i for i, line in enumerate(lines) if "torch.linalg.lstsq(x, x)" in line]
     assert warning.filename == __file__ and warning.lineno == calls[0]
 
 
 def test_an_error_where_that_is_asked_for(matrix):
     x = matrix.to("xla") * 2
     with host_fallback("error"):
-        with pytest.raises(NotImplementedError, match=r"aten::geqrf: runs on the host.*'allow'"):
-            torch.geqrf(x)
+        with pytest.raises(
+            NotImplementedError, match=r"aten::unique_dim: runs on the host.*'allow'"
+        ):
+            torch.unique(x, dim=0)
         assert x.sum().item() == 90  # reading a value is no fallback
     with host_fallback("allow"):
-        torch.geqrf(x)
+        torch.unique(x, dim=0)
 
 
 def test_modes_are_checked(monkeypatch, matrix):
@@ -54,7 +55,7 @@ def test_modes_are_checked(monkeypatch, matrix):
         host_fallback("never")
     monkeypatch.setenv("XLA_HOST_FALLBACK", "never")
     with pytest.raises(ValueError, match="XLA_HOST_FALLBACK: expected allow, warn or error"):
-        torch.geqrf(matrix.to("xla"))
+        torch.unique(matrix.to("xla"), dim=0)
 
 
 def test_without_a_block_it_holds_for_the_process():
@@ -62,7 +63,7 @@ def test_without_a_block_it_holds_for_the_process():
 import os, torch, torch_xla
 torch_xla.experimental.host_fallback("error")
 try:
-    torch.geqrf(torch.ones(2, 2, device="xla"))
+    torch.unique(torch.ones(2, 2, device="xla"), dim=0)
 except NotImplementedError:
     print("refused", os.environ["XLA_HOST_FALLBACK"])
 """

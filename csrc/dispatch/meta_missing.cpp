@@ -1,0 +1,85 @@
+// The few operators that PyTorch has CPU kernels but no Meta kernels for, whose results have a
+// shape that the arguments tell.
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "dispatch/meta.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using torch::jit::Stack;
+
+at::Tensor of_sizes(const at::Tensor& like, std::vector<int64_t> sizes) {
+  return meta_tensor(*lazy::intern_contiguous(like.scalar_type(), sizes), false);
+}
+
+// Leaves the results in place of the arguments.
+void leave(Stack& stack, size_t base, std::initializer_list<c10::IValue> results) {
+  torch::jit::drop(stack, stack.size() - base);
+  for (const c10::IValue& r : results) stack.push_back(r);
+}
+
+// One result like the second argument.
+void like_second(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base + 1].toTensor();
+  leave(stack, base, {of_sizes(x, x.sizes().vec())});
+}
+
+void geqrf(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
+  std::vector<int64_t> tau(x.sizes().begin(), x.sizes().end() - 2);
+  tau.push_back(std::min(x.size(-2), x.size(-1)));
+  leave(stack, base, {of_sizes(x, x.sizes().vec()), of_sizes(x, tau)});
+}
+
+// (self, bins): how many; or their edges.
+void histogram(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  const c10::IValue& bins = stack[base + 1];
+  const int64_t count = bins.isTensor() ? bins.toTensor().numel() - 1 : bins.toInt();
+  TORCH_CHECK(count > 0, "torch.histogram(): bins must be > 0, but got ", count,
+              " for dimension 0");
+  leave(stack, base, {of_sizes(x, {count}), of_sizes(x, {count + 1})});
+}
+
+std::vector<int64_t> bin_counts(const c10::IValue& bins) {
+  if (bins.isIntList()) return bins.toIntVector();
+  std::vector<int64_t> counts;
+  for (const at::Tensor& edges : bins.toTensorVector()) counts.push_back(edges.numel() - 1);
+  return counts;
+}
+
+void histogramdd(Stack& stack, size_t base) {
+  leave(stack, base, {of_sizes(stack[base].toTensor(), bin_counts(stack[base + 1]))});
+}
+
+void histogramdd_edges(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  c10::List<at::Tensor> edges;
+  for (const int64_t count : bin_counts(stack[base + 1])) edges.push_back(of_sizes(x, {count + 1}));
+  leave(stack, base, {edges});
+}
+
+}  // namespace
+
+MissingMeta missing_meta(const c10::OperatorHandle& op) {
+  static const std::unordered_map<std::string_view, MissingMeta> kFunctions = {
+      {"aten::multi_margin_loss_backward", like_second},
+      {"aten::multilabel_margin_loss_backward", like_second},
+      {"aten::fractional_max_pool3d_backward", like_second},
+      {"aten::_ctc_loss_backward", like_second},
+      {"aten::geqrf", geqrf},
+      {"aten::histogram", histogram},
+      {"aten::_histogramdd_from_bin_cts", histogramdd},
+      {"aten::_histogramdd_from_bin_tensors", histogramdd},
+      {"aten::_histogramdd_bin_edges", histogramdd_edges},
+  };
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) return nullptr;
+  const auto it = kFunctions.find(op.schema().name());
+  return it == kFunctions.end() ? nullptr : it->second;
+}
+
+}  // namespace torch_xla::dispatch
