@@ -188,6 +188,7 @@ struct Recorder::Scan {
 Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
     : plan_(std::move(plan)),
       meta_(plan_->target->handle),
+      check_numbers_(number_check(op)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   util::Hasher h;
   h.add_bytes(plan_->target->name);
@@ -489,6 +490,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
 
 void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t base = stack->size() - plan_->num_arguments;
+  if (check_numbers_ != nullptr) check_numbers_(*stack, base);
   c10::intrusive_ptr<lazy::Node> node;
   std::shared_ptr<const Entry> entry;
   c10::SmallVector<c10::IValue, 4> results;

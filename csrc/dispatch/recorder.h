@@ -13,6 +13,7 @@
 
 #include "debug/metrics.h"
 #include "dispatch/meta.h"
+#include "dispatch/number_checks.h"
 #include "dispatch/plan.h"
 #include "lazy/tensor.h"
 
@@ -52,6 +53,7 @@ class Recorder final : public c10::OperatorKernel {
   uint64_t op_hash_;
   MetaKernel meta_;
   std::optional<MetaKernel> own_meta_;  // of an in-place operator: checks as PyTorch checks
+  NumberCheck check_numbers_;
   debug::Counter counter_;
   mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>
       memo_;

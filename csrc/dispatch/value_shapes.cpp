@@ -1,7 +1,14 @@
 // Operators whose result has a shape that only the data tells. They are recorded at their longest,
 // the graph runs up to there, one number comes back, and what it counts is cut on the device.
-#include <ATen/ATen.h>
+#include <algorithm>
+
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/unique_consecutive.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "lazy/tensor.h"

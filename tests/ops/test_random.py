@@ -432,3 +432,23 @@ def test_writes_into_a_view():
     x.t()[1:3].normal_()
     values = x.cpu()
     assert (values[:, 1:3] != 0).all() and values[:, [0, 3, 4, 5]].abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "message"),
+    [
+        ("uniform_", (0, 1), (2, 1), r"uniform_ expects to return a \[from, to\) range"),
+        ("cauchy_", (0, 1), (0, 0), "cauchy_ expects sigma > 0.0, but found sigma=0"),
+        ("exponential_", (2,), (-1,), "exponential_ expects lambda > 0.0"),
+        ("geometric_", (0.5,), (1,), r"geometric_ expects p to be in \(0, 1\)"),
+        ("log_normal_", (0, 1), (0, 0), "log_normal_ expects std > 0.0"),
+        ("normal_", (0, 1), (0, -1), "normal expects std >= 0.0"),
+        ("bernoulli_", (0.5,), (1.5,), r"bernoulli_ expects p to be in \[0, 1\]"),
+    ],
+)
+def test_numbers_are_checked_at_each_call(name, good, bad, message):
+    x = torch.zeros(3, device="xla")
+    for _ in range(2):
+        getattr(x, name)(*good)
+        with pytest.raises(RuntimeError, match=message):
+            getattr(x, name)(*bad)

@@ -149,3 +149,15 @@ def test_affine_grid(align):
         randn(2, 3, 5, 4),
         randn(2, 2, 3),
     )
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_images_of_bytes(mode, antialias):
+    x = torch.randint(0, 255, (2, 3, 9, 8), dtype=torch.uint8)
+    for size in ((5, 12), (17, 3)):
+        check(
+            lambda t, s=size: F.interpolate(t, size=s, mode=mode, antialias=antialias),
+            x,
+            grad=False,
+        )

@@ -187,3 +187,9 @@ def test_status_names_a_test_that_exists_for_what_works():
             assert shown_by.strip(), f"{name} works, but no test is named"
         for path in re.findall(r"tests/[\w/]+\.(?:py|cpp)", shown_by):
             assert (ROOT / path).is_file(), f"{name}: {path} does not exist"
+
+
+def test_the_table_of_operators_is_current():
+    script = ROOT / "scripts" / "gen_operators.py"
+    run = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr

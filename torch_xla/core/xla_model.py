@@ -62,13 +62,16 @@ def get_xla_supported_devices(
 ) -> list[str]:
     """The names of this process's XLA devices, `["xla:0", ...]`.
 
+    In SPMD mode too there is one for each real device, as the documented way to make a mesh of
+    `len(xm.get_xla_supported_devices())` devices asks for.
+
     Args:
         devkind: Only if the device type is this one; the list is empty otherwise.
         max_devices: No more than this many.
     """
     if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
         return []
-    return _XLAC._xla_get_devices()[:max_devices]
+    return [f"xla:{i}" for i in range(_XLAC._xla_num_real_devices())][:max_devices]
 
 
 def xla_device_hw(device: str | torch.device) -> str:
