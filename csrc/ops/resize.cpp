@@ -9,7 +9,6 @@
 
 #include "ops/common.h"
 #include "ops/host_kernel.h"
-#include "ops/host_kernel.h"
 #include "ops/resize_taps.h"
 
 namespace torch_xla::ops {
