@@ -293,12 +293,24 @@ Values rnn_layer_backward(Lowering& l) {
   const auto sum_rows = [&](const Value& v) {
     return contract(hlo::one(l.b, {dtype, {steps, batch}}), "tb", v, "tbg", "g");
   };
+  Value d_w_ih, d_w_hh;
+  if (is_gru) {
+    d_w_ih = contract(d_gates, "tbg", x, "tbi", "gi");
+    d_w_hh = contract(d_hidden, "tbg", h_previous, "tbh", "gh");
+  } else {
+    // One product for both weights: the gates' derivatives are transposed once.
+    const int64_t inputs = x.dim(2);
+    const Value both = contract(
+        d_gates, "tbg", hlo::concatenate(std::array<Value, 2>{x, h_previous}, 2), "tbi", "gi");
+    d_w_ih = hlo::slice_dim(both, 1, 0, inputs);
+    d_w_hh = hlo::slice_dim(both, 1, inputs, inputs + size);
+  }
   return {
       input_grad ? cast(contract(d_gates, "tbg", l.in(6), "gi", "tbi"), dtype) : empty_result(l, 0),
       cast(end[H], dtype),
       is_lstm ? cast(end[C] * step(by.keep, reverse ? steps - 1 : 0), dtype) : empty_result(l, 2),
-      cast(contract(d_gates, "tbg", x, "tbi", "gi"), dtype),
-      cast(contract(d_hidden, "tbg", h_previous, "tbh", "gh"), dtype),
+      cast(d_w_ih, dtype),
+      cast(d_w_hh, dtype),
       has_biases ? cast(sum_rows(d_gates), dtype) : empty_result(l, 5),
       has_biases ? cast(sum_rows(d_hidden), dtype) : empty_result(l, 6)};
 }
