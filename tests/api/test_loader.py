@@ -198,10 +198,14 @@ def test_reading_overlaps_with_the_consumer():
             time.sleep(0.02)
             return i
 
-    start = time.perf_counter()
-    for _ in pl.MpDeviceLoader(DataLoader(Slow(), batch_size=1), DEVICE):
-        time.sleep(0.02)
-    assert time.perf_counter() - start < 0.7  # one after the other takes 0.8
+    def seconds() -> float:
+        start = time.perf_counter()
+        for _ in pl.MpDeviceLoader(DataLoader(Slow(), batch_size=1), DEVICE):
+            time.sleep(0.02)
+        return time.perf_counter() - start
+
+    # One after the other takes 0.8 at least; a busy machine may take long now and then.
+    assert any(seconds() < 0.75 for _ in range(5))
 
 
 @pytest.mark.parametrize("threads", [2, 5])
