@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,3 +45,25 @@ def run_python(tmp_path: Path) -> Run:
         return done
 
     return run
+
+
+@pytest.fixture
+def share_of_the_launch() -> Callable[[], float]:
+    """Launches long products; what part of their time `torch_xla.sync()` itself took."""
+    import torch_xla  # here: some tests look at the import itself
+    import torch_xla.core.xla_model as xm
+
+    x = torch.randn(1000, 1000, device="xla")
+
+    def share() -> float:
+        y = x
+        for _ in range(6):
+            y = y @ x / 40
+        start = time.perf_counter()
+        torch_xla.sync()
+        launched = time.perf_counter() - start
+        xm.wait_device_ops()
+        return launched / (time.perf_counter() - start)
+
+    share()  # compiles
+    return share

@@ -195,10 +195,6 @@ class HostCall {
   std::vector<at::Tensor> host_;
 };
 
-}  // namespace
-
-namespace {
-
 // XLA_HOST_FALLBACK, for this operator.
 void check_fallback(const std::string& name) {
   const std::string mode = util::flag::XLA_HOST_FALLBACK();

@@ -170,20 +170,7 @@ def test_python_control_flow_follows_the_values():
     assert steps == 5 and x.item() == 243
 
 
-def test_barrier_does_not_wait_for_the_device():
-    x = torch.randn(1200, 1200, device="xla")
-
-    def share_of_the_launch() -> float:
-        y = x
-        for _ in range(6):
-            y = y @ x / 40
-        start = time.perf_counter()
-        torch_xla.sync()
-        launched = time.perf_counter() - start
-        xm.wait_device_ops()
-        return launched / (time.perf_counter() - start)
-
-    share_of_the_launch()  # compiles
+def test_barrier_does_not_wait_for_the_device(share_of_the_launch):
     # On a busy machine this thread may be the one that waits; were it to wait for the device, its
     # share would be about 1 each time.
     assert min(share_of_the_launch() for _ in range(10)) < 0.5

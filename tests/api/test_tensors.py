@@ -267,25 +267,10 @@ def test_operations_of_a_graph_are_one_execution():
 # Environment variables
 
 
-def test_sync_wait_waits(monkeypatch):
-    import time
-
-    x = torch.randn(1000, 1000, device="xla")
-
-    def launch() -> tuple[float, float]:
-        y = x
-        for _ in range(6):
-            y = y @ x / 40
-        start = time.perf_counter()
-        torch_xla.sync()
-        launched = time.perf_counter() - start
-        xm.wait_device_ops()
-        return launched, time.perf_counter() - start
-
-    launch()
+def test_sync_wait_waits(monkeypatch, share_of_the_launch):
     monkeypatch.setenv("XLA_SYNC_WAIT", "1")
     # Were it not to wait, the launch would be a small part of it each time.
-    assert any(launched > 0.8 * done for launched, done in (launch() for _ in range(5)))
+    assert any(share_of_the_launch() > 0.8 for _ in range(5))
 
 
 def test_eager_debug_mode_runs_each_operation(run_python):

@@ -225,24 +225,18 @@ def _compared(entry: OpInfo, results: Any) -> Any:
     return results if count is None else tuple(results[:count])
 
 
-def _forward(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
-    randomness = _Randomness()
+# Runs a sample on a device, in wider dtypes if asked, and gives what is to be compared.
+Run = Callable[..., Any]
 
+
+def _forward(entry: OpInfo, sample: SampleInput) -> Run:
     def run(device: str, wider: bool = False) -> Any:
         return _compared(entry, _Call.of(entry, sample, device, wider).run(entry.op))
 
-    def on_cpu() -> Any:
-        with randomness:
-            return run("cpu")
-
-    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
-    if both is not None:
-        values = not randomness.seen and entry.name not in UNINITIALIZED | ARBITRARY
-        compare.add(label, *both, values, lambda: run("cpu", wider=True))
+    return run
 
 
-def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
-    randomness = _Randomness()
+def _gradient(entry: OpInfo, sample: SampleInput) -> Run:
     weights: list[torch.Tensor] = []
 
     def run(device: str, wider: bool = False) -> Any:
@@ -261,48 +255,38 @@ def _gradient(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparis
         given = [w.to(o.dtype).to(o.device) for w, o in zip(weights, outputs, strict=True)]
         return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
 
-    def on_cpu() -> Any:
-        with randomness:
-            return run("cpu")
-
-    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
-    if both is not None:
-        compare.add(label, *both, not randomness.seen, lambda: run("cpu", wider=True))
+    return run
 
 
-def _in_place(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+def _in_place(entry: OpInfo, sample: SampleInput) -> Run | None:
     """The in-place form: its result, and what it leaves in its input."""
     if not isinstance(sample.input, torch.Tensor) or sample.broadcasts_input:
-        return
-    randomness = _Randomness()
+        return None
 
     def run(device: str, wider: bool = False) -> Any:
         call = _Call.of(entry, sample, device, wider)
         with torch.no_grad():
             return call.run(entry.inplace_variant), call.input
 
-    def on_cpu() -> Any:
-        with randomness:
-            return run("cpu")
-
-    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
-    if both is not None:
-        compare.add(label, *both, not randomness.seen, lambda: run("cpu", wider=True))
+    return run
 
 
-def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -> None:
+def _out(entry: OpInfo, sample: SampleInput) -> Run:
     """The out= form, into tensors of the right shape that hold something else."""
-    randomness = _Randomness()
 
     def run(device: str, wider: bool = False) -> Any:
         call = _Call.of(entry, sample, device, wider)
         with torch.no_grad():
-            out = pytree.tree_map(
-                lambda t: torch.full_like(t, 1, device=device),
-                _Call.of(entry, sample, "cpu", wider).run(entry.op),
-            )
+            model = _Call.of(entry, sample, "cpu", wider).run(entry.op)
+            out = pytree.tree_map(lambda t: torch.full_like(t, 1, device=device), model)
             result = call.run(entry.op, out=out)
         return tuple(_compared(entry, pytree.tree_leaves(tree)) for tree in (result, out))
+
+    return run
+
+
+def _add_sample(compare: _Comparison, label: str, run: Run) -> None:
+    randomness = _Randomness()
 
     def on_cpu() -> Any:
         with randomness:
@@ -310,7 +294,7 @@ def _out(entry: OpInfo, sample: SampleInput, label: str, compare: _Comparison) -
 
     both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        values = not randomness.seen and entry.name not in UNINITIALIZED | ARBITRARY
+        values = not randomness.seen and compare.entry.name not in UNINITIALIZED | ARBITRARY
         compare.add(label, *both, values, lambda: run("cpu", wider=True))
 
 
@@ -335,7 +319,9 @@ def compare(
     before = host_calls()
     comparison = _Comparison(entry, outcome, **tolerances)
     for i, sample in enumerate(samples(entry, dtype, limit, grad=check == "gradient")):
-        CHECKS[check](entry, sample, f"{check}, {dtype}, sample {i}", comparison)
+        run = CHECKS[check](entry, sample)
+        if run is not None:
+            _add_sample(comparison, f"{check}, {dtype}, sample {i}", run)
     comparison.finish()
     outcome.host = {n for n, count in host_calls().items() if count != before.get(n, 0)}
     return outcome

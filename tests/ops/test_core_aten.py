@@ -3,17 +3,15 @@ PyTorch's values. The calls are those that PyTorch's operator database makes on 
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .database import ENTRIES, samples
 from .harness import assert_same, nothing_on_the_host, to_xla
 
 aten = torch.ops.aten
@@ -125,28 +123,21 @@ def run_forward_and_backward(entry: Any, sample: Any) -> None:
         torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
 
 
-def record_calls() -> dict[Any, list[tuple[Any, Any]]]:
+@pytest.fixture(scope="module")
+def calls() -> dict[Any, list[tuple[Any, Any]]]:
     recorder = Recorder()
-    for entry in op_db:
-        if entry.name.startswith("jiterator") or entry.name == "to_sparse":
-            continue  # CUDA only; sparse tensors
-        for dtype in entry.supported_dtypes("cpu") & {torch.float32, torch.int64}:
+    for entry in ENTRIES.values():
+        # In this order: the first calls are kept, and whole numbers have ties.
+        for dtype in (torch.float32, torch.int64):
+            if dtype not in entry.supported_dtypes("cpu"):
+                continue
             grad = dtype.is_floating_point and entry.supports_autograd
-            samples = entry.sample_inputs("cpu", dtype, requires_grad=grad)
-            for sample in itertools.islice(samples, SAMPLES_OF_AN_ENTRY):
+            for sample in samples(entry, dtype, SAMPLES_OF_AN_ENTRY, grad):
                 with recorder:
                     run_forward_and_backward(entry, sample)
     for operator, by_hand in BY_HAND.items():
         recorder.calls[operator] += [(args, KEYWORDS.get(operator, {})) for args in by_hand]
     return recorder.calls
-
-
-@pytest.fixture(scope="module")
-def calls() -> dict[Any, list[tuple[Any, Any]]]:
-    # Making a sample seeds every generator of PyTorch, and each walks the stack of its caller: in a
-    # thread of its own that stack is short, which makes this seven times as fast.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(record_calls).result()
 
 
 def on_xla(value: Any) -> Any:
