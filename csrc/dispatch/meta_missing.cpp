@@ -1,5 +1,5 @@
-// The few operators that PyTorch has CPU kernels but no Meta kernels for, whose results have a
-// shape that the arguments tell.
+// The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
+// bfloat16 alone), whose results have a shape that the arguments tell.
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
@@ -63,6 +63,39 @@ void histogramdd_edges(Stack& stack, size_t base) {
   leave(stack, base, {edges});
 }
 
+// (self, mat2, offs, bias, out_dtype): a matrix per group, or two dimensions of which one is cut
+// into the groups.
+void grouped_mm(Stack& stack, size_t base) {
+  const at::Tensor a = stack[base].toTensor(), b = stack[base + 1].toTensor();
+  const bool has_ends = stack[base + 2].isTensor();
+  TORCH_CHECK((a.dim() == 2 || a.dim() == 3) && (b.dim() == 2 || b.dim() == 3),
+              "Multiplicands must be 2D or 3D but got mat_a.dim()=", a.dim(),
+              " and mat_b.dim()=", b.dim());
+  TORCH_CHECK(a.size(-1) == b.size(-2), "contraction dimension of mat_a and mat_b must match");
+  TORCH_CHECK(
+      has_ends == (a.dim() == 2 || b.dim() == 2),
+      "Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d");
+  TORCH_CHECK(stack[base + 3].isNone(), "Bias not supported yet");
+  std::vector<int64_t> sizes = {a.size(-2), b.size(-1)};
+  if (has_ends) {
+    const at::Tensor ends = stack[base + 2].toTensor();
+    TORCH_CHECK(ends.dim() == 1, "offs has to be 1D");
+    TORCH_CHECK(ends.scalar_type() == at::kInt, "Offsets have to be int32");
+    const at::Tensor& groups = a.dim() == 3 ? a : b;
+    TORCH_CHECK(groups.dim() == 2 || groups.size(0) == ends.size(0),
+                "matrix batch sizes have to match");
+    if (groups.dim() == 2) sizes.insert(sizes.begin(), ends.size(0));
+  } else {
+    TORCH_CHECK(a.size(0) == b.size(0), "batched dimension has to match");
+    sizes.insert(sizes.begin(), a.size(0));
+  }
+  const at::ScalarType dtype = stack[base + 4].isNone()
+                                   ? a.scalar_type()
+                                   : static_cast<at::ScalarType>(stack[base + 4].toInt());
+  const auto* geometry = lazy::intern_contiguous(dtype, sizes);
+  leave(stack, base, {meta_tensor(*geometry, false)});
+}
+
 }  // namespace
 
 MissingMeta missing_meta(const c10::OperatorHandle& op) {
@@ -72,12 +105,12 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::fractional_max_pool3d_backward", like_second},
       {"aten::_ctc_loss_backward", like_second},
       {"aten::geqrf", geqrf},
+      {"aten::_grouped_mm", grouped_mm},
       {"aten::histogram", histogram},
       {"aten::_histogramdd_from_bin_cts", histogramdd},
       {"aten::_histogramdd_from_bin_tensors", histogramdd},
       {"aten::_histogramdd_bin_edges", histogramdd_edges},
   };
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) return nullptr;
   const auto it = kFunctions.find(op.schema().name());
   return it == kFunctions.end() ? nullptr : it->second;
 }

@@ -105,6 +105,32 @@ void Graph::walk(util::Hasher& h) {
   }
 }
 
+Dependents::Dependents(const Graph& graph) : yes_(next_walk()), no_(next_walk()) {
+  for (const Node* call : graph.calls) call->walk = yes_;
+}
+
+bool Dependents::contains(const Node* start) const {
+  const auto known = [this](const Node* node) { return node->walk == yes_ || node->walk == no_; };
+  std::vector<const Node*> stack = {start};
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    if (!known(node)) {
+      const size_t depth = stack.size();
+      bool depends = false;
+      for (const Value& operand : node->operands()) {
+        if (!known(operand.node.get())) stack.push_back(operand.node.get());
+        // What has no operands is as cheap to compute twice.
+        depends = depends || (operand.node->walk == yes_ && !operand.node->operands().empty());
+      }
+      if (!depends && stack.size() > depth) continue;  // comes back to it
+      stack.resize(depth);
+      node->walk = depends ? yes_ : no_;
+    }
+    stack.pop_back();
+  }
+  return start->walk == yes_;
+}
+
 // A buffer that only this graph still refers to may hold a result of the same type.
 void Graph::choose_aliases() {
   std::unordered_multimap<const Geometry*, int32_t> free_roots;

@@ -35,6 +35,16 @@ struct Graph {
   void choose_aliases();
 };
 
+// Tells which nodes a graph computes or need what it computes. Valid until the next walk.
+class Dependents {
+ public:
+  explicit Dependents(const Graph& graph);
+  bool contains(const lazy::Node* node) const;
+
+ private:
+  uint64_t yes_, no_;  // marks of nodes
+};
+
 // The StableHLO program of a graph: inputs, then the packed floats and ints where there are any.
 std::string lower(const Graph& graph, std::string_view platform);
 

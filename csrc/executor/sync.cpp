@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <malloc.h>
 
@@ -184,15 +183,16 @@ struct Pending {
     Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
   }
 
-  // The values that are read, and those that wait on the way to them: a run that computes a value
-  // keeps it. Else each `item()` of a loop would compute all that came before it once more.
+  // The values that are read, and all that waits for something on the way to them: nothing is
+  // computed twice, neither what a loop of `item()` carries on nor a forward pass whose loss is
+  // read before its gradients.
   Pending(int device, std::vector<Value> read) {
     for (const Value& value : read) root(value);
     const Graph graph(std::move(read), device, false);
-    const std::unordered_set<const Node*> computed(graph.calls.begin(), graph.calls.end());
+    const Dependents dependents(graph);
     Storage::for_each_pending(device, [&](Storage& storage) {
-      const Value& value = storage.value();
-      if (value.node->is_data() || computed.contains(value.node.get())) add(storage);
+      const Node* node = storage.value().node.get();
+      if (node->is_data() || dependents.contains(node)) add(storage);
     });
   }
 
@@ -293,7 +293,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     if (roots.empty()) return true;
     Pending pending(device, std::move(roots));
-    const Graph graph(std::move(pending.roots), device, false);
+    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;

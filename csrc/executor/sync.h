@@ -18,7 +18,7 @@ lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceD
 // the run is launched, or done if `wait`. Nothing is lost when it throws.
 void sync_device(int device, bool wait);
 
-// Computes these values, and keeps what tensors hold on the way to them; the rest of the graph
+// Computes these values, and what else needs something on the way to them; the rest of the graph
 // stays recorded. They come back as data.
 void materialize(std::vector<lazy::Value>& values, int device);
 

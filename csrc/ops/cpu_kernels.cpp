@@ -122,6 +122,19 @@ Values product(Lowering& l) {
   return on_host(l, by);
 }
 
+// PyTorch's kernel asks this of its operands' rows.
+bool has_aligned_rows(const Value& x) {
+  return x.dim(x.rank() - 1) * hlo::bit_width(x.dtype()) % 128 == 0;
+}
+
+// PyTorch takes each group's rows alone; XLA's code takes all rows for each group. PyTorch leaves
+// what is in no group uninitialized.
+Values grouped_product(Lowering& l) {
+  const bool possible = l.has(2) && !is_empty(l, {0, 1}) && has_aligned_rows(l.in(0)) &&
+                        has_aligned_rows(l.in(1)) && multiplies(l.in(0).dtype());
+  return possible && choose_host(true) ? on_host(l) : xla_code(l);
+}
+
 // --- attention -----------------------------------------------------------------------------
 
 // PyTorch's kernel widens bfloat16 where that is faster, float16 never.
@@ -246,6 +259,7 @@ void register_cpu_kernels(Registry& r) {
   r.override_on("CPU", "aten::bmm", product<0>);
   r.override_on("CPU", "aten::addmm", product<1, 0>);
   r.override_on("CPU", "aten::baddbmm", product<1, 0>);
+  r.override_on("CPU", "aten::_grouped_mm", grouped_product);
   r.override_on("CPU", "aten::linear", product<0, 2, true>);
   for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"}) {
     r.override_on("CPU", name, fused_step);

@@ -4,6 +4,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/notation.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -76,6 +77,39 @@ Values addmm_activation(Lowering& l) {
   const Value x = scaled_sum(l, product_of<'m'>(l), 3, 4);
   if (!l.flag(5)) return result(l, hlo::max(x, hlo::zero(l.b, x.type())));
   return result(l, 0.5 * x * (1.0 + hlo::erf(x * 0.70710678118654752440)));
+}
+
+// --- products of groups --------------------------------------------------------------------
+
+// x with a first dimension of the groups, in each of which the places of other groups along `dim`
+// of x are zero. `ends`: where each group ends.
+Value split_into_groups(const Value& x, const Value& ends, int64_t dim) {
+  const int64_t groups = ends.dim(0);
+  hlo::Dims dims = x.dims();
+  dims.insert(dims.begin(), groups);
+  const hlo::Type places{ends.dtype(), dims};
+  const std::array<int64_t, 1> first = {0};
+  const Value end = hlo::broadcast_in_dim(ends, dims, first);
+  const std::array<Value, 2> shifted = {hlo::zero(x.builder(), {ends.dtype(), {1}}),
+                                        hlo::slice_dim(ends, 0, 0, groups - 1)};
+  const Value start = hlo::broadcast_in_dim(hlo::concatenate(shifted, 0), dims, first);
+  const Value place = hlo::iota(x.builder(), places, dim + 1);
+  const Value inside = hlo::greater_equal(place, start) & hlo::less(place, end);
+  return hlo::select(inside, hlo::broadcast_to(x, dims), 0.0);
+}
+
+// A product per group (Mixture of Experts). The groups are matrices of their own or parts of a
+// dimension, where the product is that of all groups with zeros for the others: the work of
+// all of them for each. Schema: self, mat2, offs, bias, out_dtype.
+Values grouped_mm(Lowering& l) {
+  const Value a = l.in(0), b = l.in(1);
+  if (!l.has(2)) return result(l, contract(a, "gik", b, "gkj", "gij"));
+  const Value ends = l.in(2);
+  if (a.rank() == 3)
+    return result(l, contract(a, "gik", split_into_groups(b, ends, 1), "gkj", "ij"));
+  const Value left = split_into_groups(a, ends, b.rank() == 3 ? 0 : 1);
+  return b.rank() == 3 ? result(l, contract(left, "gik", b, "gkj", "ij"))
+                       : result(l, contract(left, "gik", b, "kj", "gij"));
 }
 
 // --- linear --------------------------------------------------------------------------------
@@ -186,6 +220,8 @@ void register_matmul(Registry& r) {
   r.add("aten::addmv", add_product<'v', 3>);
   r.add("aten::addr", addr);
   r.add("aten::_addmm_activation", addmm_activation);
+
+  r.add("aten::_grouped_mm", grouped_mm);
 
   r.add("aten::linear", linear);
   r.add("aten::linear_backward", linear_backward);

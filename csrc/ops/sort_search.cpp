@@ -93,9 +93,9 @@ Values isin(Lowering& l) {
 Values histc(Lowering& l) {
   const hlo::Type type = l.out();
   const Value x = flatten(l.in(0));
-  if (!hlo::is_float(x.dtype())) not_implemented("histogram_cpu", l.in_dtype(0));
   if (type.elements() == 0 || x.dim(0) == 0) return {hlo::zero(l.b, type)};
-  const DType wide = compute_dtype(x.dtype());
+  // PyTorch takes integers on CUDA alone; xla does on each platform.
+  const DType wide = hlo::is_float(x.dtype()) ? compute_dtype(x.dtype()) : DType::S64;
   const Value values = hlo::convert(x, wide);
   Value low = l.number(2, wide), high = l.number(3, wide);
   // No range given: that of the data, widened where it has no width.

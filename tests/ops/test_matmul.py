@@ -155,6 +155,42 @@ def test_trilinear_broadcasts():
     )  # fmt: skip
 
 
+GROUP_ENDS = torch.tensor([3, 3, 7, 16], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "none"])
+@pytest.mark.parametrize(
+    "left, right",
+    [((16, 8), (4, 8, 24)), ((4, 24, 8), (8, 16)), ((8, 16), (16, 24)), ((4, 6, 8), (4, 8, 16))],
+)
+def test_grouped(left, right, kernels, monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", kernels)
+    ends = None if len(left) == len(right) == 3 else GROUP_ENDS
+
+    def product(a, b):
+        return F.grouped_mm(a, b, offs=None if ends is None else ends.to(a.device))
+
+    check(product, R(*left), R(*right), rtol=1e-5, atol=1e-5)
+    check(product, R(*left).bfloat16(), R(*right).bfloat16())
+
+
+def test_grouped_with_transposed_weights():
+    def product(a, b):
+        return F.grouped_mm(a, b.transpose(-2, -1), offs=GROUP_ENDS.to(a.device))
+
+    check(product, R(16, 8), R(4, 5, 8), grad=False, rtol=1e-5, atol=1e-5)
+
+
+def test_grouped_refuses_what_does_not_fit():
+    a, b = to_xla([R(16, 8), R(4, 8, 12)])
+    with pytest.raises(RuntimeError, match="Offsets have to be int32"):
+        F.grouped_mm(a, b, offs=GROUP_ENDS.long().to(DEVICE))
+    with pytest.raises(RuntimeError, match="matrix batch sizes have to match"):
+        F.grouped_mm(a, b, offs=GROUP_ENDS[:3].to(DEVICE))
+    with pytest.raises(RuntimeError, match="Have to provide offsets"):
+        F.grouped_mm(a, b)
+
+
 def test_out_and_in_place():
     a, b, c = R(3, 4), R(4, 5), R(3, 5)
     xa, xb, xc = to_xla([a, b, c])

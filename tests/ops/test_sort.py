@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from .harness import check
+from .harness import DEVICE, assert_same, check
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 NAN, INF = math.nan, math.inf
@@ -162,6 +162,14 @@ def test_histc():
     check(lambda x: x.histc(7), X, grad=False)
     check(lambda x: x.histc(10, min=-3, max=2.5), X, grad=False)
     check(lambda x: x.histc(5), torch.full((4,), 2.0), grad=False)
+
+
+@pytest.mark.parametrize("bins, low, high", [(8, 0, 7), (4, 0, 0), (3, 2, 6)])
+def test_histc_of_integers_as_on_cuda(bins, low, high):
+    x = torch.randint(0, 8, (50,))
+    for dtype in (torch.int32, torch.int64):
+        actual = x.to(dtype).to(DEVICE).histc(bins, min=low, max=high)
+        assert_same(actual, x.double().histc(bins, min=low, max=high).to(dtype))
 
 
 # --- distances -------------------------------------------------------------------------------
