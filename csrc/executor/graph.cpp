@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 
 #include "executor/runtime.h"
+#include "executor/transfer.h"
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
 #include "ops/lowering.h"
@@ -70,6 +71,7 @@ void Graph::walk(util::Hasher& h) {
     node->uses = 0;
     inputs.push_back(node);
     h.add(0xda7a).add(node->output(0).hash.low);
+    if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
   };
   const auto enter = [&](const Node* node) {
     if (node->walk == walk) return;
@@ -143,6 +145,9 @@ void Graph::choose_aliases() {
     if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
     if (c10::raw::intrusive_ptr::use_count(const_cast<Node*>(leaf)) != leaf->uses) continue;
     const Geometry& g = leaf->output(0);
+    if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
+      continue;  // it was made under other flags
+    }
     const auto it = free_roots.find(lazy::intern_contiguous(g.dtype, g.sizes));
     if (it == free_roots.end()) continue;
     aliases[i] = it->second;
@@ -234,6 +239,7 @@ class Lowerer {
                     ", found none. Please report this operator.");
     ops::Lowering lowering(b_, platform_, s, operands, numbers);
     hlo::Values results = rule(lowering);
+    if (ops::has_narrowed()) narrow(results, s);
     TXLA_CHECK(results.size() == s.outputs.size(), s.op->name, ": its lowering gave ",
                results.size(), " results, expected ", s.outputs.size(), ".");
     for (size_t i = 0; i < results.size(); ++i) {
@@ -243,6 +249,14 @@ class Lowerer {
                  ops::to_hlo(*s.outputs[i]).str(), ".");
     }
     return results;
+  }
+
+  // Rules give some results in a dtype that PyTorch fixes.
+  static void narrow(hlo::Values& results, const Signature& s) {
+    for (size_t i = 0; i < std::min(results.size(), s.outputs.size()); ++i) {
+      if (s.outputs[i] == nullptr) continue;
+      results[i] = hlo::convert(results[i], ops::to_hlo(*s.outputs[i]).dtype);
+    }
   }
 
   hlo::Values lower_expansion(const lazy::Expansion& expansion, const hlo::Values& operands) {
@@ -307,7 +321,8 @@ std::string lower(const Graph& graph, std::string_view platform) {
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
-    types.push_back(ops::to_hlo(graph.inputs[i]->output(0)));
+    const Geometry& g = graph.inputs[i]->output(0);
+    types.push_back({ops::to_hlo(held_dtype(*graph.inputs[i]->data().array)), g.sizes});
     attributes.emplace_back();
     if (graph.aliases[i] >= 0) {
       attributes.back().push_back({"tf.aliasing_output", hlo::attr::i32(graph.aliases[i])});
@@ -321,7 +336,10 @@ std::string lower(const Graph& graph, std::string_view platform) {
   const hlo::Values arguments = b.begin_function("main", types, attributes);
   Lowerer lowerer(b, platform);
   Lowerer::Results results;
-  for (size_t i = 0; i < graph.inputs.size(); ++i) results[graph.inputs[i]] = {arguments[i]};
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const Node* input = graph.inputs[i];
+    results[input] = {hlo::convert(arguments[i], ops::to_hlo(input->output(0)).dtype)};
+  }
   Lowerer::NumberSource numbers;
   size_t next = graph.inputs.size();
   if (floats != 0) numbers.floats = arguments[next++];

@@ -8,61 +8,60 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/lock.h"
+#include "ops/dtypes.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
 
+namespace {
+
+constexpr std::pair<at::ScalarType, pjrt::DType> kDtypes[] = {
+    {at::kBool, PJRT_Buffer_Type_PRED},
+    {at::kByte, PJRT_Buffer_Type_U8},
+    {at::kChar, PJRT_Buffer_Type_S8},
+    {at::kShort, PJRT_Buffer_Type_S16},
+    {at::kInt, PJRT_Buffer_Type_S32},
+    {at::kLong, PJRT_Buffer_Type_S64},
+    {at::kUInt16, PJRT_Buffer_Type_U16},
+    {at::kUInt32, PJRT_Buffer_Type_U32},
+    {at::kUInt64, PJRT_Buffer_Type_U64},
+    {at::kBFloat16, PJRT_Buffer_Type_BF16},
+    {at::kHalf, PJRT_Buffer_Type_F16},
+    {at::kFloat, PJRT_Buffer_Type_F32},
+    {at::kDouble, PJRT_Buffer_Type_F64},
+    {at::kComplexFloat, PJRT_Buffer_Type_C64},
+    {at::kComplexDouble, PJRT_Buffer_Type_C128},
+    {at::kFloat8_e4m3fn, PJRT_Buffer_Type_F8E4M3FN},
+    {at::kFloat8_e4m3fnuz, PJRT_Buffer_Type_F8E4M3FNUZ},
+    {at::kFloat8_e5m2, PJRT_Buffer_Type_F8E5M2},
+    {at::kFloat8_e5m2fnuz, PJRT_Buffer_Type_F8E5M2FNUZ},
+};
+
+}  // namespace
+
 pjrt::DType to_pjrt(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBool:
-      return PJRT_Buffer_Type_PRED;
-    case at::kByte:
-      return PJRT_Buffer_Type_U8;
-    case at::kChar:
-      return PJRT_Buffer_Type_S8;
-    case at::kShort:
-      return PJRT_Buffer_Type_S16;
-    case at::kInt:
-      return PJRT_Buffer_Type_S32;
-    case at::kLong:
-      return PJRT_Buffer_Type_S64;
-    case at::kUInt16:
-      return PJRT_Buffer_Type_U16;
-    case at::kUInt32:
-      return PJRT_Buffer_Type_U32;
-    case at::kUInt64:
-      return PJRT_Buffer_Type_U64;
-    case at::kBFloat16:
-      return PJRT_Buffer_Type_BF16;
-    case at::kHalf:
-      return PJRT_Buffer_Type_F16;
-    case at::kFloat:
-      return PJRT_Buffer_Type_F32;
-    case at::kDouble:
-      return PJRT_Buffer_Type_F64;
-    case at::kComplexFloat:
-      return PJRT_Buffer_Type_C64;
-    case at::kComplexDouble:
-      return PJRT_Buffer_Type_C128;
-    case at::kFloat8_e4m3fn:
-      return PJRT_Buffer_Type_F8E4M3FN;
-    case at::kFloat8_e4m3fnuz:
-      return PJRT_Buffer_Type_F8E4M3FNUZ;
-    case at::kFloat8_e5m2:
-      return PJRT_Buffer_Type_F8E5M2;
-    case at::kFloat8_e5m2fnuz:
-      return PJRT_Buffer_Type_F8E5M2FNUZ;
-    default:
-      util::fail(util::ErrorKind::Type, "to('xla'): expected a dtype that XLA has, got ",
-                 c10::toString(dtype), ". Convert the tensor to another dtype first.");
+  for (const auto& [torch, xla] : kDtypes) {
+    if (torch == dtype) return xla;
   }
+  util::fail(util::ErrorKind::Type, "to('xla'): expected a dtype that XLA has, got ",
+             c10::toString(dtype), ". Convert the tensor to another dtype first.");
 }
+
+at::ScalarType to_torch(pjrt::DType dtype) {
+  for (const auto& [torch, xla] : kDtypes) {
+    if (xla == dtype) return torch;
+  }
+  util::fail(util::ErrorKind::Type, "xla: expected a buffer of a dtype that PyTorch has, got ",
+             pjrt::dtype_name(dtype), ".");
+}
+
+at::ScalarType held_dtype(const pjrt::Array& array) { return to_torch(array.buffer(0).dtype()); }
 
 lazy::Value upload(const at::Tensor& tensor, int device) {
   static const debug::Metric time("TransferToDeviceTime");
   static const debug::Metric bytes("OutboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
   Runtime& runtime = Runtime::get();
   const std::vector<pjrt::Device>& devices = runtime.devices(device);
   bytes.add(static_cast<double>(dense.nbytes() * devices.size()));
@@ -74,7 +73,7 @@ lazy::Value upload(const at::Tensor& tensor, int device) {
   } catch (const pjrt::Error& e) {
     fail(e);
   }
-  return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
+  return data_value(lazy::intern_contiguous(tensor.scalar_type(), tensor.sizes()), device,
                     counted(std::move(array)));
 }
 
@@ -88,7 +87,8 @@ std::vector<at::Tensor> read(
   const debug::TimedScope scope(time);
   std::vector<at::Tensor> tensors;
   for (const auto& [buffer, g] : buffers) {
-    tensors.push_back(at::empty(g->sizes, at::TensorOptions().dtype(g->dtype).device(at::kCPU)));
+    const at::ScalarType held = to_torch(buffer->dtype());
+    tensors.push_back(at::empty(g->sizes, at::TensorOptions().dtype(held).device(at::kCPU)));
     bytes.add(static_cast<double>(tensors.back().nbytes()));
   }
   try {
@@ -103,6 +103,7 @@ std::vector<at::Tensor> read(
   } catch (const pjrt::Error& e) {
     InFlight::of(device).fail_read(e);
   }
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].to(buffers[i].second->dtype);
   return tensors;
 }
 

@@ -12,6 +12,9 @@
 namespace torch_xla::executor {
 
 pjrt::DType to_pjrt(at::ScalarType dtype);
+at::ScalarType to_torch(pjrt::DType dtype);
+// The dtype of the device's buffer, which may be narrower than the tensor's.
+at::ScalarType held_dtype(const pjrt::Array& array);
 
 // A leaf that holds a copy of the CPU tensor.
 lazy::Value upload(const at::Tensor& tensor, int device);

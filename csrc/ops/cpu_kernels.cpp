@@ -105,7 +105,7 @@ template <size_t Left, size_t Addend = SIZE_MAX, bool Transposed = false>
 Values product(Lowering& l) {
   bool faster = true;
   for (const lazy::OperandInfo& info : l.signature().operands) {
-    const DType dtype = to_hlo(info.geometry->dtype);
+    const DType dtype = to_hlo(*info.geometry).dtype;
     faster = faster && is_narrow(dtype) && multiplies(dtype) && info.geometry->numel != 0;
   }
   if (!choose_host(faster)) return xla_code(l);

@@ -93,7 +93,9 @@ HostCall& HostCall::argument(const std::string& token) {
 }
 
 std::string HostCall::operand_token(char tag, const Value& x) {
-  operands_.push_back(x);
+  // PyTorch's kernels want indices in int64.
+  const bool narrowed = x.dtype() == hlo::DType::S32 && device_dtype(at::kLong) == at::kInt;
+  operands_.push_back(narrowed ? hlo::convert(x, hlo::DType::S64) : x);
   return tag + std::to_string(operands_.size() - 1);
 }
 

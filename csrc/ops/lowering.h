@@ -13,11 +13,9 @@
 
 #include "hlo/ops.h"
 #include "lazy/node.h"
+#include "ops/dtypes.h"
 
 namespace torch_xla::ops {
-
-hlo::DType to_hlo(at::ScalarType dtype);
-inline hlo::Type to_hlo(const lazy::Geometry& g) { return {to_hlo(g.dtype), g.sizes}; }
 
 // One node being lowered.
 class Lowering {

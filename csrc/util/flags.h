@@ -40,6 +40,11 @@
     "Each operation is compiled and run on its own as soon as it is called.")                   \
   X(Bool, XLA_NO_SPECIAL_SCALARS, "0", false,                                                   \
     "Accepted: the scalars 0 and 1 are parameters of the program like any other in any case.")  \
+  X(Bool, XLA_USE_BF16, "0", true,                                                              \
+    "The device holds float32 and float64 tensors as bfloat16; PyTorch sees their own dtype.")  \
+  X(Bool, XLA_DOWNCAST_BF16, "0", true,                                                         \
+    "The device holds float32 tensors as bfloat16 and float64 tensors as float32.")             \
+  X(Bool, XLA_USE_32BIT_LONG, "0", true, "The device holds int64 tensors as int32.")            \
   X(Bool, XLA_IR_DEBUG, "0", false, "Records the Python stack with each operation.")            \
   X(Bool, XLA_HLO_DEBUG, "0", true,                                                             \
     "Writes the recorded Python source lines into the compiled program.")                       \

@@ -1,0 +1,23 @@
+// PyTorch's dtypes as XLA's.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "hlo/types.h"
+#include "lazy/geometry.h"
+
+namespace torch_xla::ops {
+
+hlo::DType to_hlo(at::ScalarType dtype);
+
+// The dtype in which the device holds tensors of `dtype`: another one where XLA_USE_BF16,
+// XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG ask for it at this moment.
+at::ScalarType device_dtype(at::ScalarType dtype);
+// Whether that was so of any tensor of this process.
+bool has_narrowed();
+
+inline hlo::Type to_hlo(const lazy::Geometry& g) {
+  return {to_hlo(device_dtype(g.dtype)), g.sizes};
+}
+
+}  // namespace torch_xla::ops
