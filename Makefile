@@ -10,6 +10,8 @@ TORCH_INDEX ?=
 TORCH := torch==2.13.0
 # Only the XLA FFI headers are used, so its dependencies stay out.
 JAXLIB := jaxlib==0.8.0
+# Models for `make test-all`. torchvision's wheels ask for the torch build they were made with.
+VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0
 
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
@@ -26,7 +28,7 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),-DCMAKE_CXX_COMP
 
 CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now.
-PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api tests/spmd)
+PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api tests/spmd tests/models)
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
 
 .PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers
@@ -40,7 +42,7 @@ test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
 
-test-all: lint cpp-tests build sanitizers
+test-all: lint cpp-tests build sanitizers $(VENV)/.vision
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) $(PYTHON_TESTS)
 
@@ -71,6 +73,10 @@ $(VENV)/.installed: requirements-dev.txt Makefile
 	$(PIP) --no-deps $(JAXLIB)
 	@# The package runs from this checkout, whatever the current folder.
 	echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_xla_checkout.pth"
+	@touch $@
+
+$(VENV)/.vision: $(VENV)/.installed
+	$(PIP) --no-deps $(VISION)
 	@touch $@
 
 $(BUILD)/.configured: $(VENV)/.installed
