@@ -101,6 +101,19 @@ TEST(PjrtExecute, DonatedArgumentIsReused) {
   EXPECT_HAS(error.what(), "donated");
 }
 
+TEST(PjrtExecute, SharedArgumentIsNotReused) {
+  auto executable = client()->compile(kAddOneInPlace);
+  auto x = upload(std::vector<float>(1024, 1.0f), {1024});
+  x->ready().await();
+  EXPECT_EQ(x->share(), x->unsafe_pointer());
+  Error error = error_of([&] { executable->execute(handles({x.get()})); });
+  EXPECT_HAS(error.what(), "external reference");
+  EXPECT_EQ(download<float>(*x)[7], 1.0f);
+  x->unshare();
+  executable->execute(handles({x.get()})).done.await();
+  EXPECT_TRUE(x->is_deleted());
+}
+
 TEST(PjrtExecute, NonDonatableArgumentIsKept) {
   auto executable = client()->compile(kAddOneInPlace);
   auto x = upload(std::vector<float>(1024, 1.0f), {1024});

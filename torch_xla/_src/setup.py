@@ -14,6 +14,7 @@ def install() -> None:
     """Called once, at the end of the package's import."""
     from torch_xla._src import (
         device_module,
+        dlpack,
         loading,
         module_identity,
         optim_defaults,
@@ -29,6 +30,7 @@ def install() -> None:
     pickling.install()
     optim_defaults.install()
     loading.install()
+    dlpack.install()
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     atexit.register(_finish)
 
