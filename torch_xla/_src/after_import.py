@@ -22,20 +22,25 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, action: Callable[[], None]):
         self._name = name
         self._action = action
+        self._asking_others = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._asking_others:
             return None
-        sys.meta_path.remove(self)  # the others find it
-        spec = importlib.util.find_spec(fullname)
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking_others = False
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             run(module)
+            sys.meta_path.remove(self)
             self._action()
 
         spec.loader.exec_module = exec_module
