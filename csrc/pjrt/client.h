@@ -128,8 +128,8 @@ class Buffer {
   // The address of the contents, which may not be ready yet. Valid until the buffer dies or is
   // donated.
   void* unsafe_pointer() const;
-  // The same for use outside of the plugin: the contents stay there until unshare(), and a run to
-  // which the buffer is donated before that fails.
+  // The same for use outside of the plugin, which leaves the contents there until unshare(). Do not
+  // donate the buffer before: the CPU plugin takes a copy instead, others fail.
   void* share() const;
   void unshare() const noexcept;
   bool is_on_cpu() const;
