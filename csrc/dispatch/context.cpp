@@ -2,11 +2,9 @@
 
 #include <atomic>
 
-#include <ATen/CPUGeneratorImpl.h>
-
+#include "dispatch/generator.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
-#include "lazy/rng.h"
 #include "util/flags.h"
 #include "util/source.h"
 
@@ -29,17 +27,12 @@ int current_device_or(const at::Device& device) {
 }
 
 uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device) {
+  std::optional<at::Generator> generator;
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     if (plan.arguments[i].type != ArgumentType::Generator) continue;
-    const c10::IValue& v = stack[base + i];
-    if (!v.isGenerator()) continue;
-    at::Generator generator = v.toGenerator();
-    if (generator.defined() && generator.device().is_cpu()) {
-      const std::lock_guard lock(generator.mutex());
-      return generator.get<at::CPUGeneratorImpl>()->random64();
-    }
+    generator = stack[base + i].toOptional<at::Generator>();
   }
-  return lazy::next_seed(device);
+  return draw_seed(generator, device);
 }
 
 void refresh_debug_flags() {

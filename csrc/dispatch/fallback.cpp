@@ -3,9 +3,12 @@
 #include <mutex>
 #include <unordered_set>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "dispatch/call.h"
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
+#include "dispatch/generator.h"
 #include "executor/transfer.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -118,6 +121,8 @@ class HostCall {
         replaced_.emplace_back(std::move(list));
       } else if (v.isDevice()) {
         replaced_.emplace_back(at::Device(at::kCPU));
+      } else if (v.isGenerator()) {
+        replaced_.emplace_back(at::detail::createCPUGenerator(draw_seed(v.toGenerator(), device_)));
       } else {
         replaced_.push_back(v);
       }
@@ -262,6 +267,11 @@ void upload_index_or_fail(const c10::OperatorHandle& op, Stack& stack, size_t ba
     }
     stack[base + argument] = std::move(list);
     return;
+  }
+  for (size_t i = base; i < stack.size() && other.empty(); ++i) {
+    // What brought a call of CPU tensors here.
+    TORCH_CHECK(!stack[i].isGenerator(),
+                "Expected a 'cpu' device type for generator but found 'xla'");
   }
   util::fail(util::ErrorKind::Runtime, "Expected all tensors to be on the same device, but got ",
              op.schema().arguments()[argument].name(),

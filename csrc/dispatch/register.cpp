@@ -151,6 +151,15 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return self.eq(other).all().item<bool>();
 }
 
+bool is_set_to(const at::Tensor& self, const at::Tensor& src) {
+  return self.storage().unsafeGetStorageImpl() == src.storage().unsafeGetStorageImpl() &&
+         self.storage_offset() == src.storage_offset() && self.sizes() == src.sizes() &&
+         self.strides() == src.strides();
+}
+
+// Memory is given back when the work that uses it is done, whatever the stream.
+void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
+
 // The schema hides that the result shares memory, which kron's out= form relies on.
 at::Tensor unsafe_view(const at::Tensor& self, c10::SymIntArrayRef size) {
   return self.view_symint(size);
@@ -206,9 +215,12 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::_to_cpu",
                                             "aten::_local_scalar_dense",
                                             "aten::equal",
+                                            "aten::is_set_to",
+                                            "aten::record_stream",
                                             "aten::_unsafe_view",
                                             "aten::native_batch_norm",
                                             "aten::set_.source_Tensor",
+                                            "aten::set_.source_Storage",
                                             "aten::set_.source_Storage_storage_offset",
                                             "aten::set_",
                                             "aten::as_strided",
@@ -227,7 +239,6 @@ const std::set<std::string> kStayComposite = {"aten::_to_copy",
                                               "aten::is_pinned",
                                               "aten::_pin_memory",
                                               "aten::detach_",
-                                              "aten::record_stream",
                                               "aten::_has_same_storage_numel",
                                               "aten::_has_compatible_shallow_copy_type"};
 
@@ -310,6 +321,8 @@ void register_kernels() {
   aten.impl("_to_cpu", TORCH_FN(to_cpu));
   aten.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   aten.impl("equal", TORCH_FN(equal));
+  aten.impl("is_set_to", TORCH_FN(is_set_to));
+  aten.impl("record_stream", TORCH_FN(record_stream));
   aten.impl("_unsafe_view", TORCH_FN(unsafe_view));
   aten.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
   aten.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));

@@ -210,6 +210,21 @@ at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
   return self;
 }
 
+// Other elements over the bytes of a storage.
+at::Tensor bytes_as(at::ScalarType dtype, const at::Tensor& whole, c10::SymIntArrayRef size,
+                    c10::SymIntArrayRef stride, const c10::SymInt& offset) {
+  const Geometry* wanted =
+      lazy::intern(dtype, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
+  if (!wanted->contiguous) {
+    util::fail(util::ErrorKind::NotImplemented, "set_: expected contiguous strides for ",
+               c10::toString(dtype), " over a storage of ", c10::toString(whole.scalar_type()),
+               ", got others. Call set_ with contiguous strides, then as_strided.");
+  }
+  const auto count = static_cast<int64_t>(whole.storage().nbytes() / whole.element_size());
+  const at::Tensor flat = as_strided(whole, {c10::SymInt(count)}, {c10::SymInt(1)}, 0).view(dtype);
+  return flat.slice_symint(0, offset, offset + wanted->numel).view(wanted->sizes);
+}
+
 at::Tensor& set_source_storage(at::Tensor& self, c10::Storage source, c10::SymInt offset,
                                c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   TensorImpl* target = lazy::as_lazy(self);
@@ -227,10 +242,17 @@ at::Tensor& set_source_storage(at::Tensor& self, c10::Storage source, c10::SymIn
       strides.emplace_back(s);
     }
   }
-  const at::Tensor view = as_strided(whole, size, strides, std::move(offset));
+  const at::Tensor view = whole.scalar_type() == self.scalar_type()
+                              ? as_strided(whole, size, strides, std::move(offset))
+                              : bytes_as(self.scalar_type(), whole, size, strides, offset);
   TensorImpl* from = lazy::as_lazy(view);
   target->assign(storage_of(*from), from->geometry(), from->storage_offset(), from->view());
   return self;
+}
+
+at::Tensor& set_whole_storage(at::Tensor& self, c10::Storage source) {
+  const auto count = static_cast<int64_t>(source.nbytes() / self.element_size());
+  return set_source_storage(self, std::move(source), 0, {c10::SymInt(count)}, {});
 }
 
 at::Tensor& set_empty(at::Tensor& self) {
@@ -293,6 +315,7 @@ void register_views(torch::Library& library) {
   library.impl("as_strided", TORCH_FN(as_strided));
   library.impl("as_strided_", TORCH_FN(as_strided_));
   library.impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
+  library.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_storage));
   library.impl("set_", TORCH_FN(set_empty));
 }

@@ -17,6 +17,29 @@ void fail(const pjrt::Error& error, const std::string& context) {
              no_memory ? kAdvice : "", context);
 }
 
+void Mark::run_ended() {
+  const std::lock_guard lock(mutex_);
+  if (--left_ != 0) return;
+  time_ = Clock::now();
+  changed_.notify_all();
+}
+
+bool Mark::reached() const {
+  const std::lock_guard lock(mutex_);
+  return left_ == 0;
+}
+
+void Mark::wait() const {
+  const BlockingScope blocking;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return left_ == 0; });
+}
+
+Mark::Clock::time_point Mark::time() const {
+  const std::lock_guard lock(mutex_);
+  return time_;
+}
+
 InFlight& InFlight::of(int device) {
   static auto& table = *new std::array<InFlight, 256>;
   return table[static_cast<size_t>(device)];
@@ -67,6 +90,27 @@ void InFlight::wait() {
     runs_.clear();
   }
   report();
+}
+
+bool InFlight::idle() {
+  const std::lock_guard lock(mutex_);
+  finish_ready_runs();
+  return runs_.empty();
+}
+
+std::shared_ptr<const Mark> InFlight::mark() {
+  const std::lock_guard lock(mutex_);
+  finish_ready_runs();
+  size_t events = 1;  // the moment itself
+  for (const Run& run : runs_) events += run.done.size();
+  const auto mark = std::make_shared<Mark>(events);
+  for (const Run& run : runs_) {
+    for (const pjrt::Event& done : run.done) {
+      done.on_ready([mark](std::exception_ptr) { mark->run_ended(); });
+    }
+  }
+  mark->run_ended();
+  return mark;
 }
 
 void InFlight::fail_read(const pjrt::Error& error) {

@@ -1,8 +1,11 @@
 // Runs that a device has not finished, and the failure that nobody was told of yet.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,6 +16,25 @@ namespace torch_xla::executor {
 
 // The exception for a plugin's error: out of memory has its own type in Python.
 [[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
+
+// A moment in a device's work: reached when all runs that were launched before it have ended.
+class Mark {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Mark(size_t runs) : left_(runs) {}
+  void run_ended();
+
+  bool reached() const;
+  void wait() const;
+  Clock::time_point time() const;  // of a mark that was reached
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  size_t left_;
+  Clock::time_point time_;
+};
 
 class InFlight {
  public:
@@ -25,6 +47,9 @@ class InFlight {
   void report();
   // Waits for all runs, then reports.
   void wait();
+  // Whether there is nothing to wait for.
+  bool idle();
+  std::shared_ptr<const Mark> mark();
   // Results of a failed run cannot be read: throws the run's failure if it was not reported yet,
   // otherwise `error`.
   [[noreturn]] void fail_read(const pjrt::Error& error);

@@ -1,18 +1,30 @@
 #include "lazy/rng.h"
 
-#include <array>
-#include <atomic>
+#include <deque>
 #include <random>
 
 namespace torch_xla::lazy {
 namespace {
 
-// Unseeded programs differ from run to run, as in PyTorch.
-std::array<std::atomic<uint64_t>, 256>& states() {
+constexpr int kDevices = 256;
+
+// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): a counter
+// in steps of the golden ratio, and a function that mixes it.
+uint64_t counter(RandomState::Position p) { return p.seed + p.offset * 0x9e3779b97f4a7c15ull; }
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+std::deque<RandomState>& states() {
   static auto& table = *[] {
-    auto* states = new std::array<std::atomic<uint64_t>, 256>;
+    auto* states = new std::deque<RandomState>;
     std::random_device entropy;
-    for (auto& state : *states) state = (uint64_t{entropy()} << 20) ^ entropy();
+    for (int i = 0; i < kDevices; ++i) {
+      states->emplace_back(RandomState::Position{(uint64_t{entropy()} << 20) ^ entropy(), 0});
+    }
     return states;
   }();
   return table;
@@ -20,18 +32,28 @@ std::array<std::atomic<uint64_t>, 256>& states() {
 
 }  // namespace
 
-uint64_t rng_state(int device) { return states()[device].load(); }
-void set_rng_state(int device, uint64_t state) { states()[device].store(state); }
-void set_rng_state_of_all(uint64_t state) {
-  for (auto& s : states()) s.store(state);
+RandomState::Position RandomState::position() const {
+  const std::lock_guard lock(mutex_);
+  return position_;
 }
 
-// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-uint64_t next_seed(int device) {
-  uint64_t z = states()[device].fetch_add(0x9e3779b97f4a7c15ull) + 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+void RandomState::set(Position position) {
+  const std::lock_guard lock(mutex_);
+  position_ = position;
+}
+
+uint64_t RandomState::next_seed() {
+  const std::lock_guard lock(mutex_);
+  ++position_.offset;
+  return mix(counter(position_));
+}
+
+uint64_t RandomState::as_seed() const { return counter(position()); }
+
+RandomState& random_state(int device) { return states()[static_cast<size_t>(device)]; }
+
+void set_random_state_of_all(uint64_t seed) {
+  for (RandomState& state : states()) state.set({seed, 0});
 }
 
 }  // namespace torch_xla::lazy

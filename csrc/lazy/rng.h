@@ -1,15 +1,36 @@
-// The random state of a device: one integer. Every recorded random call draws its own seed from it,
-// which reaches the program as a runtime number, so a new state never recompiles.
+// Random state: a seed, and how many random calls have drawn from it. Every recorded random call
+// draws a seed of its own, which reaches the program as a runtime number, so a new state never
+// recompiles.
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 
 namespace torch_xla::lazy {
 
-uint64_t rng_state(int device);
-void set_rng_state(int device, uint64_t state);
-void set_rng_state_of_all(uint64_t state);
-// Advances the state and returns a well-mixed seed.
-uint64_t next_seed(int device);
+class RandomState {
+ public:
+  struct Position {
+    uint64_t seed = 0;
+    uint64_t offset = 0;  // calls so far
+  };
+
+  explicit RandomState(Position position) : position_(position) {}
+
+  Position position() const;
+  void set(Position position);
+  // Advances the state and returns a well-mixed seed.
+  uint64_t next_seed();
+  // The whole state as one number: as a seed, it goes on where this state is.
+  uint64_t as_seed() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Position position_;
+};
+
+// Of a device; it exists before the device does. Unseeded ones differ from process to process.
+RandomState& random_state(int device);
+void set_random_state_of_all(uint64_t seed);
 
 }  // namespace torch_xla::lazy

@@ -1,5 +1,6 @@
 #include "lazy/tensor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <typeinfo>
@@ -32,17 +33,27 @@ size_t storage_bytes(const Geometry& g) {
          c10::elementSize(g.dtype);
 }
 
+// Libraries compare addresses to see which tensors share memory. A storage has none, so it gets a
+// range of addresses for itself that no process can have: whoever reads there fails at once. Ranges
+// are given out once; 2^55 bytes are 36 PB of tensors.
+at::DataPtr address_range(size_t bytes, int device) {
+  constexpr uint64_t kFirst = uint64_t{1} << 48, kLast = uint64_t{1} << 55, kAlignment = 64;
+  static std::atomic<uint64_t> next{kFirst};
+  const uint64_t size = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  uint64_t address = next.fetch_add(size, std::memory_order_relaxed);
+  if (address >= kLast) next.store(address = kFirst);
+  return {reinterpret_cast<void*>(address),
+          at::Device(at::kXLA, static_cast<c10::DeviceIndex>(device))};
+}
+
 }  // namespace
 
 Storage::Storage(const Geometry* geometry, int device, Value value)
-    : c10::StorageImpl(
-          use_byte_size_t(), static_cast<int64_t>(storage_bytes(*geometry)),
-          at::DataPtr(nullptr, at::Device(at::kXLA, static_cast<c10::DeviceIndex>(device))),
-          nullptr, false),
+    : c10::StorageImpl(use_byte_size_t(), static_cast<int64_t>(storage_bytes(*geometry)),
+                       address_range(storage_bytes(*geometry), device), nullptr, false),
       geometry_(geometry),
       device_(device),
       value_(std::move(value)) {
-  set_throw_on_mutable_data_ptr();
   live_storages[device_].fetch_add(1, std::memory_order_relaxed);
   if (value_ && !value_.node->is_data()) link();
 }
@@ -83,7 +94,9 @@ void Storage::materialize(Value data, bool buffers_reused) {
 
 void Storage::reset(const Geometry* geometry, Value value) {
   geometry_ = geometry;
-  set_nbytes(storage_bytes(*geometry));
+  const size_t bytes = storage_bytes(*geometry);
+  if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_));
+  set_nbytes(bytes);
   set_value(std::move(value));
 }
 

@@ -154,6 +154,33 @@ void* Buffer::unsafe_pointer() const {
   return reinterpret_cast<void*>(args.buffer_pointer);
 }
 
+// Plugins that count no external references never move memory either.
+void* Buffer::share() const {
+  const Plugin& plugin = client_->plugin();
+  if (plugin.has<&PJRT_Api::PJRT_Buffer_IncreaseExternalReferenceCount>()) {
+    PJRT_Buffer_IncreaseExternalReferenceCount_Args args{};
+    args.buffer = buffer_;
+    plugin.call<&PJRT_Api::PJRT_Buffer_IncreaseExternalReferenceCount>(args);
+  }
+  try {
+    return unsafe_pointer();
+  } catch (...) {
+    unshare();
+    throw;
+  }
+}
+
+void Buffer::unshare() const noexcept {
+  const Plugin& plugin = client_->plugin();
+  if (client_->in_forked_child() ||
+      !plugin.has<&PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount>()) {
+    return;
+  }
+  PJRT_Buffer_DecreaseExternalReferenceCount_Args args{};
+  args.buffer = buffer_;
+  plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount>(args));
+}
+
 bool Buffer::is_on_cpu() const {
   client_->check_process("PJRT_Buffer_IsOnCpu");
   PJRT_Buffer_IsOnCpu_Args args{};

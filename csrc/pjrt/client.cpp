@@ -313,6 +313,30 @@ std::unique_ptr<Buffer> Client::uninitialized(DType dtype, std::span<const int64
   return std::make_unique<Buffer>(own({dtype, {dims.begin(), dims.end()}}), this, args.buffer);
 }
 
+std::unique_ptr<Buffer> Client::view_of_device_memory(void* data, DType dtype,
+                                                      std::span<const int64_t> dims,
+                                                      const Device& device,
+                                                      std::function<void()> on_done) const {
+  check_process("PJRT_Client_CreateViewOfDeviceBuffer");
+  using Callback = std::function<void()>;
+  auto callback = std::make_unique<Callback>(std::move(on_done));
+  PJRT_Client_CreateViewOfDeviceBuffer_Args args{};
+  args.client = client_;
+  args.device_buffer_ptr = data;
+  args.dims = dims.data();
+  args.num_dims = dims.size();
+  args.element_type = dtype;
+  args.device = device.handle();
+  args.on_delete_callback_arg = callback.get();
+  args.on_delete_callback = [](void*, void* arg) noexcept {
+    const std::unique_ptr<Callback> done(static_cast<Callback*>(arg));
+    if (*done) (*done)();
+  };
+  plugin_->call<&PJRT_Api::PJRT_Client_CreateViewOfDeviceBuffer>(args);
+  callback.release();  // the plugin's
+  return std::make_unique<Buffer>(own({dtype, {dims.begin(), dims.end()}}), this, args.buffer);
+}
+
 std::unique_ptr<Executable> Client::adopt(PJRT_LoadedExecutable* loaded) const {
   try {
     return std::make_unique<Executable>(shared_from_this(), loaded);

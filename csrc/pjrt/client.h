@@ -128,6 +128,10 @@ class Buffer {
   // The address of the contents, which may not be ready yet. Valid until the buffer dies or is
   // donated.
   void* unsafe_pointer() const;
+  // The same for use outside of the plugin, which leaves the contents there until unshare(). Do not
+  // donate the buffer before: the CPU plugin takes a copy instead, others fail.
+  void* share() const;
+  void unshare() const noexcept;
   bool is_on_cpu() const;
   // True after delete_() and after the buffer was donated to an execution.
   bool is_deleted() const;
@@ -304,6 +308,11 @@ class Client : public std::enable_shared_from_this<Client> {
   // Device memory with undefined contents; throws UNIMPLEMENTED where the plugin cannot.
   std::unique_ptr<Buffer> uninitialized(DType dtype, std::span<const int64_t> dims,
                                         const Device& device) const;
+
+  // A buffer over dense row-major memory of a device that another library owns; `on_done` as above.
+  std::unique_ptr<Buffer> view_of_device_memory(void* data, DType dtype,
+                                                std::span<const int64_t> dims, const Device& device,
+                                                std::function<void()> on_done) const;
 
   // StableHLO, as text or bytecode.
   std::unique_ptr<Executable> compile(std::string_view stablehlo,

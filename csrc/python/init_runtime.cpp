@@ -4,10 +4,12 @@
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "debug/metrics.h"
 #include "dispatch/autograd_threads.h"
 #include "dispatch/context.h"
+#include "dispatch/generator.h"
 #include "executor/disk_cache.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -152,15 +154,18 @@ void init_runtime(py::module_& m) {
   m.def(
       "_xla_set_rng_seed",
       [](uint64_t seed, const std::string& device) {
-        lazy::set_rng_state(device_index(device), seed);
+        lazy::random_state(device_index(device)).set({seed, 0});
       },
       py::arg("seed"), py::arg("device") = "");
   // Creates no client: devices that come later are seeded too.
-  m.def("_xla_set_rng_seed_all", [](uint64_t seed) { lazy::set_rng_state_of_all(seed); });
+  m.def("_xla_set_rng_seed_all", [](uint64_t seed) { lazy::set_random_state_of_all(seed); });
   m.def(
       "_xla_get_rng_seed",
-      [](const std::string& device) { return lazy::rng_state(device_index(device)); },
+      [](const std::string& device) { return lazy::random_state(device_index(device)).as_seed(); },
       py::arg("device") = "");
+  m.def("_xla_default_generator", [](const std::string& device) {
+    return dispatch::default_generator(device_index(device));
+  });
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });

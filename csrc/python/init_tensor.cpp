@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/fallback.h"
+#include "executor/external_memory.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
 #include "lazy/operator.h"
@@ -35,6 +36,24 @@ std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const
     values.push_back(impl.read());
   }
   return values;
+}
+
+// A tensor of PyTorch's own over the memory of an xla tensor.
+at::Tensor lend(const at::Tensor& tensor) {
+  int device = 0;
+  const std::vector<lazy::Value> read = values_of({tensor}, "to_dlpack", &device);
+  lazy::Value value = read[0];
+  at::Tensor lent = executor::lend(value, device);
+  const lazy::GraphLock lock;
+  lazy_impl(tensor, "to_dlpack").computed(read[0], value);
+  return lent;
+}
+
+at::Tensor borrow(const at::Tensor& tensor, const std::string& device) {
+  const int index = device_index(device);
+  lazy::Value value = executor::borrow(tensor, index);
+  const lazy::Geometry* geometry = &value.geometry();
+  return lazy::make_tensor(std::move(value), geometry, index);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& tensor) {
@@ -153,6 +172,8 @@ void init_tensor(py::module_& m) {
       "_xla_live_storages",
       [](const std::string& device) { return lazy::Storage::live_count(device_index(device)); },
       py::arg("device") = "");
+  m.def("_xla_lend", &lend);
+  m.def("_xla_borrow", &borrow, py::arg("tensor"), py::arg("device") = "");
   // What each real device holds of a tensor, by the device's name.
   m.def("_xla_local_shards", &local_shards);
 }

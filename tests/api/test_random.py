@@ -104,7 +104,7 @@ def test_reading_the_state_computes_nothing():
 
 def test_state_of_the_device_module():
     state = torch.xla.get_rng_state()
-    assert state.dtype == torch.uint8 and state.device.type == "cpu" and state.shape == (8,)
+    assert state.dtype == torch.uint8 and state.device.type == "cpu" and state.shape == (16,)
     first = draw()
     torch.xla.set_rng_state(state)
     assert draw() == first
@@ -112,7 +112,7 @@ def test_state_of_the_device_module():
     second = draw()
     torch.xla.set_rng_state_all(states)
     assert draw() == second
-    with pytest.raises(RuntimeError, match="expected the 8 bytes.*5056 elements"):
+    with pytest.raises(RuntimeError, match="expected the 16 bytes.*5056"):
         torch.xla.set_rng_state(torch.get_rng_state())
 
 

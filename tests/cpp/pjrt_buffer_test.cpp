@@ -151,6 +151,22 @@ TEST(PjrtBuffer, ZeroCopyOfMisalignedMemoryIsACopy) {
   EXPECT_EQ(download<float>(*buffer)[511], 512.0f);
 }
 
+TEST(PjrtBuffer, MemoryOfAnotherOwnerIsUsedAsItIs) {
+  AlignedBlock block(1024);
+  std::promise<void> done;
+  auto buffer = client()->view_of_device_memory(block.data, PJRT_Buffer_Type_F32,
+                                                std::vector<int64_t>{32, 32}, device(),
+                                                [&] { done.set_value(); });
+  EXPECT_EQ(buffer->unsafe_pointer(), block.data);
+  EXPECT_EQ(buffer->dims(), (std::vector<int64_t>{32, 32}));
+  EXPECT_EQ(download<float>(*buffer)[1023], 1023.0f);
+  auto future = done.get_future();
+  EXPECT_EQ(future.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout)
+      << "the buffer still uses the memory";
+  buffer.reset();
+  ASSERT_EQ(future.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+}
+
 TEST(PjrtBuffer, CallersMemoryIsReturnedForEachSemantics) {
   for (auto semantics :
        {HostSemantics::ImmutableOnlyDuringCall, HostSemantics::UntilTransferCompletes,

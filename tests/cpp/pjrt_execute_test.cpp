@@ -101,6 +101,22 @@ TEST(PjrtExecute, DonatedArgumentIsReused) {
   EXPECT_HAS(error.what(), "donated");
 }
 
+TEST(PjrtExecute, SharedMemoryIsNotReusedUntilItIsGivenBack) {
+  auto executable = client()->compile(kAddOneInPlace);
+  auto x = upload(std::vector<float>(1024, 1.0f), {1024});
+  x->ready().await();
+  const auto* data = static_cast<const float*>(x->share());
+  EXPECT_EQ(data, x->unsafe_pointer());
+  auto result = executable->execute(handles({x.get()}));
+  result.done.await();
+  EXPECT_EQ(data[7], 1.0f);
+  EXPECT_EQ(download<float>(*result.outputs[0])[7], 2.0f);
+  x->unshare();
+  result = executable->execute(handles({x.get()}));
+  result.done.await();
+  EXPECT_EQ(result.outputs[0]->unsafe_pointer(), data);
+}
+
 TEST(PjrtExecute, NonDonatableArgumentIsKept) {
   auto executable = client()->compile(kAddOneInPlace);
   auto x = upload(std::vector<float>(1024, 1.0f), {1024});

@@ -1,8 +1,7 @@
 """`torch.xla`: what PyTorch expects of a device's module, as `torch.cuda` is for CUDA.
 
 `torch.utils.checkpoint`, `torch.random.fork_rng`, `torch.manual_seed` and others reach a device
-through such a module. There are no streams here: work of a device runs in the order it was
-launched.
+through such a module.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import functools
 import os
 import secrets
 from collections.abc import Sequence
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
@@ -21,6 +20,15 @@ from torch_xla._src import memory as _memory
 from torch_xla._src import rng as _rng
 from torch_xla._src import step as _step
 from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.streams import (  # noqa: F401
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
 
 _Device = str | int | torch.device | None
 
@@ -97,6 +105,35 @@ def get_device_name(device: _Device = None) -> str:
     return _XLAC._xla_device_kind(_device_name(device) or _XLAC._xla_get_default_device())
 
 
+def get_device_properties(device: _Device = None) -> SimpleNamespace:
+    """The hardware's `name`, its `total_memory` in bytes and the plugin's `device_type`."""
+    memory = _memory.memory_info(device)
+    return SimpleNamespace(
+        name=get_device_name(device),
+        total_memory=memory["bytes_limit"],
+        device_type=_XLAC._xla_device_type(),
+        multi_processor_count=1,
+    )
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Always: every plugin has bfloat16."""
+    return True
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that `torch.autocast("xla", dtype=...)` takes."""
+    return [torch.bfloat16, torch.float16]
+
+
+def _exchange_device(index: int) -> int:
+    """Makes another device the default one and returns the one before; -1 changes nothing."""
+    previous = current_device()
+    if index >= 0:
+        set_device(index)
+    return previous
+
+
 class device:  # noqa: N801  the name that torch.cuda gave it
     """Context manager: another default device for the calling thread. None changes nothing."""
 
@@ -131,6 +168,17 @@ def synchronize(device: _Device = None) -> None:
 # Random numbers
 
 
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":  # as many as there are devices, which needs a client to know
+        return tuple(_get_generator(device) for device in _XLAC._xla_get_devices())
+    raise AttributeError(f"module 'torch.xla' has no attribute '{name}'")
+
+
+def _get_generator(device: _Device = None) -> torch.Generator:
+    """The generator of a device's random numbers. It computes nothing and creates no client."""
+    return _XLAC._xla_default_generator(_device_name(device))
+
+
 def manual_seed(seed: int) -> None:
     """Sets the random state of the calling thread's default device."""
     _rng.set_state(seed)
@@ -151,20 +199,19 @@ def seed_all() -> None:
     manual_seed_all(secrets.randbits(64))
 
 
+def initial_seed() -> int:
+    """The seed of the default device."""
+    return _get_generator().initial_seed()
+
+
 def get_rng_state(device: _Device = None) -> torch.Tensor:
-    """The random state of a device: 8 bytes, a uint8 tensor on the CPU. It computes nothing."""
-    state = _rng.get_state(device)
-    return torch.frombuffer(bytearray(state.to_bytes(8, "little")), dtype=torch.uint8)
+    """The random state of a device, as bytes on the CPU: its seed, and how often it was used."""
+    return _get_generator(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: _Device = None) -> None:
     """Sets the random state of a device to what `get_rng_state` returned."""
-    if new_state.dtype != torch.uint8 or new_state.numel() != 8:
-        raise RuntimeError(
-            "torch.xla.set_rng_state: expected the 8 bytes of get_rng_state, got "
-            f"{new_state.numel()} elements of {new_state.dtype}."
-        )
-    _rng.set_state(int.from_bytes(bytes(new_state.tolist()), "little"), device)
+    _get_generator(device).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -205,6 +252,25 @@ def memory_allocated(device: _Device = None) -> int:
 def max_memory_allocated(device: _Device = None) -> int:
     """The most bytes that were in use on a device."""
     return _memory.memory_info(device)["peak_bytes_used"]
+
+
+memory_reserved = memory_allocated  # no memory is kept for later on this side
+max_memory_reserved = max_memory_allocated
+
+
+def memory_stats(device: _Device = None) -> dict[str, int]:
+    """What is known of a device's memory, under the names of `torch.cuda.memory_stats`."""
+    info = _memory.memory_info(device)
+    return {
+        "allocated_bytes.all.current": info["bytes_used"],
+        "allocated_bytes.all.peak": info["peak_bytes_used"],
+        "reserved_bytes.all.current": info["bytes_used"],
+        "reserved_bytes.all.peak": info["peak_bytes_used"],
+    }
+
+
+def reset_peak_memory_stats(device: _Device = None) -> None:
+    """Does nothing: the plugin counts since the start of the process."""
 
 
 def mem_get_info(device: _Device = None) -> tuple[int, int]:

@@ -100,11 +100,17 @@ def _suits_fused(group: dict[str, Any]) -> bool:
 
 def _choose_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
     group["fused"] = True
-    # The other implementations count steps on the host.
+    # The other implementations count steps on the host, and what was made before the parameters
+    # moved is where they were.
     for p in group["params"]:
-        step = optimizer.state[p].get("step") if p in optimizer.state else None
-        if isinstance(step, torch.Tensor) and step.device.type != _DEVICE:
-            optimizer.state[p]["step"] = torch.full((), step.item(), device=p.device)
+        state = optimizer.state[p] if p in optimizer.state else {}
+        for key, value in state.items():
+            if not isinstance(value, torch.Tensor) or value.device.type == _DEVICE:
+                continue
+            if key == "step":
+                state[key] = torch.full((), value.item(), device=p.device)
+            else:
+                state[key] = value.to(p.device)
     if not getattr(optimizer, "_torch_xla_restores_fused", False):
         optimizer._torch_xla_restores_fused = True  # type: ignore[attr-defined]
         optimizer.register_state_dict_post_hook(_forget_choice)

@@ -12,7 +12,15 @@ from torch_xla import _XLAC
 
 def install() -> None:
     """Called once, at the end of the package's import."""
-    from torch_xla._src import device_module, module_identity, optim_defaults, pickling
+    from torch_xla._src import (
+        device_module,
+        dlpack,
+        loading,
+        module_identity,
+        optim_defaults,
+        pickling,
+    )
+    from torch_xla._src.after_import import after_import
 
     _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
@@ -21,7 +29,16 @@ def install() -> None:
     module_identity.install()
     pickling.install()
     optim_defaults.install()
+    loading.install()
+    dlpack.install()
+    after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     atexit.register(_finish)
+
+
+def _describe_to_dynamo() -> None:
+    from torch_xla._src import dynamo_device
+
+    dynamo_device.register()
 
 
 def _choose_plugin() -> dict:

@@ -1,0 +1,19 @@
+// Memory that a tensor on a device and a tensor of another library have in common, without a copy.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lazy/node.h"
+
+namespace torch_xla::executor {
+
+// A tensor of PyTorch's own, on the CPU or CUDA device whose memory the buffer of `value` is in;
+// `value` becomes data. While the tensor lives, no run reuses the buffer for its results, so its
+// contents stay as they are. Throws where PyTorch has no device for the memory.
+at::Tensor lend(lazy::Value& value, int device);
+
+// A leaf over the memory of a tensor on the CPU or CUDA, which stays alive with it. A copy where
+// the plugin cannot use that memory. The producer's later writes are seen by the leaf.
+lazy::Value borrow(const at::Tensor& tensor, int device);
+
+}  // namespace torch_xla::executor
