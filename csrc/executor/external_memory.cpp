@@ -43,6 +43,8 @@ at::Tensor lend(lazy::Value& value, int device) {
   materialize(values, device);
   value = values[0];
   const std::shared_ptr<pjrt::Array> array = value.node->data().array;
+  const at::ScalarType dtype = value.geometry().dtype;
+  if (held_dtype(*array) != dtype) return download(values, device)[0];  // XLA_USE_BF16: a copy
   TXLA_CHECK(array->num_buffers() == 1,
              "DLPack: expected a tensor on one device, got one on all devices of SPMD mode. Copy "
              "it with .cpu() first.");
@@ -56,7 +58,7 @@ at::Tensor lend(lazy::Value& value, int device) {
     const auto loan = std::make_shared<const Loan>(array);
     return at::from_blob(
         loan->data(), value.geometry().sizes, [loan](void*) {},
-        at::TensorOptions().dtype(value.geometry().dtype).device(place), place);
+        at::TensorOptions().dtype(dtype).device(place), place);
   } catch (const pjrt::Error& e) {
     InFlight::of(device).fail_read(e);
   }

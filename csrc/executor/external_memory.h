@@ -9,7 +9,8 @@ namespace torch_xla::executor {
 
 // A tensor of PyTorch's own, on the CPU or CUDA device whose memory the buffer of `value` is in;
 // `value` becomes data. While the tensor lives, no run reuses the buffer for its results, so its
-// contents stay as they are. Throws where PyTorch has no device for the memory.
+// contents stay as they are. A copy where the device holds a narrower dtype than the tensor's.
+// Throws where PyTorch has no device for the memory.
 at::Tensor lend(lazy::Value& value, int device);
 
 // A leaf over the memory of a tensor on the CPU or CUDA, which stays alive with it. A copy where

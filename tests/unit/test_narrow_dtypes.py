@@ -61,6 +61,12 @@ def test_tensors_made_under_other_flags_meet(monkeypatch):
     assert (rounded + 0.001).tolist() == (x.bfloat16().float() + 0.001).tolist()
 
 
+def test_other_libraries_get_the_dtype_they_see(monkeypatch):
+    monkeypatch.setenv("XLA_USE_BF16", "1")
+    x = torch.tensor([1.0, 2.5, -3.0], device=DEVICE)
+    assert torch.from_dlpack(x).tolist() == [1, 2.5, -3]
+
+
 def test_numbers_are_not_rounded(monkeypatch):
     monkeypatch.setenv("XLA_USE_BF16", "1")
     x = torch.tensor([3.0], device=DEVICE)
