@@ -244,6 +244,11 @@ def _compared(entry: OpInfo, results: Any) -> Any:
     return results if count is None else tuple(results[:count])
 
 
+def call(entry: OpInfo, sample: SampleInput, device: str) -> Any:
+    """What a sample gives on a device."""
+    return _Call.of(entry, sample, device).run(entry.op)
+
+
 # Runs a sample on a device, in wider dtypes if asked, and gives what is to be compared.
 Run = Callable[..., Any]
 
