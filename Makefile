@@ -12,11 +12,14 @@ TORCH := torch==2.13.0
 JAXLIB := jaxlib==0.8.0
 # Models for `make test-all`. torchvision's wheels ask for the torch build they were made with.
 VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0
+# Compiles for TPUs that are not there; 0.7 GB, so `make test-all` alone takes it.
+LIBTPU := libtpu==0.0.42.1
 
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 BUILD := build
+TPU_LIBRARY := $(abspath $(BUILD))/libtpu/libtpu/libtpu.so
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CTEST = $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 # cmake looks for ninja; nothing may wait for a keyboard.
@@ -42,9 +45,14 @@ test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
 
-test-all: lint cpp-tests build sanitizers $(VENV)/.vision
+test-all: lint cpp-tests build sanitizers $(VENV)/.vision $(TPU_LIBRARY)
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) $(PYTHON_TESTS)
+	TPU_LIBRARY_PATH=$(TPU_LIBRARY) $(PYTEST) tests/tpu
+
+$(TPU_LIBRARY): $(VENV)/.installed
+	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)
+	@touch $@
 
 bench: build
 	$(PY) -m benchmarks

@@ -47,6 +47,18 @@ void bernoulli(const Stack& stack, size_t base) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
 }
 
+// (self, scalar) and (self, scalars); PyTorch's Meta kernels of lists refuse no truth values.
+void list_subtraction(const Stack& stack, size_t base) {
+  const c10::IValue& given = stack[base + 1];
+  const auto check = [](const c10::IValue& number) {
+    TORCH_CHECK(!number.isBool(),
+                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
+                "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+  };
+  if (!given.isList()) return check(given);
+  for (const c10::IValue& number : given.toListRef()) check(number);
+}
+
 }  // namespace
 
 NumberCheck number_check(const c10::OperatorHandle& op) {
@@ -68,6 +80,9 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
   const bool probability = op.schema().overload_name() == "p" ||
                            (name == "aten::bernoulli_" && op.schema().overload_name() == "float");
   if (name.starts_with("aten::bernoulli")) return probability ? bernoulli : nullptr;
+  if (name.starts_with("aten::_foreach_sub")) {
+    return op.schema().overload_name().starts_with("Scalar") ? list_subtraction : nullptr;
+  }
   const auto it = kChecks.find(name);
   return it == kChecks.end() ? nullptr : it->second;
 }

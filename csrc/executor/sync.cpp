@@ -323,9 +323,10 @@ Graph graph_of(const std::vector<Value>& values, int device) {
 
 }  // namespace
 
-std::string stablehlo_of(const std::vector<Value>& values, int device) {
+std::string stablehlo_of(const std::vector<Value>& values, int device, std::string_view platform) {
   const lazy::GraphLock lock;
-  return lower(graph_of(values, device), Runtime::get().device_type());
+  if (platform.empty()) platform = Runtime::get().device_type();
+  return lower(graph_of(values, device), platform);
 }
 
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {

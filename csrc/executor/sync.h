@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lazy/tensor.h"
@@ -25,8 +26,9 @@ void materialize(std::vector<lazy::Value>& values, int device);
 // Waits until the device has finished all runs; throws what failed since the last call.
 void wait_device(int device);
 
-// StableHLO of the graph that computes these values.
-std::string stablehlo_of(const std::vector<lazy::Value>& values, int device);
+// StableHLO of the graph that computes these values, for the platform in use or for another.
+std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
+                         std::string_view platform = {});
 // Its key among the compiled programs.
 util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device);
 

@@ -16,6 +16,7 @@ void init_runtime(pybind11::module_& m);
 void init_tensor(pybind11::module_& m);
 void init_dispatch(pybind11::module_& m);
 void init_source(pybind11::module_& m);
+void init_topology(pybind11::module_& m);
 
 // "xla:1" -> 1; "xla" and "" -> the current device.
 int device_index(const std::string& device);

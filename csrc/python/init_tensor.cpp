@@ -66,14 +66,14 @@ std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& t
   return shards;
 }
 
-std::string stablehlo(std::vector<at::Tensor> tensors) {
+std::string stablehlo(std::vector<at::Tensor> tensors, const std::string& platform) {
   int device = 0;
   const lazy::GraphLock lock;
   std::vector<lazy::Value> values = values_of(tensors, "get_stablehlo", &device);
   if (tensors.empty()) {
     lazy::Storage::for_each_pending(device, [&](lazy::Storage& s) { values.push_back(s.value()); });
   }
-  return executor::stablehlo_of(values, device);
+  return executor::stablehlo_of(values, device, platform);
 }
 
 // The hash of the graph that computes these tensors, as the debugging tools print it.
@@ -165,8 +165,8 @@ void init_tensor(py::module_& m) {
     return reinterpret_cast<uintptr_t>(&lazy_impl(t, "_xla_get_tensor_id").lazy_storage());
   });
   m.def("_get_xla_tensors_text", &graph_text);
-  m.def("_get_xla_tensors_hlo", &stablehlo);
-  m.def("_get_stablehlo", &stablehlo);
+  m.def("_get_xla_tensors_hlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
+  m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_get_graph_hash", &graph_hash);
   m.def(
       "_xla_live_storages",

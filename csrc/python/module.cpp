@@ -11,4 +11,5 @@ PYBIND11_MODULE(_XLAC, m) {
   init_tensor(m);
   init_dispatch(m);
   init_source(m);
+  init_topology(m);
 }

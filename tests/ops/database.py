@@ -1,10 +1,10 @@
-"""PyTorch's operator database on xla: what comparing one entry in one dtype with the CPU finds."""
+"""PyTorch's databases of tests on xla: what comparing one entry in one dtype with the CPU finds."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import ForeachFuncInfo, OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .harness import DEVICE, assert_same, gradients, host_calls, on_xla
@@ -49,6 +49,7 @@ NOT_APPLICABLE = {
     "sparse.mm": "sparse tensors",
     "to_sparse": "sparse tensors",
     "chalf": "XLA has no complex32",
+    "_conversions.chalf": "XLA has no complex32",
 }
 # Their results are memory as it was found.
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
@@ -71,11 +72,20 @@ COMPARED_RESULTS = {
 STAYS_ON_CPU = {"tensor_split"}
 
 
+def _name(entry: OpInfo) -> str:
+    """The operator's; a Python reference of it has the same traits."""
+    return entry.name.removeprefix("_refs.")
+
+
 def title(entry: OpInfo) -> str:
     return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else entry.name
 
 
-ENTRIES = {title(e): e for e in op_db if e.name not in NOT_APPLICABLE}
+def entries(database: Iterable[OpInfo]) -> dict[str, OpInfo]:
+    return {title(e): e for e in database if _name(e) not in NOT_APPLICABLE}
+
+
+ENTRIES = entries(op_db)
 
 
 @dataclass
@@ -98,9 +108,35 @@ class _Randomness(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def moved(nest: Any, device: str, wider: bool = False) -> Any:
+    """A copy of what is on the CPU; its tensors want a gradient as those of the source do."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            source = value.detach()
+            if torch._debug_has_internal_overlap(source) == 1:  # strides that nothing may write to
+                source = source.contiguous()
+            if wider:
+                source = source.to(WIDER.get(source.dtype, source.dtype))
+            if device == DEVICE:
+                copy = on_xla(source)
+            else:
+                copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype).copy_(
+                    source
+                )
+            return copy.requires_grad_(value.requires_grad)
+        if isinstance(value, torch.device):
+            return torch.device(device)
+        if isinstance(value, torch.dtype):
+            return WIDER.get(value, value) if wider else value
+        return "xla" if value == "cpu" and device == DEVICE else value
+
+    return pytree.tree_map_only((torch.Tensor, torch.device, torch.dtype, str), one, nest)
+
+
 @dataclass
 class _Call:
-    """One sample on one device: tensors of its own, which want a gradient as the sample's do."""
+    """One sample on one device."""
 
     input: Any
     args: Any
@@ -108,28 +144,9 @@ class _Call:
 
     @classmethod
     def of(cls, entry: OpInfo, sample: SampleInput, device: str, wider: bool = False) -> _Call:
-        def one(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                source = value.detach()
-                if wider:
-                    source = source.to(WIDER.get(source.dtype, source.dtype))
-                if device == DEVICE:
-                    copy = on_xla(source)
-                else:
-                    copy = torch.empty_strided(
-                        source.shape, source.stride(), dtype=source.dtype
-                    ).copy_(source)
-                return copy.requires_grad_(value.requires_grad)
-            if isinstance(value, torch.device):
-                return torch.device(device)
-            if isinstance(value, torch.dtype):
-                return WIDER.get(value, value) if wider else value
-            return "xla" if value == "cpu" and device == DEVICE else value
-
         nest = (sample.input, list(sample.args), dict(sample.kwargs))
-        kinds = (torch.Tensor, torch.device, torch.dtype, str)
-        moved = pytree.tree_map_only(kinds, one, nest)
-        return cls(moved[0], nest[1] if entry.name in STAYS_ON_CPU else moved[1], moved[2])
+        there = moved(nest, device, wider)
+        return cls(there[0], nest[1] if _name(entry) in STAYS_ON_CPU else there[1], there[2])
 
     def run(self, function: Callable[..., Any], **more: Any) -> Any:
         return function(self.input, *self.args, **self.kwargs, **more)
@@ -139,11 +156,13 @@ class _Call:
         return (self.input, self.args, self.kwargs)
 
 
-def samples(entry: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool) -> list[SampleInput]:
+def samples(
+    entry: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool, **options: Any
+) -> list[SampleInput]:
     """The first samples of an entry, on the CPU."""
 
     def collect() -> list[SampleInput]:
-        made = entry.sample_inputs("cpu", dtype, requires_grad=grad)
+        made = entry.sample_inputs("cpu", dtype, requires_grad=grad, **options)
         return list(itertools.islice(made, limit))
 
     # Making a sample seeds every generator of PyTorch, and each walks the stack of its caller: in a
@@ -159,8 +178,8 @@ def _without_values(value: Any) -> Any:
 class _Comparison:
     """Results of xla and of the CPU, compared together at the end."""
 
-    def __init__(self, entry: OpInfo, outcome: Outcome, **tolerances: Any) -> None:
-        self.entry, self.outcome, self.tolerances = entry, outcome, tolerances
+    def __init__(self, outcome: Outcome, **tolerances: Any) -> None:
+        self.outcome, self.tolerances = outcome, tolerances
         self._cases: list[tuple[str, Any, Any, bool, Callable[[], Any]]] = []
 
     def add(
@@ -221,8 +240,13 @@ def _both(
 
 
 def _compared(entry: OpInfo, results: Any) -> Any:
-    count = COMPARED_RESULTS.get(entry.name)
+    count = COMPARED_RESULTS.get(_name(entry))
     return results if count is None else tuple(results[:count])
+
+
+def call(entry: OpInfo, sample: SampleInput, device: str) -> Any:
+    """What a sample gives on a device."""
+    return _Call.of(entry, sample, device).run(entry.op)
 
 
 # Runs a sample on a device, in wider dtypes if asked, and gives what is to be compared.
@@ -236,8 +260,25 @@ def _forward(entry: OpInfo, sample: SampleInput) -> Run:
     return run
 
 
+class Gradients:
+    """The gradients of results under one random weighting of them, whatever the device."""
+
+    def __init__(self) -> None:
+        self._weights: list[torch.Tensor] = []
+
+    def of(self, results: Any, inputs: Any) -> Any:
+        outputs, leaves = gradients(results, inputs)
+        if not outputs or not leaves:
+            return None
+        if not self._weights:
+            generator = torch.Generator().manual_seed(0)
+            self._weights.extend(torch.rand(o.shape, generator=generator) for o in outputs)
+        weights = [w.to(o.dtype).to(o.device) for w, o in zip(self._weights, outputs, strict=True)]
+        return torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
+
+
 def _gradient(entry: OpInfo, sample: SampleInput) -> Run:
-    weights: list[torch.Tensor] = []
+    weighted = Gradients()
 
     def run(device: str, wider: bool = False) -> Any:
         call = _Call.of(entry, sample, device, wider)
@@ -246,21 +287,15 @@ def _gradient(entry: OpInfo, sample: SampleInput) -> Run:
                 lambda x, *args, **kwargs: entry.gradcheck_wrapper(entry.op, x, *args, **kwargs)
             )
         )
-        outputs, inputs = gradients(results, call.tensors)
-        if not outputs or not inputs:
-            return None
-        if not weights:
-            generator = torch.Generator().manual_seed(0)
-            weights.extend(torch.rand(o.shape, generator=generator) for o in outputs)
-        given = [w.to(o.dtype).to(o.device) for w, o in zip(weights, outputs, strict=True)]
-        return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+        return weighted.of(results, call.tensors)
 
     return run
 
 
 def _in_place(entry: OpInfo, sample: SampleInput) -> Run | None:
     """The in-place form: its result, and what it leaves in its input."""
-    if not isinstance(sample.input, torch.Tensor) or sample.broadcasts_input:
+    kind = list if isinstance(entry, ForeachFuncInfo) else torch.Tensor
+    if not isinstance(sample.input, kind) or sample.broadcasts_input:
         return None
 
     def run(device: str, wider: bool = False) -> Any:
@@ -285,17 +320,32 @@ def _out(entry: OpInfo, sample: SampleInput) -> Run:
     return run
 
 
-def _add_sample(compare: _Comparison, label: str, run: Run) -> None:
+def _add(comparison: _Comparison, label: str, run: Run, values: bool) -> None:
     randomness = _Randomness()
 
     def on_cpu() -> Any:
         with randomness:
             return run("cpu")
 
-    both = _both(compare.outcome, label, on_cpu, lambda: run(DEVICE))
+    both = _both(comparison.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
-        values = not randomness.seen and compare.entry.name not in UNINITIALIZED | ARBITRARY
-        compare.add(label, *both, values, lambda: run("cpu", wider=True))
+        values = values and not randomness.seen
+        comparison.add(label, *both, values, lambda: run("cpu", wider=True))
+
+
+def compare_runs(
+    runs: Iterable[tuple[str, Run]], values: bool = True, **tolerances: Any
+) -> Outcome:
+    """Runs each on both devices; without `values` only shapes and dtypes must agree, as they must
+    where random numbers are drawn."""
+    outcome = Outcome()
+    before = host_calls()
+    comparison = _Comparison(outcome, **tolerances)
+    for label, run in runs:
+        _add(comparison, label, run, values)
+    comparison.finish()
+    outcome.host = {n for n, count in host_calls().items() if count != before.get(n, 0)}
+    return outcome
 
 
 CHECKS = {"forward": _forward, "gradient": _gradient, "in-place": _in_place, "out": _out}
@@ -312,19 +362,19 @@ def applies(entry: OpInfo, dtype: torch.dtype, check: str) -> bool:
 
 
 def compare(
-    entry: OpInfo, dtype: torch.dtype, check: str, limit: int | None = None, **tolerances: Any
+    entry: OpInfo,
+    dtype: torch.dtype,
+    check: str,
+    limit: int | None = None,
+    sampling: dict[str, Any] | None = None,
+    **tolerances: Any,
 ) -> Outcome:
     """Runs the first `limit` samples of an entry on both devices."""
-    outcome = Outcome()
-    before = host_calls()
-    comparison = _Comparison(entry, outcome, **tolerances)
-    for i, sample in enumerate(samples(entry, dtype, limit, grad=check == "gradient")):
-        run = CHECKS[check](entry, sample)
-        if run is not None:
-            _add_sample(comparison, f"{check}, {dtype}, sample {i}", run)
-    comparison.finish()
-    outcome.host = {n for n, count in host_calls().items() if count != before.get(n, 0)}
-    return outcome
+    found = samples(entry, dtype, limit, check == "gradient", **(sampling or {}))
+    runs = ((i, CHECKS[check](entry, sample)) for i, sample in enumerate(found))
+    labelled = ((f"{check}, {dtype}, sample {i}", run) for i, run in runs if run is not None)
+    values = _name(entry) not in UNINITIALIZED | ARBITRARY
+    return compare_runs(labelled, values, **tolerances)
 
 
 def compare_errors(entry: OpInfo) -> Outcome:

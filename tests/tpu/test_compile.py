@@ -1,0 +1,83 @@
+"""The program of every entry of PyTorch's operator database is one that a TPU compiler accepts.
+
+Entries are recorded on the CPU, lowered as for a TPU and compiled by libtpu for a v5e that is not
+there. `make test-all` installs libtpu; TPU_LIBRARY_PATH names another one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+from tests.ops import database
+from tests.ops.database import DEVICE, ENTRIES
+from torch_xla import _XLAC
+
+from . import notes
+from .compiler import Compiler
+
+LIBRARY = os.environ.get("TPU_LIBRARY_PATH")
+TOPOLOGY = "v5e:2x2"
+DTYPES = (torch.float32, torch.bfloat16, torch.int64)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        LIBRARY is None,
+        reason="TPU_LIBRARY_PATH names no libtpu.so. `make test-all` installs one.",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    made = Compiler(LIBRARY, TOPOLOGY, tmp_path_factory.mktemp("tpu"))
+    yield made
+    made.close()
+
+
+def program(name: str, dtype: torch.dtype) -> str | None:
+    """StableHLO for a TPU of an entry's first sample; None where nothing is computed."""
+    (sample,) = database.samples(ENTRIES[name], dtype, 1, grad=False)
+    results = database.call(ENTRIES[name], sample, DEVICE)
+    tensors = [t for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in tensors if t.device.type == DEVICE]
+    return _XLAC._get_stablehlo(tensors, platform="TPU") if tensors else None
+
+
+def cases() -> list:
+    found = []
+    for name, entry in ENTRIES.items():
+        for dtype in DTYPES:
+            if database.applies(entry, dtype, "forward"):
+                label = f"{name}-{str(dtype).removeprefix('torch.')}"
+                found.append(pytest.param(name, dtype, marks=notes.marks(name), id=label))
+    return found
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases())
+def test_operator(name, dtype, compiler):
+    try:
+        text = program(name, dtype)
+    except NotImplementedError as e:
+        assert name in notes.ON_THE_HOST, e
+        return
+    assert name not in notes.ON_THE_HOST, "it has a lowering now"
+    refusal = compiler.compile(text) if text is not None else None
+    if refusal is not None and (why := notes.excuse(refusal)) is not None:
+        pytest.xfail(why)
+    assert refusal is None, refusal
+
+
+def test_a_crash_of_the_compiler_is_an_answer(compiler):
+    """The next program is compiled by a new process."""
+    good = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+    assert compiler.compile(good) is None
+    compiler._process.kill()
+    assert "crashed" in compiler.compile(good)
+    assert compiler.compile(good) is None
+    assert "nonsense" in compiler.compile(
+        "func.func @main() -> tensor<f32> { %0 = stablehlo.nonsense : tensor<f32> }"
+    )
