@@ -44,7 +44,7 @@ def test_train_digits():
 
 @pytest.mark.slow
 def test_train_lm():
-    out = run_example("train_lm.py", "--steps", "120")
+    out = run_example("train_lm.py", "--steps", "120", "--seed", "2")
     assert float(re.search(r"^loss: ([\d.]+)", out, re.MULTILINE)[1]) < 3.2  # ln 96 is 4.56
     assert re.search(r"sample:\nReturn the .{10,}", out)
     assert "Metric: CompileTime" in out
