@@ -216,7 +216,7 @@ class Lowerer {
     size_t next = 0;
     for (const lazy::OperandInfo& info : s.operands) {
       if (info.number >= 0) {
-        operands.push_back(hlo::convert(numbers[info.number], ops::to_hlo(info.geometry->dtype)));
+        operands.push_back(hlo::convert(numbers[info.number], number_dtype(*info.geometry)));
       } else {
         const Value& v = node.operands()[next++];
         operands.push_back(results.at(v.node.get()).at(v.index));
@@ -276,14 +276,24 @@ class Lowerer {
     return hlo::reshape(hlo::slice_dim(packed, 0, i, i + 1), {});
   }
 
+  // TPUs have no complex numbers of float64.
+  hlo::DType part_dtype() const { return platform_ == "TPU" ? hlo::DType::F32 : hlo::DType::F64; }
+  hlo::DType number_dtype(const Geometry& geometry) const {
+    const hlo::DType dtype = ops::to_hlo(geometry.dtype);
+    return dtype == hlo::DType::C128 ? hlo::complex_of(part_dtype()) : dtype;
+  }
+  hlo::Value complex_number(const hlo::Value& real, const hlo::Value& imag) const {
+    return hlo::complex(hlo::convert(real, part_dtype()), hlo::convert(imag, part_dtype()));
+  }
+
   hlo::Value runtime_number(NumberSource& source, NumberKind kind) {
     switch (kind) {
       case NumberKind::Float:
         return element(source.floats, source.next_float++);
       case NumberKind::Complex: {
         source.next_float += 2;
-        return hlo::complex(element(source.floats, source.next_float - 2),
-                            element(source.floats, source.next_float - 1));
+        return complex_number(element(source.floats, source.next_float - 2),
+                              element(source.floats, source.next_float - 1));
       }
       case NumberKind::Int:
         return element(source.ints, source.next_int++);
@@ -298,8 +308,8 @@ class Lowerer {
       case NumberKind::Float:
         return hlo::scalar(b_, n.real, hlo::DType::F64);
       case NumberKind::Complex:
-        return hlo::complex(hlo::scalar(b_, n.real, hlo::DType::F64),
-                            hlo::scalar(b_, n.imag, hlo::DType::F64));
+        return complex_number(hlo::scalar(b_, n.real, hlo::DType::F64),
+                              hlo::scalar(b_, n.imag, hlo::DType::F64));
       case NumberKind::Int:
         return hlo::scalar_int(b_, n.integer, hlo::DType::S64);
       case NumberKind::Bool:

@@ -74,7 +74,7 @@ const lazy::Argument& Lowering::argument(size_t arg) const { return signature_.a
 hlo::Value Lowering::in(size_t arg) const {
   const lazy::Argument& a = argument(arg);
   if (a.kind == Kind::Number) {
-    return number(arg, to_hlo(number_dtype(signature_.numbers[a.first])));
+    return numbers_[a.first];
   }
   if (a.kind == Kind::Static && a.value.isScalar()) {
     return number(arg, to_hlo(a.value.toScalar().type()));

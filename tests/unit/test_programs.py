@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+import torch_xla
 from torch_xla import _XLAC
 
 
@@ -54,3 +55,13 @@ def test_xla_flags_dump_a_chain_as_one_fusion(tmp_path: Path):
     assert " fusion(" not in before[0]
     entry = after[0][after[0].index("ENTRY ") :]
     assert entry.count(" fusion(") == 1 and " divide(" not in entry
+
+
+def test_complex_numbers_on_a_tpu_have_parts_of_float32():
+    """libtpu aborts at complex128."""
+    x = torch.randn(3, device="xla")
+    z = torch.randn(3, dtype=torch.complex64, device="xla")
+    torch_xla.sync()
+    results = [x * 2j, torch.add(z, z, alpha=2j), z == 1j, torch.where(x > 0, z, 1j), z ** (1 + 2j)]
+    assert "complex<f64>" not in _XLAC._get_stablehlo(results, platform="TPU")
+    assert "complex<f64>" in _XLAC._get_stablehlo(results)  # exact elsewhere
