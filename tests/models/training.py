@@ -11,9 +11,8 @@ import torch
 import torch.utils._pytree as pytree
 
 import torch_xla
+from tests.ops.harness import DEVICE, host_calls
 from torch_xla.debug import metrics
-
-from ..ops.harness import DEVICE, host_calls
 
 STEPS = 5
 LEARNING_RATE = 1e-3

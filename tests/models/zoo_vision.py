@@ -71,7 +71,7 @@ CASES = [
     from_timm("mobilenetv3_small_050"),
     from_timm("poolformer_s12"),
     from_timm("regnetx_002"),
-    from_timm("repvgg_a0"),
+    from_timm("repvgg_a0", dtype=torch.float64),
     from_timm("resnet10t"),
     from_timm("vit_tiny_patch16_224", img_size=64),
     from_timm("xcit_nano_12_p16_224", img_size=64),
