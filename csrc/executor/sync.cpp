@@ -293,7 +293,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     if (roots.empty()) return true;
     Pending pending(device, std::move(roots));
-    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
+    const Graph graph(std::move(pending.roots), device, false);
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;

@@ -74,7 +74,6 @@ WRONG: dict[tuple[str, str], tuple[set[torch.dtype] | None, str]] = {
     ("multinomial", "errors"): (None, META_WORDS),
     ("narrow_copy", "errors"): (None, "IndexError, as for narrow, where the CPU has RuntimeError"),
     ("as_strided_scatter", "errors"): (None, "our message: there is no storage of bytes"),
-    ("masked_select", "errors"): (None, "out= that overlaps itself runs on the host"),
     ("aminmax", "errors"): (None, OUT_DTYPE),
     ("gather", "errors"): (None, OUT_DTYPE + "; " + NOT_READ),
     ("amax", "errors"): (None, "the message of a conversion that is not permitted"),
