@@ -1,7 +1,5 @@
 #include "executor/external_memory.h"
 
-#include <algorithm>
-
 #include <ATen/ops/from_blob.h>
 
 #include "executor/in_flight.h"

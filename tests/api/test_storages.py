@@ -11,14 +11,7 @@ from torch import nn
 
 import torch_xla
 
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(7, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.head = nn.Linear(4, 7, bias=False)
-        self.head.weight = self.embedding.weight
+from .test_module_identity import Tied
 
 
 def pointer(x):

@@ -32,9 +32,10 @@ it. `python -m tests.models` writes this table, `tests/models` and `make test-al
 Batch normalizations over few values and deep stacks of ReLU make much of little: where any two
 orders of summation differ by more than the tolerance in float32, the model is compared in float64.
 
-`generate()` with greedy, sampled and beam search and a static cache gives the CPU's tokens
-(`tests/models/test_generate.py`). Its first call compiles a program for each length, since
-`transformers` appends each token to a longer tensor; later calls compile nothing.
+`generate()` gives the CPU's tokens with greedy and beam search and with a static cache
+(`tests/models/test_generate.py`). Samples come from the seed, but are others than the CPU's. The
+first call compiles a program for each length, since `transformers` appends each token to a longer
+tensor; later calls compile nothing.
 """
 
 
