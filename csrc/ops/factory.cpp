@@ -40,16 +40,24 @@ Values arange_end(Lowering& l) { return counted(l, std::nullopt, std::nullopt); 
 Values arange_start(Lowering& l) { return counted(l, 0, std::nullopt); }
 Values arange_step(Lowering& l) { return counted(l, 0, 2); }
 
-// From both ends towards the middle, so that the ends are exact. Integers are spaced in double.
+// From both ends towards the middle, so that the ends are exact. Integers are spaced in double,
+// between whole numbers.
 Value spaced(Lowering& l) {
   const DType result_dtype = l.out().dtype;
-  const DType dtype = hlo::is_integer(result_dtype) ? DType::F64 : compute_dtype(result_dtype);
+  const bool whole = hlo::is_integer(result_dtype);
+  const DType dtype = whole ? DType::F64 : compute_dtype(result_dtype);
   const int64_t steps = l.integer(2);
   const Value i = counter(l, dtype);
-  const Value start = hlo::broadcast_to(cast(l.in(0), dtype), i.dims());
-  const Value end = hlo::broadcast_to(cast(l.in(1), dtype), i.dims());
+  const auto end_point = [&](size_t arg) {
+    const Value x = whole ? cast(l.in(arg), result_dtype) : l.in(arg);
+    return hlo::broadcast_to(cast(x, dtype), i.dims());
+  };
+  const Value start = end_point(0), end = end_point(1);
   if (steps <= 1) return start;
-  const Value step = (end - start) / static_cast<double>(steps - 1);
+  // XLA would multiply by the reciprocal of a constant, and whole numbers would be missed by a bit.
+  const Value spaces =
+      hlo::unary("optimization_barrier", hlo::like(i, static_cast<double>(steps - 1)));
+  const Value step = (end - start) / spaces;
   const Value near_start =
       hlo::less(hlo::iota(l.b, {DType::S64, i.dims()}, 0), static_cast<double>(steps / 2));
   return hlo::select(near_start, start + step * i,

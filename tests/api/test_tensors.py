@@ -299,3 +299,14 @@ def test_the_device_is_driven_by_this_process_alone(run_python):
         assert not "".join(children).strip(), children
         """
     )
+
+
+def test_fractions_do_not_fit_into_integers():
+    whole = torch.ones(3, dtype=torch.int32, device="xla")
+    for write in (
+        lambda: whole.logit_(),
+        lambda: torch.logit(torch.full((3,), 0.5, device="xla"), out=whole),
+    ):
+        with pytest.raises(RuntimeError, match="result type Float can't be cast to .* Int"):
+            write()
+    same(whole, torch.ones(3, dtype=torch.int32))

@@ -36,10 +36,17 @@ FACTORIES = {
     "linspace of one": lambda d: torch.linspace(3, 9, 1, device=d),
     "linspace of none": lambda d: torch.linspace(3, 9, 0, device=d),
     "linspace of ints": lambda d: torch.linspace(0, 10, 5, dtype=torch.int64, device=d),
+    "linspace down": lambda d: torch.linspace(50, 1, 50, dtype=torch.int32, device=d),
+    "linspace between fractions": lambda d: torch.linspace(
+        4.3, -3, 50, dtype=torch.int64, device=d
+    ),
     "linspace of doubles": lambda d: torch.linspace(0, 1, 11, dtype=torch.float64, device=d),
     "linspace of tensors": lambda d: torch.linspace(torch.tensor(1.0), 4, 5, device=d),
     "logspace": lambda d: torch.logspace(-2, 3, 6, device=d),
     "logspace of base 2": lambda d: torch.logspace(0, 5, 6, base=2.0, device=d),
+    "logspace between fractions": lambda d: torch.logspace(
+        4.3, 1.2, 4, dtype=torch.int16, device=d
+    ),
     "eye": lambda d: torch.eye(3, device=d),
     "eye wide": lambda d: torch.eye(2, 4, dtype=torch.int64, device=d),
     "eye of bools": lambda d: torch.eye(3, 2, dtype=torch.bool, device=d),
