@@ -471,11 +471,9 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     lazy::TensorImpl* impl = lazy::as_lazy(target);
     TXLA_CHECK(impl != nullptr, plan_->target->name, ": expected the output on xla:", device,
                ", got a tensor on ", target.device().str(), ". Create it with device='xla'.");
-    const at::ScalarType written = impl->geometry()->dtype;
-    TORCH_CHECK(g->dtype == written || c10::canCast(g->dtype, written), "result type ", g->dtype,
-                " can't be cast to the desired output type ", written);
+    check_can_cast(g->dtype, impl->geometry()->dtype);
     if (is_out) prepare_out(plan_->target->name, target, *g);
-    write(*impl, cast({node, output}, written, device));
+    write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];

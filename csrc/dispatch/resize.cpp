@@ -12,10 +12,13 @@ namespace torch_xla::dispatch {
 using lazy::Geometry;
 using lazy::Value;
 
+void check_can_cast(at::ScalarType result, at::ScalarType out) {
+  TORCH_CHECK(c10::canCast(result, out), "result type ", result,
+              " can't be cast to the desired output type ", out);
+}
+
 void prepare_out(const std::string& op, const at::Tensor& out, const Geometry& result) {
-  TORCH_CHECK(c10::canCast(result.dtype, out.scalar_type()), "result type ",
-              c10::toString(result.dtype), " can't be cast to the desired output type ",
-              c10::toString(out.scalar_type()));
+  check_can_cast(result.dtype, out.scalar_type());
   at::assert_no_internal_overlap(out);
   if (out.sizes() == c10::IntArrayRef(result.sizes)) return;
   if (out.numel() != 0) {

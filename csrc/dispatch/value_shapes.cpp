@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/unique_consecutive.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "dispatch/resize.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
@@ -30,6 +31,12 @@ at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at:
 // Its own memory: a view would keep the longest form.
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
+Tensor& write_out(const char* op, Tensor& out, const Tensor& result, at::TensorList operands) {
+  for (const Tensor& operand : operands) at::assert_no_overlap(out, operand);
+  prepare_out(op, out, *lazy::as_lazy(result)->geometry());
+  return out.copy_(result);
+}
+
 Tensor nonzero(const Tensor& self) {
   if (self.numel() == 0) return at::empty({0, self.dim()}, positions_like(self));
   if (self.dim() == 0) {
@@ -38,6 +45,15 @@ Tensor nonzero(const Tensor& self) {
   static const auto op = own_operator<std::tuple<Tensor, Tensor>(const Tensor&)>("nonzero");
   const auto [positions, count] = op.call(self);
   return front(positions, count.item<int64_t>());
+}
+
+Tensor& nonzero_out(const Tensor& self, Tensor& out) {
+  TORCH_CHECK(lazy::is_lazy(out), "nonzero: Expected out tensor on ", self.device(),
+              ", but got it on ", out.device(), ".");
+  TORCH_CHECK(out.scalar_type() == at::kLong,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type",
+              out.scalar_type());
+  return write_out("nonzero", out, dispatch::nonzero(self), {self});
 }
 
 Tensor masked_select(const Tensor& self, const Tensor& mask) {
@@ -56,6 +72,23 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   return front(selected, count.item<int64_t>());
 }
 
+Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
+  TORCH_CHECK(lazy::is_lazy(out), "masked_select: Expected out tensor on ", self.device(),
+              ", but got it on ", out.device(), ".");
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
+  return write_out("masked_select", out, dispatch::masked_select(self, mask), {self, mask});
+}
+
+// Distinct elements, or rows of a matrix: (values, inverse, counts).
+std::tuple<Tensor, Tensor, Tensor> distinct(const Tensor& self, bool rows, bool consecutive) {
+  static const auto op =
+      own_operator<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, bool, bool)>("unique");
+  const auto [values, inverse, counts, found] = op.call(self, rows, consecutive);
+  const auto count = found.item<int64_t>();
+  return {front(values, count), inverse, front(counts, count)};
+}
+
 std::tuple<Tensor, Tensor, Tensor> unique(const Tensor& self, bool consecutive, bool with_inverse,
                                           bool with_counts) {
   const at::TensorOptions integers = positions_like(self);
@@ -64,12 +97,41 @@ std::tuple<Tensor, Tensor, Tensor> unique(const Tensor& self, bool consecutive, 
     return {at::empty({0}, self.options()), with_inverse ? at::empty(self.sizes(), integers) : none,
             none};
   }
-  static const auto op =
-      own_operator<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, bool)>("unique");
-  const auto [values, inverse, counts, found] = op.call(self, consecutive);
-  const auto count = found.item<int64_t>();
-  return {front(values, count), with_inverse ? inverse : none,
-          with_counts ? front(counts, count) : none};
+  const auto [values, inverse, counts] = distinct(self, /*rows=*/false, consecutive);
+  return {values, with_inverse ? inverse : none, with_counts ? counts : none};
+}
+
+// Slices along a dimension, as rows. PyTorch gives all three results whether asked for or not.
+std::tuple<Tensor, Tensor, Tensor> unique_slices(const Tensor& self, int64_t dim_arg,
+                                                 bool consecutive) {
+  const int64_t dim = c10::maybe_wrap_dim(dim_arg, self.dim(), /*wrap_scalar=*/false);
+  const auto empty_dims = std::count(self.sizes().begin(), self.sizes().end(), 0);
+  if (self.size(dim) == 0) {
+    TORCH_CHECK(empty_dims == 1,
+                "Number of zero sized dimensions is more than one, so unique cannot be applied");
+    const Tensor none = at::empty({0}, positions_like(self));
+    return {at::empty(self.sizes(), self.options()), none, none};
+  }
+  TORCH_CHECK(empty_dims == 0,
+              "There are 0 sized dimensions, and they aren't selected, so unique cannot be "
+              "applied");
+  const Tensor slices = self.movedim(dim, 0);
+  auto [rows, inverse, counts] =
+      distinct(slices.reshape({slices.size(0), -1}), /*rows=*/true, consecutive);
+  std::vector<int64_t> sizes = slices.sizes().vec();
+  sizes[0] = rows.size(0);
+  return {rows.reshape(sizes).movedim(0, dim), inverse, counts};
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique_dim(const Tensor& self, int64_t dim, bool /*sorted*/,
+                                              bool /*return_inverse*/, bool /*return_counts*/) {
+  return unique_slices(self, dim, /*consecutive=*/false);
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique_dim_consecutive(const Tensor& self, int64_t dim,
+                                                          bool /*return_inverse*/,
+                                                          bool /*return_counts*/) {
+  return unique_slices(self, dim, /*consecutive=*/true);
 }
 
 // Always sorted, which `sorted=False` permits.
@@ -83,14 +145,10 @@ std::tuple<Tensor, Tensor> unique1(const Tensor& self, bool, bool return_inverse
   return {values, inverse};
 }
 
-// Along one dimension whole slices are compared, on the host.
 std::tuple<Tensor, Tensor, Tensor> unique_consecutive(const Tensor& self, bool return_inverse,
                                                       bool return_counts,
                                                       std::optional<int64_t> dim) {
-  if (!dim) return unique(self, true, return_inverse, return_counts);
-  const auto [values, inverse, counts] =
-      at::unique_consecutive(self.cpu(), return_inverse, return_counts, dim);
-  return {values.to(self.device()), inverse.to(self.device()), counts.to(self.device())};
+  return dim ? unique_slices(self, *dim, true) : unique(self, true, return_inverse, return_counts);
 }
 
 Tensor bincount(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
@@ -153,10 +211,12 @@ std::tuple<Tensor, Tensor> masked_select_meta(const Tensor& self, const Tensor&)
   return {at::empty({self.numel()}, self.options()), at::empty({}, positions_like(self))};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> unique_meta(const Tensor& self, bool) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> unique_meta(const Tensor& self, bool rows, bool) {
   const at::TensorOptions integers = positions_like(self);
-  return {at::empty({self.numel()}, self.options()), at::empty(self.sizes(), integers),
-          at::empty({self.numel()}, integers), at::empty({}, integers)};
+  const int64_t most = rows ? self.size(0) : self.numel();
+  const Tensor counts = at::empty({most}, integers);
+  return {rows ? at::empty(self.sizes(), self.options()) : at::empty({most}, self.options()),
+          rows ? counts : at::empty(self.sizes(), integers), counts, at::empty({}, integers)};
 }
 
 Tensor runs_meta(const Tensor& repeats, int64_t size) {
@@ -173,7 +233,7 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   m.def("one_hot(Tensor self, int num_classes) -> Tensor");
   m.def("nonzero(Tensor self) -> (Tensor, Tensor)");
   m.def("masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)");
-  m.def("unique(Tensor self, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("unique(Tensor self, bool rows, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("runs(Tensor repeats, int size) -> Tensor");
 }
 
@@ -187,9 +247,13 @@ TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("nonzero", TORCH_FN(nonzero));
+  m.impl("nonzero.out", TORCH_FN(nonzero_out));
   m.impl("masked_select", TORCH_FN(masked_select));
+  m.impl("masked_select.out", TORCH_FN(masked_select_out));
   m.impl("_unique", TORCH_FN(unique1));
   m.impl("_unique2", TORCH_FN(unique2));
+  m.impl("unique_dim", TORCH_FN(unique_dim));
+  m.impl("unique_dim_consecutive", TORCH_FN(unique_dim_consecutive));
   m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
   m.impl("bincount", TORCH_FN(bincount));
   m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));

@@ -1,5 +1,7 @@
 // Operators whose result is as long as the data says: they fill the front of results that are as
 // long as can be, and count. dispatch/value_shapes.cpp reads the count and cuts.
+#include <array>
+
 #include "ops/common.h"
 #include "ops/index.h"
 #include "ops/sort.h"
@@ -55,23 +57,47 @@ Values masked_select(Lowering& l) {
   return {ranks.place(flat(l.in(0))), ranks.count};
 }
 
-// torch_xla::unique(self, consecutive) -> (values, inverse, counts, count)
+// The order of rows by their first element, among equal ones by the second, and so on: sorted by
+// each column from the last to the first.
+Value row_order(const Value& rows, std::string_view platform) {
+  hlo::Builder& b = rows.builder();
+  const int64_t columns = rows.dim(1);
+  const Value zero = hlo::scalar_int(b, 0, DType::S64);
+  const Values init = {hlo::scalar_int(b, columns - 1, DType::S64), positions(b, rows.dim(0)),
+                       rows};
+  return hlo::while_loop(
+      init, [&](std::span<const Value> s) { return hlo::greater_equal(s[0], 0); },
+      [&](std::span<const Value> s) {
+        const std::array<Value, 2> starts = {zero, s[0]};
+        const Value column = flat(hlo::dynamic_slice(s[2], starts, {s[2].dim(0), 1}));
+        const Sorted next = sorted(take_rows(column, 0, s[1]), 0, /*descending=*/false, platform);
+        return Values{s[0] - 1, take_rows(s[1], 0, next.indices), s[2]};
+      })[1];
+}
+
+// torch_xla::unique(self, rows, consecutive) -> (values, inverse, counts, count): of all elements,
+// or of the rows of a matrix.
 Values unique(Lowering& l) {
-  Value x = flat(l.in(0));
+  const bool of_rows = l.flag(1);
+  Value x = of_rows ? l.in(0) : flat(l.in(0));
   const int64_t n = x.dim(0);
   Value order;
-  if (!l.flag(1)) {
+  if (l.flag(2)) {
+  } else if (of_rows) {
+    order = row_order(x, l.platform());
+    x = take_rows(x, 0, order);
+  } else {
     const Sorted by_value = sorted(x, 0, /*descending=*/false, l.platform());
     x = by_value.values;
     order = by_value.indices;
   }
   const Value one = hlo::one(l.b, {DType::S64, {n}});
-  const Value first = hlo::one(l.b, {DType::Pred, {1}});
-  const Value differs =
-      n == 1 ? first
-             : hlo::concatenate(std::vector{first, hlo::not_equal(hlo::slice_dim(x, 0, 1, n),
-                                                                  hlo::slice_dim(x, 0, 0, n - 1))},
-                                0);
+  Value differs = hlo::one(l.b, {DType::Pred, {1}});
+  if (n > 1) {
+    Value from_last = hlo::not_equal(hlo::slice_dim(x, 0, 1, n), hlo::slice_dim(x, 0, 0, n - 1));
+    if (of_rows) from_last = reduce_max(from_last, std::array<int64_t, 1>{1});
+    differs = hlo::concatenate(std::vector{differs, from_last}, 0);
+  }
   const Ranks ranks(differs);
   const Value run = running_sum(hlo::convert(differs, DType::S64), 0) - 1;
   const Value zeros = hlo::zero(l.b, one.type());

@@ -16,9 +16,6 @@ ON_THE_HOST = {
     "_native_batch_norm_legit": {"aten::_native_batch_norm_legit"},
     "linalg.lstsq": {"aten::linalg_lstsq"},
     "linalg.lstsq.grad_oriented": {"aten::linalg_lstsq"},
-    "masked_select": {"aten::masked_select"},
-    "nonzero": {"aten::nonzero"},
-    "unique": {"aten::unique_dim"},
 }
 
 MANY_STEPS = "many steps, each of which rounds; the devices round at others"

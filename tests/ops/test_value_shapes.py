@@ -65,6 +65,22 @@ def test_unique(shape, inverse):
                 )
 
 
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_unique_slices(dim):
+    for x in (sample(40, 2, 3), sample(5, 1, 30), sample(2, 3, 4) > 0, sample(30, 2, 2).int()):
+        for function in (torch.unique, torch.unique_consecutive):
+            check(
+                lambda t, f=function: f(t, return_inverse=True, return_counts=True, dim=dim),
+                x.round() if x.is_floating_point() else x,
+                grad=False,
+            )
+    check(lambda t: torch.unique(t, dim=0, return_inverse=True), torch.empty(0, 2), grad=False)
+    with pytest.raises(RuntimeError, match="There are 0 sized dimensions"):
+        torch.unique(torch.empty(2, 0, device="xla"), dim=0)
+    with pytest.raises(IndexError, match="Dimension specified as 0"):
+        torch.unique(torch.tensor(1.0, device="xla"), dim=0)
+
+
 def test_unique_counts_each_nan():
     x = torch.tensor([float("nan"), 1.0, float("nan"), -0.0, 0.0, float("inf")])
     check(lambda t: torch.unique(t, return_inverse=True, return_counts=True), x, grad=False)
