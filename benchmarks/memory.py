@@ -1,9 +1,9 @@
-"""Peak resident memory of ResNet-18 training, xla against eager, each in a process of its own.
+"""Peak resident memory of training, xla against eager, each in a process of its own.
 
-    python -m benchmarks.memory [--steps 20]
+    python -m benchmarks.memory [--only CNN] [--steps 20]
 
 The plugin's fixed part is what a process holds after one small xla computation, beyond one that has
-imported torch alone. Target: at most 1.3 times eager's peak plus that part.
+imported torch alone. Target, for ResNet-18: at most 1.3 times eager's peak plus that part.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import resource
 import subprocess
 import sys
 
+from benchmarks.models import MODELS
+
 MIB = 1024  # ru_maxrss is in KiB
 
 
@@ -20,7 +22,7 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def child(kind: str, steps: int) -> None:
+def child(kind: str, name: str, steps: int) -> None:
     import torch
 
     if kind != "torch":
@@ -28,10 +30,9 @@ def child(kind: str, steps: int) -> None:
     if kind == "plugin":
         (torch.ones(2, device="xla") + 1).cpu()
     if kind in ("xla", "cpu"):
-        from benchmarks.models import MODELS
         from benchmarks.training import trainer
 
-        make, shape, _ = MODELS["ResNet-18 at 112, batch 8"]
+        make, shape, _ = MODELS[name]
         step = trainer(make, shape, kind)
         for i in range(steps):
             step()
@@ -42,9 +43,10 @@ def child(kind: str, steps: int) -> None:
     print(peak())
 
 
-def measure(kind: str, steps: int) -> list[int]:
+def measure(kind: str, name: str, steps: int) -> list[int]:
+    command = [sys.executable, "-m", "benchmarks.memory", "--only", name]
     text = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", "--child", kind, "--steps", str(steps)],
+        [*command, "--child", kind, "--steps", str(steps)],
         check=True,
         capture_output=True,
         text=True,
@@ -54,16 +56,20 @@ def measure(kind: str, steps: int) -> list[int]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="ResNet-18", help="part of a model's name")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--child", choices=("torch", "plugin", "xla", "cpu"))
     options = parser.parse_args(arguments)
+    name = next((n for n in MODELS if options.only in n), None)
+    if name is None:
+        parser.error(f"--only: expected a part of one of {list(MODELS)}, got {options.only!r}")
     if options.child:
-        child(options.child, options.steps)
+        child(options.child, name, options.steps)
         return
-    fixed = measure("plugin", 0)[-1] - measure("torch", 0)[-1]
-    eager = measure("cpu", options.steps)[-1]
-    half, xla = measure("xla", options.steps)
-    print("peak resident memory of ResNet-18 training")
+    fixed = measure("plugin", name, 0)[-1] - measure("torch", name, 0)[-1]
+    eager = measure("cpu", name, options.steps)[-1]
+    half, xla = measure("xla", name, options.steps)
+    print(f"peak resident memory of training: {name}")
     print(f"  eager {eager / MIB:.0f} MiB, xla {xla / MIB:.0f} MiB, plugin {fixed / MIB:.0f} MiB")
     print(f"  ratio {xla / eager:.2f}, less the plugin {(xla - fixed) / eager:.2f} (target 1.3)")
     print(f"  growth over the second half: {(xla - half) / MIB:.1f} MiB")
