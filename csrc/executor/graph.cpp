@@ -1,5 +1,6 @@
 #include "executor/graph.h"
 
+#include <algorithm>
 #include <atomic>
 #include <unordered_map>
 
@@ -56,6 +57,10 @@ Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
   h.add_bytes(util::flags::cache_key_text());
   h.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   key = h.finish();
+}
+
+bool Graph::reuses_buffers() const {
+  return std::any_of(aliases.begin(), aliases.end(), [](int32_t root) { return root >= 0; });
 }
 
 void Graph::walk(util::Hasher& h) {

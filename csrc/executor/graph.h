@@ -29,6 +29,7 @@ struct Graph {
   util::Hash128 key;  // over everything that the program depends on
 
   Graph(std::vector<lazy::Value> roots, int device, bool donate);
+  bool reuses_buffers() const;
 
  private:
   void walk(util::Hasher& h);

@@ -293,7 +293,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     if (roots.empty()) return true;
     Pending pending(device, std::move(roots));
-    const Graph graph(std::move(pending.roots), device, false);
+    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
@@ -303,7 +303,7 @@ void materialize(std::vector<Value>& values, int device) {
       if (waits[i]) values[i] = leaves[root_of[i]];
     }
     for (size_t i = 0; i < pending.storages.size(); ++i) {
-      pending.storages[i]->materialize(leaves[pending.root_of[i]], false);
+      pending.storages[i]->materialize(leaves[pending.root_of[i]], graph.reuses_buffers());
     }
     return true;
   });

@@ -86,9 +86,9 @@ void Storage::set_value(Value value) {
   }
 }
 
-void Storage::materialize(Value data, bool buffers_reused) {
+void Storage::materialize(Value data, bool replay_views) {
   value_ = std::move(data);
-  if (buffers_reused) ++version_;
+  if (replay_views) ++version_;
   unlink();
 }
 

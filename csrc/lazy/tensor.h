@@ -30,9 +30,9 @@ class Storage final : public c10::StorageImpl {
   const Value& value();
   bool has_value() const { return static_cast<bool>(value_); }
   void set_value(Value value);
-  // The value has been computed: same contents. After a run that may have reused buffers, views are
-  // replayed from the data.
-  void materialize(Value data, bool buffers_reused = true);
+  // The value has been computed: same contents. Views are replayed from the data, or keep what they
+  // were made of, if the run has reused no buffers.
+  void materialize(Value data, bool replay_views = true);
   // Takes other sizes (resize_, set_); the contents are replaced.
   void reset(const Geometry* geometry, Value value);
 

@@ -135,6 +135,21 @@ def test_memory_is_reused_again_when_the_export_is_gone():
     assert torch.from_dlpack(x).data_ptr() == pointer  # donated
 
 
+def test_a_read_reuses_memory_that_nobody_else_needs():
+    x = torch.zeros(1000, device="xla")
+    torch_xla.sync(wait=True)
+    pointer = torch.from_dlpack(x).data_ptr()
+    gc.collect()
+    x.add_(1)
+    assert x[3].item() == 1
+    assert torch.from_dlpack(x).data_ptr() == pointer  # donated
+    first, whole = x[:500], x.view(10, 100)
+    y = x * 2
+    first.add_(1)
+    assert y[0].item() == 2
+    assert [t.sum().item() for t in (first, x, whole, y)] == [1000, 1500, 1500, 2000]
+
+
 def test_an_export_outlives_its_tensor():
     x = torch.full((1000,), 7.0, device="xla")
     torch_xla.sync()

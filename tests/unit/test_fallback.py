@@ -19,11 +19,12 @@ def matrix():
 
 
 def test_counted_and_right(matrix):
-    before = met.counter_value("aten::unique_dim") or 0
+    before = met.counter_value("aten::linalg_lstsq") or 0
+    b, regular = torch.ones(3, 1), matrix + torch.eye(3)
     with host_fallback("allow"):
-        actual = torch.unique(matrix.to("xla"), dim=0)
-    torch.testing.assert_close(actual.cpu(), torch.unique(matrix, dim=0))
-    assert met.counter_value("aten::unique_dim") == before + 1
+        actual = torch.linalg.lstsq(regular.to("xla"), b.to("xla"))
+    torch.testing.assert_close(actual.solution.cpu(), torch.linalg.lstsq(regular, b).solution)
+    assert met.counter_value("aten::linalg_lstsq") == before + 1
 
 
 def test_warned_of_once_at_the_line_of_the_call(matrix):
@@ -42,12 +43,12 @@ def test_an_error_where_that_is_asked_for(matrix):
     x = matrix.to("xla") * 2
     with host_fallback("error"):
         with pytest.raises(
-            NotImplementedError, match=r"aten::unique_dim: runs on the host.*'allow'"
+            NotImplementedError, match=r"aten::linalg_lstsq\S*: runs on the host.*'allow'"
         ):
-            torch.unique(x, dim=0)
+            torch.linalg.lstsq(x, x)
         assert x.sum().item() == 90  # reading a value is no fallback
     with host_fallback("allow"):
-        torch.unique(x, dim=0)
+        torch.linalg.lstsq(x, x)
 
 
 def test_modes_are_checked(monkeypatch, matrix):
@@ -55,7 +56,7 @@ def test_modes_are_checked(monkeypatch, matrix):
         host_fallback("never")
     monkeypatch.setenv("XLA_HOST_FALLBACK", "never")
     with pytest.raises(ValueError, match="XLA_HOST_FALLBACK: expected allow, warn or error"):
-        torch.unique(matrix.to("xla"), dim=0)
+        torch.linalg.lstsq(matrix.to("xla"), matrix.to("xla"))
 
 
 def test_without_a_block_it_holds_for_the_process():
@@ -63,7 +64,7 @@ def test_without_a_block_it_holds_for_the_process():
 import os, torch, torch_xla
 torch_xla.experimental.host_fallback("error")
 try:
-    torch.unique(torch.ones(2, 2, device="xla"), dim=0)
+    torch.linalg.lstsq(*torch.ones(2, 2, 2, device="xla"))
 except NotImplementedError:
     print("refused", os.environ["XLA_HOST_FALLBACK"])
 """
