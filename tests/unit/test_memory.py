@@ -104,18 +104,35 @@ def test_resident_memory_does_not_grow_with_steps(make):
     assert grown < 8 << 20, f"{grown / 2**20:.1f} MiB in 1000 steps"
 
 
+def peak() -> int:
+    """The most memory that was resident since the last `forget_peak()`."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+def forget_peak() -> None:
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
 @pytest.mark.skipif(xr.device_type() != "CPU", reason="reads the memory of the process")
-def test_overwritten_parameters_are_reused():
-    """A step over 256 MiB of state needs no second copy of it."""
+@pytest.mark.parametrize("read", [False, True], ids=["sync", "read"])
+def test_overwritten_parameters_are_reused(read):
+    """A step over 256 MiB of state needs no second copy of it, nor does one whose loss is read."""
     p = torch.ones(1 << 26, device="xla")
-    p.mul_(1.5)
-    torch_xla.sync(wait=True)
-    before = resident()
-    for _ in range(3):
-        p.mul_(2.0)
+
+    def step() -> None:
+        loss = p.mean()
+        p.add_(loss)
+        assert not read or loss.item() > 0
         torch_xla.sync(wait=True)
-    assert resident() - before < 64 << 20
-    assert p[5].item() == 12.0
+
+    step()
+    step()
+    forget_peak()
+    before = resident()
+    step()
+    assert peak() - before < 64 << 20
+    assert p[5].item() == 8.0
     info = xm.get_memory_info()
     assert info["bytes_used"] > 256 << 20
 
