@@ -57,15 +57,14 @@ Values masked_select(Lowering& l) {
   return {ranks.place(flat(l.in(0))), ranks.count};
 }
 
-// The order of rows by their first element, among equal ones by the second, and so on: sorted by
-// each column from the last to the first.
-Value row_order(const Value& rows, std::string_view platform) {
+// Rows by their first element, among equal ones by the second, and so on: sorted by each column
+// from the last to the first.
+Sorted sorted_rows(const Value& rows, std::string_view platform) {
   hlo::Builder& b = rows.builder();
-  const int64_t columns = rows.dim(1);
   const Value zero = hlo::scalar_int(b, 0, DType::S64);
-  const Values init = {hlo::scalar_int(b, columns - 1, DType::S64), positions(b, rows.dim(0)),
+  const Values init = {hlo::scalar_int(b, rows.dim(1) - 1, DType::S64), positions(b, rows.dim(0)),
                        rows};
-  return hlo::while_loop(
+  const Value order = hlo::while_loop(
       init, [&](std::span<const Value> s) { return hlo::greater_equal(s[0], 0); },
       [&](std::span<const Value> s) {
         const std::array<Value, 2> starts = {zero, s[0]};
@@ -73,23 +72,21 @@ Value row_order(const Value& rows, std::string_view platform) {
         const Sorted next = sorted(take_rows(column, 0, s[1]), 0, /*descending=*/false, platform);
         return Values{s[0] - 1, take_rows(s[1], 0, next.indices), s[2]};
       })[1];
+  return {take_rows(rows, 0, order), order};
 }
 
 // torch_xla::unique(self, rows, consecutive) -> (values, inverse, counts, count): of all elements,
 // or of the rows of a matrix.
 Values unique(Lowering& l) {
-  const bool of_rows = l.flag(1);
+  const bool of_rows = l.flag(1), consecutive = l.flag(2);
   Value x = of_rows ? l.in(0) : flat(l.in(0));
   const int64_t n = x.dim(0);
   Value order;
-  if (l.flag(2)) {
-  } else if (of_rows) {
-    order = row_order(x, l.platform());
-    x = take_rows(x, 0, order);
-  } else {
-    const Sorted by_value = sorted(x, 0, /*descending=*/false, l.platform());
-    x = by_value.values;
-    order = by_value.indices;
+  if (!consecutive) {
+    const Sorted s =
+        of_rows ? sorted_rows(x, l.platform()) : sorted(x, 0, /*descending=*/false, l.platform());
+    x = s.values;
+    order = s.indices;
   }
   const Value one = hlo::one(l.b, {DType::S64, {n}});
   Value differs = hlo::one(l.b, {DType::Pred, {1}});
