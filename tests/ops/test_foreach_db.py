@@ -1,8 +1,8 @@
 """Every operator over lists of PyTorch's databases against the CPU, with lists, numbers, lists of
 numbers and tensors as arguments.
 
-`make test` runs the first samples in float32; `make test-all` all of them, the in-place forms and
-more dtypes."""
+`make test` runs the first samples in float32, with their gradients; `make test-all` all of them, the
+in-place forms and more dtypes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def cases(checks: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> list:
         for check, dtype in itertools.product(checks, dtypes):
             if not database.applies(entry, dtype, check):
                 continue
-            if element is not None and not database.applies(element, dtype, "forward"):
+            of_elements = "gradient" if check == "gradient" else "forward"
+            if element is not None and not database.applies(element, dtype, of_elements):
                 continue
             marks = database_notes.marks(name, check, dtype)
             label = f"{name}-{check}-{str(dtype).removeprefix('torch.')}"
@@ -49,12 +50,16 @@ def cases(checks: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> list:
     return found
 
 
-@pytest.mark.parametrize(("name", "check", "dtype"), cases(("forward",), (torch.float32,)))
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"), cases(("forward", "gradient"), (torch.float32,))
+)
 def test_first_samples(name, check, dtype):
     run(name, check, dtype, FEW_SAMPLES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "check", "dtype"), cases(("forward", "in-place"), DTYPES))
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"), cases(("forward", "gradient", "in-place"), DTYPES)
+)
 def test_all_samples(name, check, dtype):
     run(name, check, dtype, None)
