@@ -46,7 +46,10 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float, str]]] = {
         torch.float32: (1e-2, 2e-3, NARROW_INSIDE),
         torch.float64: (1e-2, 2e-3, NARROW_INSIDE),
     },
-    "_foreach_mm": {torch.float32: (1e-5, 5e-5, LONG_SUMS)},
+    "_foreach_mm": {
+        torch.float32: (1e-5, 5e-5, LONG_SUMS),
+        torch.complex64: (1e-5, 1e-4, LONG_SUMS),
+    },
     "LBFGS": {torch.float32: (1e-3, 1e-3, SEARCH)},
     "pow": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
     "__rpow__": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
