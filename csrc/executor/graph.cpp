@@ -11,6 +11,7 @@
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
 #include "ops/lowering.h"
+#include "ops/platform.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -234,6 +235,7 @@ class Lowerer {
  private:
   hlo::Values lower_signature(const Signature& s, const hlo::Values& operands,
                               const hlo::Values& numbers) {
+    check_dtypes(s);
     if (s.expansion != nullptr) return lower_expansion(*s.expansion, operands);
     ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
     if (rule == nullptr && ops::has_host_kernel(s.op->handle, platform_)) {
@@ -254,6 +256,17 @@ class Lowerer {
                  ops::to_hlo(*s.outputs[i]).str(), ".");
     }
     return results;
+  }
+
+  // A compiler that lacks a dtype may end the process. Numbers come in a dtype that it has.
+  void check_dtypes(const Signature& s) const {
+    const auto check = [&](const Geometry* g) {
+      if (g != nullptr) ops::check_dtype(platform_, s.op->name, ops::device_dtype(g->dtype));
+    };
+    for (const lazy::OperandInfo& info : s.operands) {
+      if (info.number < 0) check(info.geometry);
+    }
+    for (const Geometry* output : s.outputs) check(output);
   }
 
   // Rules give some results in a dtype that PyTorch fixes.
@@ -281,8 +294,10 @@ class Lowerer {
     return hlo::reshape(hlo::slice_dim(packed, 0, i, i + 1), {});
   }
 
-  // TPUs have no complex numbers of float64.
-  hlo::DType part_dtype() const { return platform_ == "TPU" ? hlo::DType::F32 : hlo::DType::F64; }
+  // Of complex numbers.
+  hlo::DType part_dtype() const {
+    return ops::has_dtype(platform_, at::kComplexDouble) ? hlo::DType::F64 : hlo::DType::F32;
+  }
   hlo::DType number_dtype(const Geometry& geometry) const {
     const hlo::DType dtype = ops::to_hlo(geometry.dtype);
     return dtype == hlo::DType::C128 ? hlo::complex_of(part_dtype()) : dtype;
@@ -333,6 +348,7 @@ class Lowerer {
 std::string lower(const Graph& graph, std::string_view platform) {
   hlo::Builder b;
   b.set_precision(float_precision());
+  b.set_lacks(ops::limits_of(platform).operations);
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {

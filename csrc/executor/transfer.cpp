@@ -9,6 +9,7 @@
 #include "executor/sync.h"
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
+#include "ops/platform.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -40,6 +41,7 @@ constexpr std::pair<at::ScalarType, pjrt::DType> kDtypes[] = {
 }  // namespace
 
 pjrt::DType to_pjrt(at::ScalarType dtype) {
+  ops::check_dtype(Runtime::get().device_type(), "to('xla')", dtype);
   for (const auto& [torch, xla] : kDtypes) {
     if (torch == dtype) return xla;
   }

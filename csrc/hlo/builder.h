@@ -72,6 +72,11 @@ struct Region {
 // ones: XLA's names.
 enum class Precision { Default, High, Highest };
 
+// What StableHLO has and the target's compiler has not: hlo/ops.h makes it of other operations.
+struct Lacks {
+  bool wide_products = false;  // matrix products and convolutions of 64-bit integers
+};
+
 class Builder {
  public:
   // The one generic printer: `%r = "name"(operands) ({regions}) {attributes} : (types) -> types`.
@@ -106,6 +111,9 @@ class Builder {
   void set_precision(Precision precision) { precision_ = precision; }
   Precision precision() const { return precision_; }
 
+  void set_lacks(const Lacks& lacks) { lacks_ = lacks; }
+  const Lacks& lacks() const { return lacks_; }
+
   // Top-level operations that precede the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
@@ -132,6 +140,7 @@ class Builder {
   std::string body_;  // of the function or region that is being built
   std::string location_;
   Precision precision_ = Precision::Highest;
+  Lacks lacks_;
   std::vector<Function> open_;
   std::vector<std::string> private_names_;  // and their arguments' types, on a second line
   int next_id_ = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "hlo/check.h"
 
@@ -30,6 +31,23 @@ Value elementwise(std::string name, const Value& x, const Value& y) {
   return x.builder().op(name, {x, y}, x.type());
 }
 
+// The neighbour of each x towards y. CHLO's own makes programs that libtpu refuses.
+Value double_after(const Value& x, const Value& y) {
+  const auto constant = [&](double v) { return splat(x.builder(), v, x.type()); };
+  const Value up = compare(Direction::LT, x, y);
+  const Value bits = bitcast_convert(x, x.type().with(DType::S64));
+  const Value one_bit = one(x.builder(), bits.type());
+  const Value from_zero = compare(Direction::EQ, up, compare(Direction::GT, x, constant(0)));
+  const Value next = select(from_zero, add(bits, one_bit), sub(bits, one_bit));
+  const double least = std::numeric_limits<double>::denorm_min();
+  const Value moved =
+      select(compare(Direction::EQ, x, constant(0)), select(up, constant(least), constant(-least)),
+             bitcast_convert(next, x.type()));
+  const Value numbers = logical_and(compare(Direction::EQ, x, x), compare(Direction::EQ, y, y));
+  const Value result = select(compare(Direction::EQ, x, y), y, moved);
+  return select(numbers, result, add(x, y));
+}
+
 bool is_iota(std::span<const int64_t> dims) {
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] != static_cast<int64_t>(i)) return false;
@@ -55,6 +73,7 @@ Value chlo_unary(std::string_view name, const Value& x) {
   return elementwise("chlo." + std::string(name), x);
 }
 Value chlo_binary(std::string_view name, const Value& x, const Value& y) {
+  if (name == "next_after" && x.dtype() == DType::F64) return double_after(x, y);
   return elementwise("chlo." + std::string(name), x, y);
 }
 Value abs(const Value& x) {
@@ -98,6 +117,10 @@ Value convert(const Value& x, DType dtype) {
 }
 
 Value bitcast_convert(const Value& x, const Type& type) {
+  if (x.dtype() == DType::F64 && type.dtype == DType::S64) {
+    // libtpu's compiler takes the halves of the signed one for unsigned, and refuses the program.
+    return convert(bitcast_convert(x, type.with(DType::U64)), DType::S64);
+  }
   const auto from = static_cast<int64_t>(bit_width(x.dtype()));
   const auto to = static_cast<int64_t>(bit_width(type.dtype));
   Dims dims = x.dims();

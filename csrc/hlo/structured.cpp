@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "hlo/check.h"
+#include "hlo/limbs.h"
 #include "hlo/ops.h"
 
 namespace torch_xla::hlo {
@@ -19,6 +20,11 @@ std::string precision_attribute(Precision precision) {
   static constexpr std::array<std::string_view, 3> kNames = {"DEFAULT", "HIGH", "HIGHEST"};
   const std::string one = attr::stablehlo("precision", kNames[static_cast<size_t>(precision)]);
   return "[" + one + ", " + one + "]";
+}
+
+// Whether the target lacks matrix products and convolutions with this result.
+bool lacks_products_of(DType result, const Builder& b) {
+  return b.lacks().wide_products && is_integer(result) && bit_width(result) == 64;
 }
 
 Dims dims_without(const Dims& dims, std::span<const int64_t> removed) {
@@ -185,6 +191,13 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
   };
   check_pairs("batch", d.lhs_batch, d.rhs_batch);
   check_pairs("contracted", d.lhs_contract, d.rhs_contract);
+  if (lacks_products_of(result, lhs.builder())) {
+    int64_t terms = 1;
+    for (const int64_t dim : d.lhs_contract) terms *= lhs.dim(dim);
+    return in_limbs(lhs, rhs, terms, result, [&](const Value& x, const Value& y) {
+      return dot_general(x, y, d, DType::U32);
+    });
+  }
   Type type{result, {}};
   for (int64_t dim : d.lhs_batch) type.dims.push_back(lhs.dim(dim));
   const auto append_free = [&](const Value& x, const Dims& batch, const Dims& contract) {
@@ -230,6 +243,13 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
              kOp, ": expected a kernel and groups that divide the input's features and batch, got ",
              show(lhs), ", ", show(rhs), ", ", o.feature_groups, " feature groups and ",
              o.batch_groups, " batch groups.");
+  if (lacks_products_of(result.dtype, lhs.builder())) {
+    const int64_t outputs = std::max<int64_t>(rhs.dim(d.kernel_output_feature), 1);
+    const int64_t terms = rhs.type().elements() / outputs;
+    return in_limbs(lhs, rhs, terms, result.dtype, [&](const Value& x, const Value& y) {
+      return convolution(x, y, d, o, result.with(DType::U32));
+    });
+  }
   const std::string numbers =
       "#stablehlo.conv<raw input_batch_dimension = " + std::to_string(d.input_batch) +
       ", input_feature_dimension = " + std::to_string(d.input_feature) +

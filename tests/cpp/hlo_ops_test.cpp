@@ -66,6 +66,9 @@ TEST(HloOps, Chlo) {
   p.expect(chlo_binary("zeta", p.floats({}, {2}), p.floats({}, {1})), {zeta2}, 1e-5);
   p.expect(chlo_binary("polygamma", p.floats({}, {1}), p.floats({}, {1})), {zeta2}, 1e-5);
   p.expect(chlo_binary("next_after", p.floats({}, {1}), p.floats({}, {2})), {1 + 0x1p-23});
+  const auto doubles = [&](std::vector<double> v) { return p.input(DType::F64, {5}, v); };
+  p.expect(chlo_binary("next_after", doubles({1, -1, 0, 3, kNan}), doubles({2, 0, -1, 3, 1})),
+           {1 + 0x1p-52, -1 + 0x1p-53, -0x1p-1074, 3, kNan});
   p.run();
 }
 

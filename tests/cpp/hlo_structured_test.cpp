@@ -107,6 +107,31 @@ constexpr auto plain_conv = [] {
                   .output_spatial = {2}};
 };
 
+TEST(HloStructured, WideProductsInLimbs) {
+  Program p;
+  const auto mixed = [&](const Dims& dims) {
+    const Type flat{DType::U64, {Type{DType::U64, dims}.elements()}};
+    // Odd multiples of a large number use all bits. The compiler does not know the start.
+    const Value start = broadcast_to(convert(p.ints({}, {1}), DType::U64), flat.dims);
+    const Value large = splat_int(p.b, static_cast<int64_t>(0x9E3779B97F4A7C15), flat);
+    return reshape(mul(add(iota(p.b, flat, 0), start), large), dims);
+  };
+  const Value a = mixed({2, 3}), x = mixed({2, 2, 3}), k = mixed({2, 2, 2});
+  ConvOptions batches;
+  batches.batch_groups = 2;
+  const auto products = [&](bool in_limbs) {
+    p.b.set_lacks({.wide_products = in_limbs});
+    return Values{dot_general(a, a, {{0}, {0}, {1}, {1}}, DType::U64),
+                  convolution(x, k, plain_conv(), batches, {DType::U64, {1, 2, 2}})};
+  };
+  const Values plain = products(false), limbs = products(true);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const Value same = compare(Direction::EQ, plain[i], limbs[i]);
+    p.expect_ints(same, std::vector<int64_t>(plain[i].type().elements(), 1));
+  }
+  p.run();
+}
+
 TEST(HloStructured, Convolution) {
   Program p;
   const auto f32 = [](Dims dims) { return Type{DType::F32, std::move(dims)}; };

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-import pytest
-
 # Without a rule or a decomposition: on a TPU they run on the host, as on every platform but the
 # CPU, whose programs call PyTorch's kernels.
 ON_THE_HOST = {
@@ -83,20 +79,5 @@ ON_THE_HOST = {
     "svd_lowrank",
 }
 
-# What libtpu says where it refuses a program, and what that means.
-REFUSALS = {
-    r"X\{64\|128\} element types.* = [su]64\[.*(dot|convolution)\(": (
-        "a TPU multiplies no matrices of 64-bit integers; int32 works"
-    ),
-}
-# Entries whose program takes the compiler down.
-CRASHES = {"cdouble": "libtpu has no conversion to complex128 and aborts"}
-
-
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=CRASHES[name], strict=True)] if name in CRASHES else []
-
-
-def excuse(refusal: str) -> str | None:
-    """Why a program may be refused with these words."""
-    return next((why for words, why in REFUSALS.items() if re.search(words, refusal)), None)
+# They make complex128, which a TPU has not: lowering says so.
+WITHOUT_A_DTYPE = {"cdouble"}
