@@ -1,7 +1,7 @@
 """Every operator over lists of PyTorch's databases against the CPU, with lists, numbers, lists of
 numbers and tensors as arguments.
 
-`make test` runs the first samples in float32, with their gradients; `make test-all` all of them, the
+`make test` runs the first samples and their gradients in float32; `make test-all` all of them, the
 in-place forms and more dtypes."""
 
 from __future__ import annotations
