@@ -119,7 +119,9 @@ def compare(name: str, form: str, dtype: torch.dtype, limit: int | None) -> None
             else:
                 yield case.desc, trained(info, case, form, dtype)
 
-    outcome = database.compare_runs(runs(), **database_notes.tolerances(name, dtype))
+    tolerances = database_notes.tolerances(f"{name}.{form}", dtype)
+    tolerances = tolerances or database_notes.tolerances(name, dtype)
+    outcome = database.compare_runs(runs(), **tolerances)
     assert outcome.compared
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
