@@ -66,10 +66,10 @@ void InFlight::finish_ready_runs() {
   }
 }
 
-void InFlight::add(std::vector<pjrt::Event> done, std::string line) {
+void InFlight::add(std::vector<pjrt::Event> done, std::string line, Arrays donated) {
   const std::lock_guard lock(mutex_);
   finish_ready_runs();
-  runs_.push_back({std::move(done), std::move(line)});
+  runs_.push_back({std::move(done), std::move(line), std::move(donated)});
 }
 
 void InFlight::report() {

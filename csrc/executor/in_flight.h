@@ -40,9 +40,12 @@ class InFlight {
  public:
   static InFlight& of(int device);
 
+  using Arrays = std::vector<std::shared_ptr<pjrt::Array>>;
+
   // `done` is the end, on each real device, of a run launched at `line` of the user's program (may
-  // be empty).
-  void add(std::vector<pjrt::Event> done, std::string line);
+  // be empty). `donated` is kept until then: PJRT's CPU client waits for the run before it lets go
+  // of a buffer that the run takes over.
+  void add(std::vector<pjrt::Event> done, std::string line, Arrays donated);
   // Throws if a run has failed since the last report: each failure is reported once.
   void report();
   // Waits for all runs, then reports.
@@ -58,6 +61,7 @@ class InFlight {
   struct Run {
     std::vector<pjrt::Event> done;
     std::string line;
+    Arrays donated;
   };
   // Keeps the failure of a finished run, if it is the first.
   void finish(const Run& run);

@@ -146,7 +146,11 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   } catch (const pjrt::Error& e) {
     fail(e);
   }
-  InFlight::of(graph.device).add(std::move(result.done), util::source_line());
+  InFlight::Arrays donated;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (graph.aliases[i] >= 0) donated.push_back(graph.inputs[i]->data().array);
+  }
+  InFlight::of(graph.device).add(std::move(result.done), util::source_line(), std::move(donated));
   std::vector<DeviceData> data;
   data.reserve(result.outputs.size());
   for (auto& array : result.outputs) data.push_back(counted(std::move(array)));

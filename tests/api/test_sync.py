@@ -547,3 +547,13 @@ def test_do_on_ordinals():
     )
     xm.do_on_ordinals(seen.append, (1,), ordinals=(3,))
     assert seen == [("cpu", 2)]
+
+
+def test_a_step_that_overwrites_its_state_is_not_waited_for():
+    p = torch.eye(1200, device="xla")
+    for wait in (True, False):
+        for _ in range(12):
+            p.copy_(p @ p)
+        torch_xla.sync(wait=wait)
+    assert not torch.xla.current_stream().query()
+    assert p.sum().item() == 1200
