@@ -471,8 +471,11 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     lazy::TensorImpl* impl = lazy::as_lazy(target);
     TXLA_CHECK(impl != nullptr, plan_->target->name, ": expected the output on xla:", device,
                ", got a tensor on ", target.device().str(), ". Create it with device='xla'.");
-    check_can_cast(g->dtype, impl->geometry()->dtype);
-    if (is_out) prepare_out(plan_->target->name, target, *g);
+    if (is_out) {
+      prepare_out(plan_->target->name, target, *g);
+    } else {
+      check_can_cast(g->dtype, impl->geometry()->dtype);
+    }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
   for (const Plan::Write& w : plan_->writes) {

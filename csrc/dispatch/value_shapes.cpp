@@ -31,7 +31,10 @@ at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at:
 // Its own memory: a view would keep the longest form.
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
+// The result as out=, with PyTorch's checks.
 Tensor& write_out(const char* op, Tensor& out, const Tensor& result, at::TensorList operands) {
+  TORCH_CHECK(lazy::is_lazy(out), op, ": Expected out tensor on ", result.device(),
+              ", but got it on ", out.device(), ".");
   for (const Tensor& operand : operands) at::assert_no_overlap(out, operand);
   prepare_out(op, out, *lazy::as_lazy(result)->geometry());
   return out.copy_(result);
@@ -48,8 +51,6 @@ Tensor nonzero(const Tensor& self) {
 }
 
 Tensor& nonzero_out(const Tensor& self, Tensor& out) {
-  TORCH_CHECK(lazy::is_lazy(out), "nonzero: Expected out tensor on ", self.device(),
-              ", but got it on ", out.device(), ".");
   TORCH_CHECK(out.scalar_type() == at::kLong,
               "nonzero: Expected out tensor to have scalar type Long but got scalar type",
               out.scalar_type());
@@ -73,8 +74,6 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
 }
 
 Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
-  TORCH_CHECK(lazy::is_lazy(out), "masked_select: Expected out tensor on ", self.device(),
-              ", but got it on ", out.device(), ".");
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
   return write_out("masked_select", out, dispatch::masked_select(self, mask), {self, mask});
