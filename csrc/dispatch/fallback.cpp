@@ -9,6 +9,7 @@
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
 #include "dispatch/generator.h"
+#include "dispatch/substitute.h"
 #include "executor/transfer.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -107,24 +108,10 @@ class HostCall {
       return t.defined() && lazy::is_lazy(t) ? host_[next++] : t;
     };
     for (const c10::IValue& v : original_) {
-      if (v.isTensor()) {
-        replaced_.emplace_back(swap(v.toTensor()));
-      } else if (v.isTensorList()) {
-        c10::List<at::Tensor> list;
-        for (const c10::IValue& e : v.toListRef()) list.push_back(swap(e.toTensor()));
-        replaced_.emplace_back(std::move(list));
-      } else if (v.isOptionalTensorList()) {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const c10::IValue& e : v.toListRef()) {
-          list.push_back(e.isNone() ? std::optional<at::Tensor>() : swap(e.toTensor()));
-        }
-        replaced_.emplace_back(std::move(list));
-      } else if (v.isDevice()) {
-        replaced_.emplace_back(at::Device(at::kCPU));
-      } else if (v.isGenerator()) {
+      if (v.isGenerator()) {
         replaced_.emplace_back(at::detail::createCPUGenerator(draw_seed(v.toGenerator(), device_)));
       } else {
-        replaced_.push_back(v);
+        replaced_.push_back(substitute(v, at::kCPU, swap));
       }
     }
   }

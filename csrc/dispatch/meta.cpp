@@ -77,26 +77,12 @@ bool write_of_nothing(const std::string& op, torch::jit::Stack& stack, size_t ba
   return true;
 }
 
-// PyTorch's shape function of convolution looks at neither. Schema: input, weight, bias, stride,
-// padding, dilation, ...
-void check_convolution(const torch::jit::Stack& stack, size_t base) {
-  const auto all = [&](size_t argument, int64_t least) {
-    for (const int64_t n : stack[base + argument].toIntVector()) {
-      if (n < least) return false;
-    }
-    return true;
-  };
-  TORCH_CHECK(all(4, 0), "negative padding is not supported");
-  TORCH_CHECK(all(3, 1), "non-positive stride is not supported");
-  TORCH_CHECK(all(5, 1), "dilation should be greater than zero");
-}
-
-// Below autograd. (Excluding XLA itself would exclude every dense backend.)
-const c10::DispatchKeySet kExcluded =
-    c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
-    c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::Functionalize});
-
 }  // namespace
+
+c10::DispatchKeySet below_autograd() {
+  return c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::Functionalize});
+}
 
 at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
   at::Tensor t = at::detail::empty_strided_meta(geometry.sizes, geometry.strides, geometry.dtype);
@@ -105,17 +91,20 @@ at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
 }
 
 MetaKernel::MetaKernel(const c10::OperatorHandle& op)
-    : op_(op), native_(shadowed_meta_kernel(op)), missing_(missing_meta(op)) {}
+    : op_(op),
+      native_(shadowed_meta_kernel(op)),
+      missing_(missing_meta(op)),
+      check_(meta_check(op)) {}
 
 void MetaKernel::call(torch::jit::Stack* stack) const {
-  const c10::impl::ExcludeDispatchKeyGuard exclude(kExcluded);
+  const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
   const std::string& name = op_.schema().name();
   const size_t base = stack->size() - op_.schema().arguments().size();
   if (missing_ != nullptr) {
     missing_(*stack, base);
     return;
   }
-  if (name == "aten::convolution") check_convolution(*stack, base);
+  if (check_ != nullptr) check_(*stack, base);
   if (looks_at_slices(name) && write_of_nothing(name, *stack, base)) return;
   if (native_ != nullptr) {
     native_->callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);

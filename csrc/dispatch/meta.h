@@ -8,6 +8,10 @@
 
 namespace torch_xla::dispatch {
 
+// The keys to exclude around a call that is below autograd. (Excluding XLA itself would exclude
+// every dense backend.)
+c10::DispatchKeySet below_autograd();
+
 // A tensor without memory that has this geometry.
 at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
 
@@ -15,6 +19,11 @@ at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
 // has a Meta kernel, and where nothing but the operator's own kernel can tell.
 using MissingMeta = void (*)(torch::jit::Stack& stack, size_t base);
 MissingMeta missing_meta(const c10::OperatorHandle& op);
+
+// Refuses arguments, from `base`, that PyTorch's CPU kernel refuses and its Meta kernel does not
+// look at. Null for all but a few operators.
+using MetaCheck = void (*)(const torch::jit::Stack& stack, size_t base);
+MetaCheck meta_check(const c10::OperatorHandle& op);
 
 // Calls the operator's Meta kernel on `stack`. PyTorch's Python functions shadow most C++ Meta
 // kernels and cost far more, so the C++ one runs where there is one. Thread-safe.
@@ -27,6 +36,7 @@ class MetaKernel {
   c10::OperatorHandle op_;
   const c10::KernelFunction* native_ = nullptr;  // the shadowed C++ kernel, if any
   MissingMeta missing_ = nullptr;
+  MetaCheck check_ = nullptr;
 };
 
 }  // namespace torch_xla::dispatch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <ATen/core/List.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/call.h"
@@ -10,6 +10,7 @@
 #include "dispatch/decompose.h"
 #include "dispatch/fallback.h"
 #include "dispatch/resize.h"
+#include "dispatch/substitute.h"
 #include "executor/transfer.h"
 #include "lazy/rng.h"
 #include "util/error.h"
@@ -89,6 +90,23 @@ void hash_static(util::Hasher& h, const c10::IValue& v) {
     util::fail(util::ErrorKind::Type, "expected an argument that can be recorded, got ",
                v.tagKind(), ". Call the operator with plain Python values.");
   }
+}
+
+// An argument of the same call on tensors without memory.
+c10::IValue without_memory(const c10::IValue& v) {
+  return substitute(v, at::kMeta, [](const at::Tensor& t) {
+    lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
+    return impl == nullptr ? t : meta_tensor(*impl->geometry(), false);
+  });
+}
+
+// An argument of the same call on the CPU, each tensor a single zero that is seen everywhere.
+c10::IValue of_one_zero(const c10::IValue& v) {
+  return substitute(v, at::kCPU, [](const at::Tensor& t) {
+    lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
+    if (impl == nullptr) return t;
+    return at::zeros({}, impl->geometry()->dtype).expand(impl->geometry()->sizes);
+  });
 }
 
 }  // namespace
@@ -193,7 +211,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   util::Hasher h;
   h.add_bytes(plan_->target->name);
   op_hash_ = h.finish().low;
-  if (!plan_->writes.empty() && !plan_->writes[0].is_out) own_meta_.emplace(op);
+  if (!plan_->writes.empty()) own_meta_.emplace(op);
 }
 
 // False when the call is not one to record (s says why).
@@ -266,8 +284,7 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
 
 // The slow part of a call that was not seen before: PyTorch's Meta kernels run and the call's
 // signature is made.
-std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorHandle& op,
-                                                            Stack& stack, size_t base,
+std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, size_t base,
                                                             const Scan& s) const {
   auto signature = c10::make_intrusive<Signature>();
   signature->op = plan_->target.get();
@@ -369,51 +386,17 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
     signature->has_seed = true;
   }
 
-  // The same call on tensors without memory.
-  const auto to_meta = [&](const c10::IValue& v) -> c10::IValue {
-    const auto one = [](const at::Tensor& t) -> at::Tensor {
-      if (!t.defined()) return t;
-      if (lazy::TensorImpl* impl = lazy::as_lazy(t)) return meta_tensor(*impl->geometry(), false);
-      return t;
-    };
-    if (v.isTensor()) return one(v.toTensor());
-    if (v.isDevice()) return at::Device(at::kMeta);
-    if (v.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& e : v.toListRef()) list.push_back(one(e.toTensor()));
-      return list;
-    }
-    if (v.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& e : v.toListRef()) {
-        list.push_back(e.isNone() ? std::optional<at::Tensor>() : one(e.toTensor()));
-      }
-      return list;
-    }
-    return v;
-  };
-  const auto meta_arguments = [&](size_t count) {
-    Stack arguments;
-    for (size_t i = 0; i < count; ++i) {
-      const bool is_generator =
-          i < plan_->arguments.size() && plan_->arguments[i].type == ArgumentType::Generator;
-      arguments.push_back(is_generator ? c10::IValue() : to_meta(stack[base + i]));
-    }
-    return arguments;
-  };
-
-  auto entry = std::make_shared<Entry>();
+  Stack results;
+  const auto entry = std::make_shared<Entry>();
   entry->route = route_of(*plan_->target);
   if (entry->route == Route::Host) return entry;
-
-  Stack results;
   try {
-    if (own_meta_) {
+    if (own_meta_ && !plan_->writes[0].is_out) {
       // In-place: PyTorch's own checks of shape, dtype and overlapping memory.
-      Stack arguments = meta_arguments(plan_->num_arguments);
+      Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
       own_meta_->call(&arguments);
     }
-    results = meta_arguments(plan_->arguments.size());
+    results = meta_arguments(stack, base, plan_->arguments.size());
     meta_.call(&results);
   } catch (const c10::NotImplementedError&) {
     // No Meta kernel. An in-place operator's results are shaped like what it overwrites; any other
@@ -423,7 +406,12 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
       return entry;
     }
     results.clear();
-    for (const Plan::Write& w : plan_->writes) results.push_back(to_meta(stack[base + w.argument]));
+    for (const Plan::Write& w : plan_->writes) {
+      results.push_back(without_memory(stack[base + w.argument]));
+    }
+  } catch (...) {
+    raise_as_on_cpu(stack, base);
+    throw;
   }
 
   const auto add_output = [&](const c10::IValue& v) {
@@ -453,8 +441,53 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const c10::OperatorH
     entry->route = expand_signature(*signature, s.device);
   }
   entry->signature = std::move(signature);
-  (void)op;
   return entry;
+}
+
+Stack Recorder::meta_arguments(const Stack& stack, size_t base, size_t count) const {
+  Stack arguments;
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_generator =
+        i < plan_->arguments.size() && plan_->arguments[i].type == ArgumentType::Generator;
+    arguments.push_back(is_generator ? c10::IValue() : without_memory(stack[base + i]));
+  }
+  return arguments;
+}
+
+void Recorder::raise_as_on_cpu(const Stack& stack, size_t base) const {
+  Stack arguments;
+  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
+    const bool is_generator = plan_->arguments[i].type == ArgumentType::Generator;
+    arguments.push_back(is_generator ? c10::IValue() : of_one_zero(stack[base + i]));
+  }
+  try {
+    const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
+    plan_->target->handle.callBoxed(&arguments);
+  } catch (const c10::NotImplementedError&) {
+    // A limit of the CPU's.
+  }
+}
+
+void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t base) const {
+  const bool differs =
+      std::any_of(plan_->writes.begin(), plan_->writes.end(), [&](const Plan::Write& w) {
+        const c10::IValue& v = stack[base + w.argument];
+        const Geometry* g = entry.signature->outputs[entry.outputs[w.output].first];
+        return w.is_out && g != nullptr && v.isTensor() && v.toTensor().scalar_type() != g->dtype;
+      });
+  if (!differs) return;
+  Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
+  for (const Plan::Write& w : plan_->writes) {
+    const c10::IValue& v = stack[base + w.argument];
+    if (!w.is_out || !v.isTensor()) continue;
+    arguments[w.argument] =
+        meta_tensor(*lazy::intern_contiguous(v.toTensor().scalar_type(), {0}), false);
+  }
+  try {
+    own_meta_->call(&arguments);
+  } catch (const c10::NotImplementedError&) {
+    // No Meta kernel: what can be converted is permitted.
+  }
 }
 
 bool Recorder::overwrites_all_results() const {
@@ -478,6 +511,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
+  check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];
@@ -521,7 +555,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     auto& slot = memo_[s.memo_key()];
     if (slot == nullptr) {
       try {
-        slot = make_entry(op, *stack, base, s);
+        slot = make_entry(*stack, base, s);
       } catch (...) {
         memo_.erase(s.memo_key());
         throw;

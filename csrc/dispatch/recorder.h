@@ -43,8 +43,15 @@ class Recorder final : public c10::OperatorKernel {
   struct Scan;  // one pass over the arguments of a call
 
   bool scan(torch::jit::Stack& stack, size_t base, Scan& s) const;
-  std::shared_ptr<const Entry> make_entry(const c10::OperatorHandle& op, torch::jit::Stack& stack,
-                                          size_t base, const Scan& s) const;
+  std::shared_ptr<const Entry> make_entry(const torch::jit::Stack& stack, size_t base,
+                                          const Scan& s) const;
+  torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
+  // After a Meta kernel has refused a call: throws what the CPU kernel throws for such arguments,
+  // since the two have different words for much, and the CPU's are what users know.
+  void raise_as_on_cpu(const torch::jit::Stack& stack, size_t base) const;
+  // Some operators convert their result to what out= holds and some refuse to: PyTorch's Meta
+  // kernel of the out= form knows.
+  void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
@@ -52,7 +59,8 @@ class Recorder final : public c10::OperatorKernel {
   std::unique_ptr<Plan> plan_;
   uint64_t op_hash_;
   MetaKernel meta_;
-  std::optional<MetaKernel> own_meta_;  // of an in-place operator: checks as PyTorch checks
+  // Of an operator that writes arguments: PyTorch's checks of what is written.
+  std::optional<MetaKernel> own_meta_;
   NumberCheck check_numbers_;
   debug::Counter counter_;
   mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>

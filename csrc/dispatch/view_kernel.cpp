@@ -133,6 +133,16 @@ ViewKernel::Entry ViewKernel::find_entry(const TensorImpl& self, Stack arguments
   return memo_[key] = {key, std::move(signature), geometry, result.storage_offset()};
 }
 
+void check_window(const Geometry& window, int64_t offset, size_t storage_bytes) {
+  const size_t itemsize = c10::elementSize(window.dtype);
+  const size_t needed =
+      window.numel == 0 ? 0 : static_cast<size_t>(offset + window.storage_elements()) * itemsize;
+  TORCH_CHECK(needed <= storage_bytes, "setStorage: sizes ", c10::IntArrayRef(window.sizes),
+              ", strides ", c10::IntArrayRef(window.strides), ", storage offset ", offset,
+              ", and itemsize ", itemsize, " requiring a storage size of ", needed,
+              " are out of bounds for storage of size ", storage_bytes);
+}
+
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> storage_offset) {
   TensorImpl* impl = lazy::as_lazy(self);
@@ -151,13 +161,7 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   const Geometry* geometry = lazy::intern(impl->geometry()->dtype, sizes, strides);
   const lazy::GraphLock lock;
   lazy::Storage& storage = impl->lazy_storage();
-  const int64_t needed = geometry->numel == 0 ? 0 : offset + geometry->storage_elements();
-  const int64_t available =
-      static_cast<int64_t>(storage.nbytes() / c10::elementSize(geometry->dtype));
-  TORCH_CHECK(needed <= available, "setStorage: sizes ", sizes, ", strides ", strides,
-              ", storage offset ", offset, ", and itemsize ", c10::elementSize(geometry->dtype),
-              " requiring a storage size of ", needed * c10::elementSize(geometry->dtype),
-              " are out of bounds for storage of size ", storage.nbytes());
+  check_window(*geometry, offset, storage.nbytes());
   const Geometry* physical = nullptr;
   c10::intrusive_ptr<lazy::View> parent = memory_order(storage.geometry(), &physical);
   if (physical->dtype != geometry->dtype) {

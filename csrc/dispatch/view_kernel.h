@@ -14,6 +14,9 @@
 
 namespace torch_xla::dispatch {
 
+// Throws where a window that starts at element `offset` does not lie in the storage.
+void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
+
 // One view operator. Arguments come unboxed: hashing integers costs less than boxing lists of them.
 class ViewKernel {
  public:

@@ -204,10 +204,17 @@ def test_dataloader_workers_after_the_first_use(run_python):
 # Signals
 
 
+# As in a terminal: a job in the background starts with the signal ignored.
+HEED_INTERRUPTS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 def interrupt_when_ready(code: str) -> tuple[int, str, str]:
     """Runs code, sends SIGINT when it has printed `ready`."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", textwrap.dedent(code)],
+        [sys.executable, "-u", "-c", HEED_INTERRUPTS + textwrap.dedent(code)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

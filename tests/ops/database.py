@@ -114,6 +114,8 @@ def moved(nest: Any, device: str, wider: bool = False) -> Any:
 
     def one(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                return value
             source = value.detach()
             if torch._debug_has_internal_overlap(source) == 1:  # strides that nothing may write to
                 source = source.contiguous()

@@ -264,3 +264,11 @@ def test_patches(fn):
 @pytest.mark.parametrize(("size", "step"), [(100, 1), (3, 100), (70, 3), (3, 2), (130, 40)])
 def test_long_windows(size, step):
     check(lambda x: x.unfold(1, size, step), arange(2, 300) / 99)
+
+
+def test_a_window_beyond_the_memory_is_refused_at_the_call():
+    x = torch.zeros(4, 4, device="xla")
+    with pytest.raises(RuntimeError, match="requiring a storage size of 1604 are out of bounds"):
+        torch.as_strided_scatter(x, torch.ones(1, 1, device="xla"), (1, 1), (1, 1), 400)
+    with pytest.raises(RuntimeError, match="requiring a storage size of 1604 are out of bounds"):
+        x.as_strided((1, 1), (1, 1), 400)

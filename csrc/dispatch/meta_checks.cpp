@@ -1,0 +1,87 @@
+// What PyTorch's CPU kernels refuse and its Meta kernels let pass.
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "dispatch/meta.h"
+#include "dispatch/view_kernel.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using torch::jit::Stack;
+
+// (input, weight, bias, stride, padding, dilation, ...)
+void convolution(const Stack& stack, size_t base) {
+  const auto all = [&](size_t argument, int64_t least) {
+    const auto numbers = stack[base + argument].toIntVector();
+    return std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n >= least; });
+  };
+  TORCH_CHECK(all(4, 0), "negative padding is not supported");
+  TORCH_CHECK(all(3, 1), "non-positive stride is not supported");
+  TORCH_CHECK(all(5, 1), "dilation should be greater than zero");
+}
+
+// (self, src, size, stride, storage_offset)
+void as_strided_scatter(const Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  const c10::IValue& offset = stack[base + 4];
+  const auto* window = lazy::intern(self.scalar_type(), stack[base + 2].toIntVector(),
+                                    stack[base + 3].toIntVector());
+  check_window(*window, offset.isNone() ? 0 : offset.toInt(), self.storage().nbytes());
+}
+
+// (real, imag), and perhaps out
+void complex(const Stack& stack, size_t base) {
+  const at::ScalarType real = stack[base].toTensor().scalar_type();
+  const at::ScalarType imag = stack[base + 1].toTensor().scalar_type();
+  TORCH_CHECK(real == imag, "Expected object of scalar type ", real, " but got scalar type ", imag,
+              " for second argument");
+  if (stack.size() - base < 3) return;
+  const at::ScalarType out = stack[base + 2].toTensor().scalar_type();
+  TORCH_CHECK(out == at::toComplexType(real), "Expected object of scalar type ",
+              at::toComplexType(real), " but got scalar type ", out, " for argument 'out'");
+}
+
+// (self, mask, source)
+void masked_scatter(const Stack& stack, size_t base) {
+  const at::ScalarType mask = stack[base + 1].toTensor().scalar_type();
+  TORCH_CHECK(mask == at::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask with "
+              "dtype ",
+              mask);
+}
+
+// (probabilities, num_samples, replacement)
+void multinomial(const Stack& stack, size_t base) {
+  const at::Tensor probabilities = stack[base].toTensor();
+  const int64_t count = stack[base + 1].toInt();
+  const bool replacement = stack[base + 2].toBool();
+  TORCH_CHECK(probabilities.dim() == 1 || probabilities.dim() == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(at::isFloatingType(probabilities.scalar_type()),
+              "multinomial only supports floating-point dtypes for input, got: ",
+              probabilities.scalar_type());
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  const int64_t categories = probabilities.size(-1);
+  TORCH_CHECK(replacement || count <= categories,
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  // Beyond, floats do not tell every category from the next.
+  TORCH_CHECK(categories <= (1 << 24), "number of categories cannot exceed 2^24");
+}
+
+}  // namespace
+
+MetaCheck meta_check(const c10::OperatorHandle& op) {
+  static const std::unordered_map<std::string_view, MetaCheck> kChecks = {
+      {"aten::as_strided_scatter", as_strided_scatter},
+      {"aten::convolution", convolution},
+      {"aten::complex", complex},
+      {"aten::masked_scatter", masked_scatter},
+      {"aten::masked_scatter_", masked_scatter},
+      {"aten::multinomial", multinomial},
+  };
+  const auto it = kChecks.find(op.schema().name());
+  return it == kChecks.end() ? nullptr : it->second;
+}
+
+}  // namespace torch_xla::dispatch
