@@ -31,6 +31,8 @@ class MetaKernel {
  public:
   explicit MetaKernel(const c10::OperatorHandle& op);
   void call(torch::jit::Stack* stack) const;
+  // Whether it refuses what the CPU kernel refuses, in its words: both begin with the same code.
+  bool speaks_for_cpu() const { return native_ != nullptr || check_ != nullptr; }
 
  private:
   c10::OperatorHandle op_;

@@ -211,7 +211,9 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   util::Hasher h;
   h.add_bytes(plan_->target->name);
   op_hash_ = h.finish().low;
-  if (!plan_->writes.empty()) own_meta_.emplace(op);
+  if (plan_->writes.empty()) return;
+  own_meta_.emplace(op);
+  if (plan_->writes[0].is_out && !own_meta_->speaks_for_cpu()) own_meta_.reset();
 }
 
 // False when the call is not one to record (s says why).
@@ -470,6 +472,7 @@ void Recorder::raise_as_on_cpu(const Stack& stack, size_t base) const {
 
 void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t base) const {
   const bool differs =
+      own_meta_ &&
       std::any_of(plan_->writes.begin(), plan_->writes.end(), [&](const Plan::Write& w) {
         const c10::IValue& v = stack[base + w.argument];
         const Geometry* g = entry.signature->outputs[entry.outputs[w.output].first];
