@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/call.h"
@@ -97,15 +96,6 @@ c10::IValue without_memory(const c10::IValue& v) {
   return substitute(v, at::kMeta, [](const at::Tensor& t) {
     lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
     return impl == nullptr ? t : meta_tensor(*impl->geometry(), false);
-  });
-}
-
-// An argument of the same call on the CPU, each tensor a single zero that is seen everywhere.
-c10::IValue of_one_zero(const c10::IValue& v) {
-  return substitute(v, at::kCPU, [](const at::Tensor& t) {
-    lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
-    if (impl == nullptr) return t;
-    return at::zeros({}, impl->geometry()->dtype).expand(impl->geometry()->sizes);
   });
 }
 
@@ -206,6 +196,7 @@ struct Recorder::Scan {
 Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
     : plan_(std::move(plan)),
       meta_(plan_->target->handle),
+      cpu_kernel_(*plan_),
       check_numbers_(number_check(op)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   util::Hasher h;
@@ -401,8 +392,10 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     results = meta_arguments(stack, base, plan_->arguments.size());
     meta_.call(&results);
   } catch (const c10::NotImplementedError&) {
-    // No Meta kernel. An in-place operator's results are shaped like what it overwrites; any other
-    // operator's shapes are known only once it has run.
+    // An elementwise operator may mean these dtypes. Else there is no Meta kernel: an in-place
+    // operator's results are shaped like what it overwrites; any other operator's shapes are known
+    // only once it has run.
+    if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, false);
     if (!overwrites_all_results()) {
       entry->route = Route::Host;
       return entry;
@@ -412,7 +405,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
       results.push_back(without_memory(stack[base + w.argument]));
     }
   } catch (...) {
-    raise_as_on_cpu(stack, base);
+    cpu_kernel_.call(stack, base, true);
     throw;
   }
 
@@ -442,6 +435,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
     entry->route = expand_signature(*signature, s.device);
   }
+  if (entry->route == Route::Record) cpu_kernel_.check_lowering(*signature, stack, base);
   entry->signature = std::move(signature);
   return entry;
 }
@@ -454,20 +448,6 @@ Stack Recorder::meta_arguments(const Stack& stack, size_t base, size_t count) co
     arguments.push_back(is_generator ? c10::IValue() : without_memory(stack[base + i]));
   }
   return arguments;
-}
-
-void Recorder::raise_as_on_cpu(const Stack& stack, size_t base) const {
-  Stack arguments;
-  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
-    const bool is_generator = plan_->arguments[i].type == ArgumentType::Generator;
-    arguments.push_back(is_generator ? c10::IValue() : of_one_zero(stack[base + i]));
-  }
-  try {
-    const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
-    plan_->target->handle.callBoxed(&arguments);
-  } catch (const c10::NotImplementedError&) {
-    // A limit of the CPU's.
-  }
 }
 
 void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t base) const {

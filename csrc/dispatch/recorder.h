@@ -12,6 +12,7 @@
 #include <ATen/core/stack.h>
 
 #include "debug/metrics.h"
+#include "dispatch/cpu_kernel.h"
 #include "dispatch/meta.h"
 #include "dispatch/number_checks.h"
 #include "dispatch/plan.h"
@@ -46,9 +47,6 @@ class Recorder final : public c10::OperatorKernel {
   std::shared_ptr<const Entry> make_entry(const torch::jit::Stack& stack, size_t base,
                                           const Scan& s) const;
   torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
-  // After a Meta kernel has refused a call: throws what the CPU kernel throws for such arguments,
-  // since the two have different words for much, and the CPU's are what users know.
-  void raise_as_on_cpu(const torch::jit::Stack& stack, size_t base) const;
   // Some operators convert their result to what out= holds and some refuse to: PyTorch's Meta
   // kernel of the out= form knows.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
@@ -59,6 +57,7 @@ class Recorder final : public c10::OperatorKernel {
   std::unique_ptr<Plan> plan_;
   uint64_t op_hash_;
   MetaKernel meta_;
+  CpuKernel cpu_kernel_;
   // Of an operator that writes arguments: PyTorch's checks of what is written.
   std::optional<MetaKernel> own_meta_;
   NumberCheck check_numbers_;

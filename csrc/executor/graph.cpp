@@ -195,6 +195,13 @@ hlo::Precision float_precision() {
   return hlo::Precision::Highest;
 }
 
+hlo::Builder builder_for(std::string_view platform) {
+  hlo::Builder b;
+  b.set_precision(float_precision());
+  b.set_lacks(ops::limits_of(platform).operations);
+  return b;
+}
+
 // Turns calls into operations. Expansions of decomposed operators nest.
 class Lowerer {
  public:
@@ -207,6 +214,30 @@ class Lowerer {
     hlo::Value floats, ints;
     int64_t next_float = 0, next_int = 0;
   };
+
+  // A call by itself: its tensors, then its numbers, are the arguments of the program.
+  static bool try_lowering(const Signature& s, std::string_view platform) {
+    hlo::Builder b = builder_for(platform);
+    Lowerer lowerer(b, platform);
+    std::vector<hlo::Type> types;
+    for (const lazy::OperandInfo& info : s.operands) {
+      if (info.number < 0) types.push_back(ops::to_hlo(*info.geometry));
+    }
+    const size_t tensors = types.size();
+    for (const NumberKind kind : s.numbers) types.push_back({lowerer.dtype_of(kind), {}});
+    const hlo::Values arguments = b.begin_function("main", types);
+    const hlo::Values numbers(arguments.begin() + tensors, arguments.end());
+    hlo::Values operands;
+    size_t next = 0;
+    for (const lazy::OperandInfo& info : s.operands) {
+      operands.push_back(info.number < 0 ? arguments[next++]
+                                         : hlo::convert(numbers[info.number],
+                                                        lowerer.number_dtype(*info.geometry)));
+    }
+    lowerer.lower_signature(s, operands, numbers);
+    b.end_function({});
+    return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
+  }
 
   void lower_call(const Node& node, Results& results, NumberSource* source) {
     const Signature& s = node.signature();
@@ -298,6 +329,19 @@ class Lowerer {
   hlo::DType part_dtype() const {
     return ops::has_dtype(platform_, at::kComplexDouble) ? hlo::DType::F64 : hlo::DType::F32;
   }
+  hlo::DType dtype_of(NumberKind kind) const {
+    switch (kind) {
+      case NumberKind::Float:
+        return hlo::DType::F64;
+      case NumberKind::Complex:
+        return hlo::complex_of(part_dtype());
+      case NumberKind::Int:
+        return hlo::DType::S64;
+      case NumberKind::Bool:
+        return hlo::DType::Pred;
+    }
+    return hlo::DType::F64;
+  }
   hlo::DType number_dtype(const Geometry& geometry) const {
     const hlo::DType dtype = ops::to_hlo(geometry.dtype);
     return dtype == hlo::DType::C128 ? hlo::complex_of(part_dtype()) : dtype;
@@ -345,10 +389,12 @@ class Lowerer {
 
 }  // namespace
 
+bool try_lowering(const Signature& signature, std::string_view platform) {
+  return Lowerer::try_lowering(signature, platform);
+}
+
 std::string lower(const Graph& graph, std::string_view platform) {
-  hlo::Builder b;
-  b.set_precision(float_precision());
-  b.set_lacks(ops::limits_of(platform).operations);
+  hlo::Builder b = builder_for(platform);
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {

@@ -46,6 +46,10 @@ class Dependents {
   uint64_t yes_, no_;  // marks of nodes
 };
 
+// Lowers one call alone and throws what its rule throws, so that it is known when the call is made.
+// Whether the program calls a kernel of PyTorch's.
+bool try_lowering(const lazy::Signature& signature, std::string_view platform);
+
 // The StableHLO program of a graph: inputs, then the packed floats and ints where there are any.
 std::string lower(const Graph& graph, std::string_view platform);
 

@@ -119,6 +119,25 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const
                                 runtime.devices(graph.device));
 }
 
+// A run that fails may have taken inputs over before it did. Their values are lost, and later runs
+// that need them say why.
+[[noreturn]] void fail_launch(const Graph& graph, const pjrt::Error& error) {
+  for (const Node* input : graph.inputs) {
+    if (const std::string* why = input->data().array->loss()) {
+      util::fail(
+          util::ErrorKind::Runtime,
+          "expected the values that this step reads, got one that was lost when the run that "
+          "was to overwrite it failed (",
+          *why, "). Assign the tensor anew, or load it from a checkpoint.");
+    }
+  }
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    pjrt::Array& array = *graph.inputs[i]->data().array;
+    if (graph.aliases[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
+  }
+  fail(error);
+}
+
 // Launches the run and returns the data of each root.
 std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
@@ -144,7 +163,7 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
     }
     result = program.executable->execute(arguments);
   } catch (const pjrt::Error& e) {
-    fail(e);
+    fail_launch(graph, e);
   }
   InFlight::Arrays donated;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {

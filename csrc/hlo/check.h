@@ -16,6 +16,8 @@ std::string show(const Value& x);
 std::string show(std::span<const int64_t> dims);
 
 void check_same_type(std::string_view op, const Value& x, const Value& y);
+// That the operation is one of the specification for elements of this kind.
+void check_elements(std::string_view op, const Value& x);
 void check_dim(std::string_view op, const Value& x, int64_t dim);
 // Each within the rank of `x`, none twice.
 void check_dims(std::string_view op, const Value& x, std::span<const int64_t> dims);

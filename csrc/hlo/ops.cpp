@@ -23,11 +23,13 @@ void check_starts(std::string_view op, const Value& x, std::span<const Value> st
 
 Value elementwise(std::string name, const Value& x) {
   TXLA_CHECK(x, name, ": expected an operand, got ", show(x), ".");
+  check_elements(name, x);
   return x.builder().op(name, {x}, x.type());
 }
 
 Value elementwise(std::string name, const Value& x, const Value& y) {
   check_same_type(name, x, y);
+  check_elements(name, x);
   return x.builder().op(name, {x, y}, x.type());
 }
 

@@ -189,6 +189,7 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
     TXLA_CHECK(fits, kOp, ": expected ", what, " dimensions of equal sizes, got ", show(left),
                " of ", show(lhs), " and ", show(right), " of ", show(rhs), ".");
   };
+  check_elements(kOp, lhs);
   check_pairs("batch", d.lhs_batch, d.rhs_batch);
   check_pairs("contracted", d.lhs_contract, d.rhs_contract);
   if (lacks_products_of(result, lhs.builder())) {
@@ -227,6 +228,7 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
                ": expected batch, feature and ", spatial, " spatial dimensions of the ", what,
                ", got rank ", rank, " and spatial dimensions ", show(dims), ".");
   };
+  check_elements(kOp, lhs);
   check_rank("input", lhs.rank(), d.input_spatial);
   check_rank("kernel", rhs.rank(), d.kernel_spatial);
   check_rank("result", result.rank(), d.output_spatial);

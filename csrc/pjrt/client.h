@@ -167,9 +167,16 @@ class Array {
   size_t num_buffers() const { return 1 + others_.size(); }
   const Buffer& buffer(size_t i) const { return i == 0 ? first_ : others_[i - 1]; }
 
+  // Whether a run took the memory over. Where that run failed, the value is lost, and `loss` tells
+  // of its failure; empty for all other arrays.
+  bool is_deleted() const { return first_.is_deleted(); }
+  void set_loss(std::string why) { loss_ = std::make_unique<const std::string>(std::move(why)); }
+  const std::string* loss() const { return loss_.get(); }
+
  private:
   Buffer first_;
   std::vector<Buffer> others_;
+  std::unique_ptr<const std::string> loss_;
 };
 
 enum class HostSemantics {

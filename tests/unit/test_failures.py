@@ -61,6 +61,21 @@ def test_a_launch_that_fails_loses_nothing():
     assert x.tolist() == [2, 2, 2]
 
 
+def test_a_value_that_a_failed_run_took_over_is_reported_as_lost():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    x += 1  # in the memory of x, by the run that fails
+    values = torch.linalg.eig(torch.full((2, 2), torch.inf, device="xla"))[0]
+    with pytest.raises(RuntimeError, match="should not contain infs"):
+        torch_xla.sync(wait=True)
+    del values
+    with pytest.raises(RuntimeError, match="lost when the run .* failed .*should not contain infs"):
+        x.tolist()
+    x.copy_(torch.ones(3))
+    torch_xla.sync()
+    assert (x + 1).tolist() == [2, 2, 2]
+
+
 def test_failing_compile_leaves_the_graph_and_the_process():
     x = torch.arange(7.0, device="xla")
     torch_xla.sync()

@@ -1,0 +1,109 @@
+#include "dispatch/cpu_kernel.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include "dispatch/meta.h"
+#include "dispatch/substitute.h"
+#include "executor/graph.h"
+#include "executor/runtime.h"
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+at::Tensor zeros(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  // Large blocks are pages of zeros, which take no memory until they are written to.
+  void* memory = std::calloc(std::max<size_t>(bytes, 1), 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return at::from_blob(
+      memory, sizes, strides, [](void* p) { std::free(p); }, at::device(at::kCPU).dtype(dtype));
+}
+
+// An argument of the same call on the CPU.
+c10::IValue on_cpu(const c10::IValue& v, bool true_sizes) {
+  return substitute(v, at::kCPU, [&](const at::Tensor& t) {
+    lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
+    if (impl == nullptr) return t;
+    const lazy::Geometry& g = *impl->geometry();
+    if (true_sizes) return zeros(g.dtype, g.sizes, g.strides);
+    const std::vector<int64_t> ones(g.sizes.size(), 1);
+    return zeros(g.dtype, ones, ones);
+  });
+}
+
+bool computes_floats(const lazy::Signature& signature) {
+  return std::all_of(
+      signature.operands.begin(), signature.operands.end(),
+      [](const lazy::OperandInfo& info) { return at::isFloatingType(info.geometry->dtype); });
+}
+
+// Every CPU kernel of floats knows float and double; not all know the others.
+bool takes_common_dtypes(const lazy::Signature& signature) {
+  bool common = false;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    const at::ScalarType dtype = info.geometry->dtype;
+    if (dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kBool) return false;
+    common = common || at::isFloatingType(dtype);
+  }
+  return common;
+}
+
+}  // namespace
+
+CpuKernel::CpuKernel(const Plan& plan)
+    : plan_(plan),
+      elementwise_(has_tag(*plan.target, at::Tag::pointwise) ||
+                   plan.target->name.starts_with("aten::_foreach_")) {}
+
+void CpuKernel::call(const torch::jit::Stack& stack, size_t base, bool true_sizes) const {
+  if (!plan_.target->handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return;
+  torch::jit::Stack arguments;
+  try {
+    for (size_t i = 0; i < plan_.arguments.size(); ++i) {
+      // The user's generators are left alone.
+      const bool is_generator = plan_.arguments[i].type == ArgumentType::Generator;
+      arguments.push_back(is_generator ? c10::IValue(at::detail::createCPUGenerator())
+                                       : on_cpu(stack[base + i], true_sizes));
+    }
+  } catch (const std::bad_alloc&) {
+    return;  // larger than this machine
+  }
+  const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
+  plan_.target->handle.callBoxed(&arguments);
+}
+
+void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                               size_t base) const {
+  bool on_host = false;
+  if (signature.expansion == nullptr) {
+    try {
+      on_host = executor::try_lowering(signature, executor::Runtime::get().device_type());
+    } catch (const c10::TypeError&) {
+      // A dtype that the platform lacks. The run says so: of `x * y`, Python would make another
+      // error of a TypeError.
+      return;
+    } catch (...) {
+      call(stack, base, true);
+      throw;
+    }
+  }
+  const bool probe =
+      elementwise_ ? !computes_floats(signature) : on_host && !takes_common_dtypes(signature);
+  if (!probe) return;
+  try {
+    call(stack, base, !elementwise_);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const std::exception&) {
+    // The kernel knows the dtypes. It does not like zeros, such as for a matrix to invert.
+  }
+}
+
+}  // namespace torch_xla::dispatch
