@@ -20,6 +20,7 @@ ON_THE_HOST = {
 
 MANY_STEPS = "many steps, each of which rounds; the devices round at others"
 LONG_SUMS = "sums of hundreds of elements of both signs"
+LARGE_SCORES = "scores in the hundreds, whose last digits softmax magnifies; the CPU is off by 2e-5"
 SMALL_DIFFERENCE = "a small difference of larger numbers, each of which is rounded"
 NARROW_INSIDE = "orthogonalizes in bfloat16, whatever the dtype of the parameters"
 FLOAT32_INSIDE = "counts steps, and takes powers of numbers by them, in float32"
@@ -33,7 +34,7 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float, str]]] = {
         torch.float16: (3e-3, 5e-4, MANY_STEPS),
     },
     "nn.functional.embedding_bag": {torch.float16: (2e-2, 1e-3, MANY_STEPS)},
-    "nn.functional.multi_head_attention_forward": {torch.float32: (1e-5, 1e-4, LONG_SUMS)},
+    "nn.functional.multi_head_attention_forward": {torch.float32: (1e-4, 1e-4, LARGE_SCORES)},
     "nn.functional.cosine_similarity": {torch.bfloat16: (5e-2, 2e-3, MANY_STEPS)},
     "nn.functional.linear_cross_entropy.chunked": {
         torch.bfloat16: (5e-2, 1e-2, SMALL_DIFFERENCE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 # Without a rule or a decomposition: on a TPU they run on the host, as on every platform but the
 # CPU, whose programs call PyTorch's kernels.
 ON_THE_HOST = {
@@ -79,5 +81,7 @@ ON_THE_HOST = {
     "svd_lowrank",
 }
 
-# They make complex128, which a TPU has not: lowering says so.
-WITHOUT_A_DTYPE = {"cdouble"}
+
+def lacks_a_dtype(name: str, dtype: torch.dtype) -> bool:
+    """Makes complex128, which a TPU has not: lowering says so."""
+    return name == "cdouble" or (name == "float_power" and dtype.is_complex)
