@@ -95,7 +95,7 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
     }
   }
   const bool probe =
-      elementwise_ ? !computes_floats(signature) : on_host && !takes_common_dtypes(signature);
+      (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
   if (!probe) return;
   try {
     call(stack, base, !elementwise_);

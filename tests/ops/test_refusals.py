@@ -30,6 +30,7 @@ CALLS = {
     "remainder of bits": (lambda x: torch.fmod(x, x), BITS),
     # refused by PyTorch's kernel that the program would call
     "cholesky in float16": (torch.linalg.cholesky, HALF),
+    "airy_ai in float16": (torch.special.airy_ai, HALF),
     "eigh of integers": (torch.linalg.eigh, WHOLE),
     "convolution of bits": (lambda x: F.conv1d(x[None], x[None]), BITS),
     # elementwise, with a lowering that would give something
