@@ -77,7 +77,6 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::convolution", convolution},
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
-      {"aten::masked_scatter_", masked_scatter},
       {"aten::multinomial", multinomial},
   };
   const auto it = kChecks.find(op.schema().name());

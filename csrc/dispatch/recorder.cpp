@@ -203,8 +203,9 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   h.add_bytes(plan_->target->name);
   op_hash_ = h.finish().low;
   if (plan_->writes.empty()) return;
-  own_meta_.emplace(op);
-  if (plan_->writes[0].is_out && !own_meta_->speaks_for_cpu()) own_meta_.reset();
+  std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
+  meta.emplace(op);
+  if (plan_->writes[0].is_out && !meta->speaks_for_cpu()) meta.reset();
 }
 
 // False when the call is not one to record (s says why).
@@ -384,10 +385,10 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
   entry->route = route_of(*plan_->target);
   if (entry->route == Route::Host) return entry;
   try {
-    if (own_meta_ && !plan_->writes[0].is_out) {
-      // In-place: PyTorch's own checks of shape, dtype and overlapping memory.
+    if (in_place_meta_) {
+      // PyTorch's own checks of shape, dtype and overlapping memory.
       Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
-      own_meta_->call(&arguments);
+      in_place_meta_->call(&arguments);
     }
     results = meta_arguments(stack, base, plan_->arguments.size());
     meta_.call(&results);
@@ -452,7 +453,6 @@ Stack Recorder::meta_arguments(const Stack& stack, size_t base, size_t count) co
 
 void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t base) const {
   const bool differs =
-      own_meta_ &&
       std::any_of(plan_->writes.begin(), plan_->writes.end(), [&](const Plan::Write& w) {
         const c10::IValue& v = stack[base + w.argument];
         const Geometry* g = entry.signature->outputs[entry.outputs[w.output].first];
@@ -467,7 +467,7 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
         meta_tensor(*lazy::intern_contiguous(v.toTensor().scalar_type(), {0}), false);
   }
   try {
-    own_meta_->call(&arguments);
+    out_meta_->call(&arguments);
   } catch (const c10::NotImplementedError&) {
     // No Meta kernel: what can be converted is permitted.
   }
@@ -494,7 +494,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
-  check_out_dtypes(entry, stack, base);
+  if (out_meta_) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];

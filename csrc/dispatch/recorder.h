@@ -58,8 +58,8 @@ class Recorder final : public c10::OperatorKernel {
   uint64_t op_hash_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
-  // Of an operator that writes arguments: PyTorch's checks of what is written.
-  std::optional<MetaKernel> own_meta_;
+  // PyTorch's checks of what is written, by an operator in place and by an out= form.
+  std::optional<MetaKernel> in_place_meta_, out_meta_;
   NumberCheck check_numbers_;
   debug::Counter counter_;
   mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>

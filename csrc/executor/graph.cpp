@@ -215,30 +215,6 @@ class Lowerer {
     int64_t next_float = 0, next_int = 0;
   };
 
-  // A call by itself: its tensors, then its numbers, are the arguments of the program.
-  static bool try_lowering(const Signature& s, std::string_view platform) {
-    hlo::Builder b = builder_for(platform);
-    Lowerer lowerer(b, platform);
-    std::vector<hlo::Type> types;
-    for (const lazy::OperandInfo& info : s.operands) {
-      if (info.number < 0) types.push_back(ops::to_hlo(*info.geometry));
-    }
-    const size_t tensors = types.size();
-    for (const NumberKind kind : s.numbers) types.push_back({lowerer.dtype_of(kind), {}});
-    const hlo::Values arguments = b.begin_function("main", types);
-    const hlo::Values numbers(arguments.begin() + tensors, arguments.end());
-    hlo::Values operands;
-    size_t next = 0;
-    for (const lazy::OperandInfo& info : s.operands) {
-      operands.push_back(info.number < 0 ? arguments[next++]
-                                         : hlo::convert(numbers[info.number],
-                                                        lowerer.number_dtype(*info.geometry)));
-    }
-    lowerer.lower_signature(s, operands, numbers);
-    b.end_function({});
-    return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
-  }
-
   void lower_call(const Node& node, Results& results, NumberSource* source) {
     const Signature& s = node.signature();
     // What an operator expands to has no frames of its own: it belongs to the operator.
@@ -249,21 +225,37 @@ class Lowerer {
       numbers.push_back(source != nullptr ? runtime_number(*source, s.numbers[i])
                                           : constant_number(node.numbers()[i], s.numbers[i]));
     }
-    hlo::Values operands;
     size_t next = 0;
-    for (const lazy::OperandInfo& info : s.operands) {
-      if (info.number >= 0) {
-        operands.push_back(hlo::convert(numbers[info.number], number_dtype(*info.geometry)));
-      } else {
-        const Value& v = node.operands()[next++];
-        operands.push_back(results.at(v.node.get()).at(v.index));
-      }
-    }
-    results[&node] = lower_signature(s, operands, numbers);
+    const auto tensor = [&]() -> const hlo::Value& {
+      const Value& v = node.operands()[next++];
+      return results.at(v.node.get()).at(v.index);
+    };
+    results[&node] = lower_signature(s, operands_of(s, numbers, tensor), numbers);
     if (located) b_.set_location("");
   }
 
+  // A call by itself, of these tensors and of numbers that are all zero.
+  void lower_alone(const Signature& s, const hlo::Values& tensors) {
+    hlo::Values numbers;
+    for (const NumberKind kind : s.numbers) numbers.push_back(constant_number({}, kind));
+    size_t next = 0;
+    const auto tensor = [&]() -> const hlo::Value& { return tensors[next++]; };
+    lower_signature(s, operands_of(s, numbers, tensor), numbers);
+  }
+
  private:
+  // `tensor` gives those operands, one by one, that are not numbers.
+  template <class F>
+  hlo::Values operands_of(const Signature& s, const hlo::Values& numbers, F&& tensor) const {
+    hlo::Values operands;
+    for (const lazy::OperandInfo& info : s.operands) {
+      operands.push_back(info.number < 0
+                             ? tensor()
+                             : hlo::convert(numbers[info.number], number_dtype(*info.geometry)));
+    }
+    return operands;
+  }
+
   hlo::Values lower_signature(const Signature& s, const hlo::Values& operands,
                               const hlo::Values& numbers) {
     check_dtypes(s);
@@ -329,19 +321,6 @@ class Lowerer {
   hlo::DType part_dtype() const {
     return ops::has_dtype(platform_, at::kComplexDouble) ? hlo::DType::F64 : hlo::DType::F32;
   }
-  hlo::DType dtype_of(NumberKind kind) const {
-    switch (kind) {
-      case NumberKind::Float:
-        return hlo::DType::F64;
-      case NumberKind::Complex:
-        return hlo::complex_of(part_dtype());
-      case NumberKind::Int:
-        return hlo::DType::S64;
-      case NumberKind::Bool:
-        return hlo::DType::Pred;
-    }
-    return hlo::DType::F64;
-  }
   hlo::DType number_dtype(const Geometry& geometry) const {
     const hlo::DType dtype = ops::to_hlo(geometry.dtype);
     return dtype == hlo::DType::C128 ? hlo::complex_of(part_dtype()) : dtype;
@@ -390,7 +369,15 @@ class Lowerer {
 }  // namespace
 
 bool try_lowering(const Signature& signature, std::string_view platform) {
-  return Lowerer::try_lowering(signature, platform);
+  hlo::Builder b = builder_for(platform);
+  std::vector<hlo::Type> types;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    if (info.number < 0) types.push_back(ops::to_hlo(*info.geometry));
+  }
+  const hlo::Values tensors = b.begin_function("main", types);
+  Lowerer(b, platform).lower_alone(signature, tensors);
+  b.end_function({});
+  return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
 }
 
 std::string lower(const Graph& graph, std::string_view platform) {
