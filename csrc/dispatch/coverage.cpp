@@ -6,13 +6,27 @@
 
 namespace torch_xla::dispatch {
 
+namespace {
+
+// Of an operator with a kernel of ours that records another one, the recorded one's way.
+std::string_view own_way(const c10::OperatorHandle& op) {
+  const std::string name = op.schema().name();
+  constexpr std::string_view kAten = "aten::";
+  if (!name.starts_with(kAten)) return "native";
+  const auto twin =
+      c10::Dispatcher::singleton().findSchema({"torch_xla::" + name.substr(kAten.size()), ""});
+  return twin ? how_it_runs(*twin) : "native";
+}
+
+}  // namespace
+
 std::string_view how_it_runs(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const bool on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
   const std::unique_ptr<Plan> plan = make_plan(op, nullptr);
   if (plan != nullptr && plan->target->rule != nullptr) return "native";
   if (!is_recorded(op)) {
-    if (op.hasKernelForDispatchKey(DispatchKey::XLA)) return "native";
+    if (op.hasKernelForDispatchKey(DispatchKey::XLA)) return own_way(op);
     for (const DispatchKey key :
          {DispatchKey::CompositeImplicitAutograd, DispatchKey::CompositeExplicitAutograd,
           DispatchKey::CompositeExplicitAutogradNonFunctional}) {

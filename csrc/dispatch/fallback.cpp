@@ -13,6 +13,7 @@
 #include "executor/transfer.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/source.h"
 
 namespace torch_xla::dispatch {
 
@@ -206,7 +207,9 @@ void check_fallback(const std::string& name) {
     const std::lock_guard lock(mutex);
     if (!warned.insert(name).second) return;
   }
-  TORCH_WARN(what,
+  // Calls through torch.ops warn on stderr, without a line of Python.
+  const std::string line = util::source_line();
+  TORCH_WARN(what, line.empty() ? "" : ", here at " + line,
              ". This is said once per operator; torch_xla.experimental.host_fallback('error')"
              " raises instead.");
 }

@@ -203,6 +203,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
   return at::_native_batch_norm_legit(input, weight, bias, mean, variance, training, momentum, eps);
 }
 
+std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> native_batch_norm_out(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps,
+    at::Tensor& out, at::Tensor& save_mean, at::Tensor& save_invstd) {
+  const auto results = dispatch::native_batch_norm(input, weight, bias, running_mean, running_var,
+                                                   training, momentum, eps);
+  write_out("native_batch_norm", out, std::get<0>(results), {input});
+  write_out("native_batch_norm", save_mean, std::get<1>(results), {input});
+  write_out("native_batch_norm", save_invstd, std::get<2>(results), {input});
+  return {out, save_mean, save_invstd};
+}
+
+std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> native_batch_norm_legit_out(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, at::Tensor& running_mean, at::Tensor& running_var,
+    bool training, double momentum, double eps, at::Tensor& out, at::Tensor& save_mean,
+    at::Tensor& save_invstd) {
+  return dispatch::native_batch_norm_out(input, weight, bias, running_mean, running_var, training,
+                                         momentum, eps, out, save_mean, save_invstd);
+}
+
 // --- the recorder --------------------------------------------------------------------------
 
 const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
@@ -219,6 +241,8 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::record_stream",
                                             "aten::_unsafe_view",
                                             "aten::native_batch_norm",
+                                            "aten::native_batch_norm.out",
+                                            "aten::_native_batch_norm_legit.out",
                                             "aten::set_.source_Tensor",
                                             "aten::set_.source_Storage",
                                             "aten::set_.source_Storage_storage_offset",
@@ -327,6 +351,8 @@ void register_kernels() {
   aten.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
   aten.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+  aten.impl("native_batch_norm.out", TORCH_FN(native_batch_norm_out));
+  aten.impl("_native_batch_norm_legit.out", TORCH_FN(native_batch_norm_legit_out));
   register_views(aten);
   register_factories(aten);
   register_dropout();

@@ -41,6 +41,15 @@ void prepare_out(const std::string& op, const at::Tensor& out, const Geometry& r
       0, {});
 }
 
+at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& result,
+                      at::TensorList operands) {
+  TORCH_CHECK(lazy::is_lazy(out), op, ": Expected out tensor on ", result.device(),
+              ", but got it on ", out.device(), ".");
+  for (const at::Tensor& operand : operands) at::assert_no_overlap(out, operand);
+  prepare_out(op, out, *lazy::as_lazy(result)->geometry());
+  return out.copy_(result);
+}
+
 void resize(lazy::TensorImpl& tensor, c10::IntArrayRef sizes) {
   const Geometry* from = tensor.geometry();
   if (c10::IntArrayRef(from->sizes) == sizes) return;

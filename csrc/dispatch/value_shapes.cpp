@@ -3,16 +3,20 @@
 #include <algorithm>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/MemoryOverlap.h>
+#include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_lstsq.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "dispatch/fallback.h"
 #include "dispatch/resize.h"
+#include "executor/runtime.h"
 #include "lazy/tensor.h"
+#include "ops/host_kernel.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -30,15 +34,6 @@ at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at:
 
 // Its own memory: a view would keep the longest form.
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
-
-// The result as out=, with PyTorch's checks.
-Tensor& write_out(const char* op, Tensor& out, const Tensor& result, at::TensorList operands) {
-  TORCH_CHECK(lazy::is_lazy(out), op, ": Expected out tensor on ", result.device(),
-              ", but got it on ", out.device(), ".");
-  for (const Tensor& operand : operands) at::assert_no_overlap(out, operand);
-  prepare_out(op, out, *lazy::as_lazy(result)->geometry());
-  return out.copy_(result);
-}
 
 Tensor nonzero(const Tensor& self) {
   if (self.numel() == 0) return at::empty({0, self.dim()}, positions_like(self));
@@ -199,6 +194,72 @@ Tensor one_hot(const Tensor& self, int64_t num_classes) {
   return op.call(self, num_classes);
 }
 
+// --- least squares -------------------------------------------------------------------------
+
+using LeastSquares = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using LeastSquaresOp = LeastSquares(const Tensor&, const Tensor&, std::optional<double>,
+                                    std::optional<std::string_view>);
+
+// Whether all matrices have more rows than columns and a solver that tells their ranks: PyTorch
+// gives residuals only where all ranks are full.
+bool residuals_depend_on_ranks(const Tensor& self, std::optional<std::string_view> driver) {
+  return (driver == "gelss" || driver == "gelsd") && self.size(-2) > self.size(-1);
+}
+
+// (.., columns of the right side), one column where that is a vector.
+std::vector<int64_t> residual_sizes(const Tensor& self, const Tensor& b) {
+  const bool vector = at::native::linalg_solve_is_vector_rhs(self, b);
+  const Tensor right = vector ? b.unsqueeze(-1) : b;
+  std::vector<int64_t> sizes = at::native::broadcast_batch_size(self, right, self.dim() - 2);
+  sizes.push_back(right.size(-1));
+  return sizes;
+}
+
+LeastSquares linalg_lstsq(const Tensor& self, const Tensor& b, std::optional<double> rcond,
+                          std::optional<std::string_view> driver) {
+  static const auto aten = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linalg_lstsq", "");
+  static const auto op = own_operator<LeastSquaresOp>("linalg_lstsq");
+  if (!ops::has_host_kernel(op, executor::Runtime::get().device_type())) {
+    torch::jit::Stack stack{self, b, rcond, driver};
+    host_fallback(aten, &stack);
+    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), stack[3].toTensor()};
+  }
+  auto [solution, residuals, rank, singular_values] = op.call(self, b, rcond, driver);
+  if (residuals_depend_on_ranks(self, driver) && !rank.eq(self.size(-1)).all().item<bool>()) {
+    residuals = at::empty({0}, residuals.options());
+  }
+  return {solution, residuals, rank, singular_values};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> linalg_lstsq_out(
+    const Tensor& self, const Tensor& b, std::optional<double> rcond,
+    std::optional<std::string_view> driver, Tensor& solution, Tensor& residuals, Tensor& rank,
+    Tensor& singular_values) {
+  const LeastSquares found = dispatch::linalg_lstsq(self, b, rcond, driver);
+  const auto write = [&](const char* name, Tensor& out, const Tensor& result) {
+    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()),
+                "torch.linalg.lstsq: Expected ", name, " to be safely castable from ",
+                result.scalar_type(), " dtype, but got ", name, " with dtype ", out.scalar_type());
+    write_out("torch.linalg.lstsq", out, result, {self, b});
+  };
+  write("solution", solution, std::get<0>(found));
+  write("residuals", residuals, std::get<1>(found));
+  write("rank", rank, std::get<2>(found));
+  write("singular_values", singular_values, std::get<3>(found));
+  return {solution, residuals, rank, singular_values};
+}
+
+// PyTorch's kernel, but residuals that ranks decide about are always there.
+LeastSquares linalg_lstsq_cpu(const Tensor& self, const Tensor& b, std::optional<double> rcond,
+                              std::optional<std::string_view> driver) {
+  auto [solution, residuals, rank, singular_values] = at::linalg_lstsq(self, b, rcond, driver);
+  if (residuals_depend_on_ranks(self, driver)) {
+    const std::vector<int64_t> sizes = residual_sizes(self, b);
+    if (residuals.sizes() != sizes) residuals = at::zeros(sizes, residuals.options());
+  }
+  return {solution, residuals, rank, singular_values};
+}
+
 // --- shapes of the longest forms -----------------------------------------------------------
 
 std::tuple<Tensor, Tensor> nonzero_meta(const Tensor& self) {
@@ -222,6 +283,37 @@ Tensor runs_meta(const Tensor& repeats, int64_t size) {
   return at::empty({size}, repeats.options());
 }
 
+// What is refused here is put to the CPU's kernel, which has the words.
+LeastSquares linalg_lstsq_meta(const Tensor& self, const Tensor& b, std::optional<double>,
+                               std::optional<std::string_view> driver_arg) {
+  const std::string_view driver = driver_arg.value_or("gelsy");
+  const bool known =
+      driver == "gels" || driver == "gelsy" || driver == "gelsd" || driver == "gelss";
+  const int64_t missing = self.dim() - b.dim();
+  const at::ScalarType real_type = c10::toRealValueType(self.scalar_type());
+  const bool fits = known && self.dim() >= 2 && b.dim() >= 1 && (missing == 0 || missing == 1) &&
+                    self.scalar_type() == b.scalar_type() &&
+                    (real_type == at::kFloat || real_type == at::kDouble);
+  TORCH_CHECK(fits, "torch.linalg.lstsq: expected matrices, right sides and a driver.");
+  const bool vector = at::native::linalg_solve_is_vector_rhs(self, b);
+  TORCH_CHECK(self.size(-2) == b.size(vector ? -1 : -2),
+              "torch.linalg.lstsq: input.size(-2) should match other.size(-1)");
+  const int64_t rows = self.size(-2), columns = self.size(-1);
+  std::vector<int64_t> sizes = residual_sizes(self, b);
+  const std::vector<int64_t> batch(sizes.begin(), sizes.end() - 1), none = {0};
+  const at::TensorOptions real = self.options().dtype(real_type);
+  const bool has_residuals = rows > columns && driver != "gelsy";
+  const Tensor residuals = at::empty(has_residuals ? sizes : none, real);
+  if (vector) sizes.pop_back();
+  sizes.insert(sizes.begin() + static_cast<int64_t>(batch.size()), columns);
+  std::vector<int64_t> matrices(self.sizes().begin(), self.sizes().end() - 2);
+  const Tensor rank = at::empty(driver == "gels" ? none : matrices, positions_like(self));
+  matrices.push_back(std::min(rows, columns));
+  const bool has_values = driver == "gelsd" || driver == "gelss";
+  return {at::empty(sizes, self.options()), residuals, rank,
+          at::empty(has_values ? matrices : none, real)};
+}
+
 Tensor one_hot_meta(const Tensor& self, int64_t num_classes) {
   std::vector<int64_t> sizes = self.sizes().vec();
   sizes.push_back(num_classes);
@@ -229,6 +321,9 @@ Tensor one_hot_meta(const Tensor& self, int64_t num_classes) {
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def(
+      "linalg_lstsq(Tensor self, Tensor b, float? rcond, str? driver) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
   m.def("one_hot(Tensor self, int num_classes) -> Tensor");
   m.def("nonzero(Tensor self) -> (Tensor, Tensor)");
   m.def("masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)");
@@ -242,7 +337,10 @@ TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
   m.impl("unique", TORCH_FN(unique_meta));
   m.impl("runs", TORCH_FN(runs_meta));
   m.impl("one_hot", TORCH_FN(one_hot_meta));
+  m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq_meta));
 }
+
+TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq_cpu)); }
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("nonzero", TORCH_FN(nonzero));
@@ -257,6 +355,8 @@ TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("bincount", TORCH_FN(bincount));
   m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
   m.impl("one_hot", TORCH_FN(one_hot));
+  m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq));
+  m.impl("linalg_lstsq.out", TORCH_FN(linalg_lstsq_out));
 }
 
 }  // namespace

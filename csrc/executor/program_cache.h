@@ -19,7 +19,8 @@ struct Program {
 class ProgramCache {
  public:
   std::shared_ptr<const Program> find(const util::Hash128& key);
-  // Replaces the program of the same key, if any. The newest always stays.
+  // Replaces the program of the same key, if any. The newest always stays. The older half goes when
+  // this process nears Linux's limit of memory maps, of which the code of each program takes some.
   void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
   size_t size() const { return entries_.size(); }
   void clear();
@@ -29,7 +30,11 @@ class ProgramCache {
     util::Hash128 key;
     std::shared_ptr<const Program> program;
   };
-  std::list<Entry> entries_;  // most recently used first
+  void keep_newest(size_t count);
+  bool nears_map_limit();
+
+  size_t inserts_until_count_ = 0;  // before maps can have become too many
+  std::list<Entry> entries_;        // most recently used first
   std::unordered_map<util::Hash128, std::list<Entry>::iterator, util::Hash128Hasher> index_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "ops/common.h"
 #include "ops/random_draw.h"
+#include "util/error.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -61,6 +62,8 @@ Values uniform(Lowering& l) {
 // rand, rand_like: the dtype's own [0, 1).
 Values unit_uniform(Lowering& l) {
   const DType dtype = l.out().dtype;
+  TXLA_CHECK(hlo::is_float(dtype) || hlo::is_complex(dtype),
+             "rand: expected a floating-point or complex dtype.");
   const Value x = cast(draw_result(l, draw::uniform), dtype);
   if (hlo::is_complex(dtype) || hlo::bit_width(dtype) >= 32) return {x};
   return {keep_below(x, hlo::scalar(l.b, 1, dtype))};

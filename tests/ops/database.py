@@ -157,6 +157,9 @@ class _Call:
         places = (torch.Tensor, torch.device)
         if any(isinstance(leaf, places) for leaf in pytree.tree_leaves((self.tensors, more))):
             return function(self.input, *self.args, **self.kwargs, **more)
+        if function.__module__.startswith("torch._refs"):  # whose default is the CPU
+            given = {"device": self.device, **self.kwargs, **more}
+            return function(self.input, *self.args, **given)
         with torch.device(self.device):  # a factory that is told no device
             return function(self.input, *self.args, **self.kwargs, **more)
 
@@ -184,8 +187,12 @@ def _without_values(value: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: (tuple(t.shape), t.dtype), value)
 
 
+# So many samples make one program; the time to compile it grows faster than their number.
+SAMPLES_OF_A_PROGRAM = 16
+
+
 class _Comparison:
-    """Results of xla and of the CPU, compared together at the end."""
+    """Results of xla and of the CPU, compared some samples at a time."""
 
     def __init__(self, outcome: Outcome, **tolerances: Any) -> None:
         self.outcome, self.tolerances = outcome, tolerances
@@ -201,9 +208,12 @@ class _Comparison:
     ) -> None:
         """`wide` gives the CPU's results in the wider dtypes."""
         self._cases.append((label, actual, expected, values, wide))
+        if len(self._cases) == SAMPLES_OF_A_PROGRAM:
+            self.finish()
 
     def finish(self) -> None:
-        for label, actual, expected, values, wide in self._cases:
+        cases, self._cases = self._cases, []
+        for label, actual, expected, values, wide in cases:
             self.outcome.compared += 1
             try:
                 if not values:

@@ -10,14 +10,6 @@ import torch
 # Host work that is no fallback: a number is read because the operator's own code asks for it.
 READS = {"aten::_local_scalar_dense"}
 
-# Operators of an entry that run on the host: the shapes of their results depend on values, or their
-# out= form, which writes what the functional one returns, is of a kind of its own.
-ON_THE_HOST = {
-    "_native_batch_norm_legit": {"aten::_native_batch_norm_legit"},
-    "linalg.lstsq": {"aten::linalg_lstsq"},
-    "linalg.lstsq.grad_oriented": {"aten::linalg_lstsq"},
-}
-
 MANY_STEPS = "many steps, each of which rounds; the devices round at others"
 LONG_SUMS = "sums of hundreds of elements of both signs"
 LARGE_SCORES = "scores in the hundreds, whose last digits softmax magnifies; the CPU is off by 2e-5"

@@ -87,6 +87,19 @@ def test_batch_norm_of_large_numbers():
     )
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+def test_native_batch_norms_into_given_tensors(name, training):
+    def run(x, mean, var):
+        out = {key: x.new_empty(0) for key in ("out", "save_mean", "save_invstd")}
+        operator = getattr(torch.ops.aten, name).out
+        operator(x, None, None, mean, var, training, 0.1, 1e-5, **out)
+        used = list(out.values()) if training else out["out"]  # else of each device's own shape
+        return used, mean, var
+
+    check(run, randn(4, 3, 5), randn(3), torch.rand(3) + 0.5, grad=False)
+
+
 def test_native_batch_norms():
     aten = torch.ops.aten
     x, c = randn(4, 3, 5), randn(3)

@@ -25,6 +25,7 @@ CALLS = {
     "largest complex number": (lambda x: x.max(), COMPLEX),
     "bits of floats": (lambda x: x & x, FLOAT),
     "uniform integers": (lambda x: x.uniform_(), WHOLE),
+    "random numbers like integers": (torch.rand_like, WHOLE),
     "product of bits": (lambda x: x @ x, BITS),
     "sum after a product of bits": (lambda x: torch.addmv(x[0], x, x[0]), BITS),
     "remainder of bits": (lambda x: torch.fmod(x, x), BITS),

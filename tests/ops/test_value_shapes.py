@@ -149,3 +149,58 @@ def test_what_needs_no_count_does_not_cut():
     mask = x > 0
     x[mask] = 0.5
     assert_same(total, torch.where(mask, x, x.exp()).sum() + x.masked_fill(mask, 1).max())
+
+
+DRIVERS = [None, "gels", "gelsy", "gelsd", "gelss"]
+SYSTEMS = [
+    ((5, 2), (5,)),
+    ((5, 2), (5, 3)),
+    ((2, 5), (2, 3)),
+    ((3, 5, 2), (3, 5)),
+    ((3, 5, 2), (1, 5, 4)),
+    ((0, 5, 2), (0, 5, 4)),
+    ((5, 0), (5, 4)),
+]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_least_squares(driver):
+    def solve(a, b):
+        return torch.linalg.lstsq(a, b, driver=driver)
+
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        for matrix, right in SYSTEMS:
+            a, b = torch.randn(matrix, dtype=dtype), torch.randn(right, dtype=dtype)
+            check(solve, a, b, rtol=1e-4, atol=1e-4)
+            if driver != "gels":  # which wants full ranks, as residuals do
+                check(solve, torch.ones_like(a), b, rtol=1e-4, atol=1e-4)
+
+
+def test_least_squares_into_given_tensors():
+    a, b = torch.randn(5, 2), torch.randn(5, 3)
+
+    def solve(a, b):
+        out = [torch.empty(0, device=a.device) for _ in range(4)]
+        torch.linalg.lstsq(a, b, driver="gelsd", out=tuple(out))
+        return out
+
+    assert_same(solve(a.to("xla"), b.to("xla")), solve(a, b), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "right", "options"),
+    [
+        ((5,), (5,), {}),
+        ((5, 2), (4,), {}),
+        ((5, 2), (3, 5, 4), {}),
+        ((3, 5, 2), (2, 5, 4), {}),
+        ((5, 2), (5,), {"driver": "best"}),
+    ],
+)
+def test_least_squares_of_what_does_not_fit(matrix, right, options):
+    a, b = torch.ones(matrix), torch.ones(right)
+    with pytest.raises(RuntimeError) as expected:
+        torch.linalg.lstsq(a, b, **options)
+    with pytest.raises(RuntimeError) as actual:
+        torch.linalg.lstsq(a.to("xla"), b.to("xla"), **options)
+    assert str(actual.value) == str(expected.value)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import torch_xla
@@ -65,3 +66,33 @@ def test_complex_numbers_on_a_tpu_have_parts_of_float32():
     results = [x * 2j, torch.add(z, z, alpha=2j), z == 1j, torch.where(x > 0, z, 1j), z ** (1 + 2j)]
     assert "complex<f64>" not in _XLAC._get_stablehlo(results, platform="TPU")
     assert "complex<f64>" in _XLAC._get_stablehlo(results)  # exact elsewhere
+
+
+# Linux refuses a process more maps of its memory, and compiled code takes some.
+MANY_MAPS = """
+import mmap, torch, torch_xla
+import torch_xla.debug.metrics as met
+
+def run(n):
+    x = torch.full((n,), 2.0, device="xla") * n
+    assert x.tolist() == [2.0 * n] * n
+    return met.counter_value("UncachedCompile")
+
+def maps():
+    with open("/proc/self/maps") as file:
+        return sum(1 for _ in file)
+
+with open("/proc/sys/vm/max_map_count") as file:
+    limit = int(file.read())
+held = []
+while maps() < limit * 3 // 4:  # pages with other rights than their neighbours'
+    held += [mmap.mmap(-1, mmap.PAGESIZE, prot=1 + i % 2 * 2) for i in range(4000)]
+programs = [run(1), run(2), run(2), run(1)]
+print(*(after - before for before, after in zip(programs, programs[1:])))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells its maps")
+def test_programs_are_dropped_before_the_limit_of_memory_maps():
+    run = subprocess.run([sys.executable, "-c", MANY_MAPS], capture_output=True, text=True)
+    assert run.stdout.split() == ["1", "0", "1"], run.stderr
