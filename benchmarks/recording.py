@@ -7,7 +7,10 @@ Tensors are 8x8, so that eager's time is its overhead too. Target: a ratio of at
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 
 import torch_xla
 from benchmarks.timing import row, seconds, side_by_side
@@ -21,6 +24,7 @@ CALLS = {
     "sum": lambda x, y: lambda: x.sum(),
     "matmul": lambda x, y: lambda: x @ y,
     "softmax": lambda x, y: lambda: torch.softmax(x, -1),
+    "embedding": lambda x, y: partial(F.embedding, torch.arange(8, device=x.device), x),
     "t": lambda x, y: lambda: x.t(),
     "x[1:]": lambda x, y: lambda: x[1:],
 }

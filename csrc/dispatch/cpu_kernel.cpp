@@ -10,6 +10,7 @@
 
 #include "dispatch/meta.h"
 #include "dispatch/substitute.h"
+#include "dispatch/value_checks.h"
 #include "executor/graph.h"
 #include "executor/runtime.h"
 #include "lazy/tensor.h"
@@ -27,14 +28,17 @@ at::Tensor zeros(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef 
 }
 
 // An argument of the same call on the CPU.
-c10::IValue on_cpu(const c10::IValue& v, bool true_sizes) {
+c10::IValue on_cpu(const c10::IValue& v, CpuKernel::Show show) {
   return substitute(v, at::kCPU, [&](const at::Tensor& t) {
     lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
     if (impl == nullptr) return t;
     const lazy::Geometry& g = *impl->geometry();
-    if (true_sizes) return zeros(g.dtype, g.sizes, g.strides);
-    const std::vector<int64_t> ones(g.sizes.size(), 1);
-    return zeros(g.dtype, ones, ones);
+    if (show == CpuKernel::Show::Dtypes) {
+      const std::vector<int64_t> ones(g.sizes.size(), 1);
+      return zeros(g.dtype, ones, ones);
+    }
+    if (std::optional<at::Tensor> known = known_values(t)) return *known;
+    return zeros(g.dtype, g.sizes, g.strides);
   });
 }
 
@@ -62,7 +66,7 @@ CpuKernel::CpuKernel(const Plan& plan)
       elementwise_(has_tag(*plan.target, at::Tag::pointwise) ||
                    plan.target->name.starts_with("aten::_foreach_")) {}
 
-void CpuKernel::call(const torch::jit::Stack& stack, size_t base, bool true_sizes) const {
+void CpuKernel::call(const torch::jit::Stack& stack, size_t base, Show show) const {
   if (!plan_.target->handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return;
   torch::jit::Stack arguments;
   try {
@@ -70,7 +74,7 @@ void CpuKernel::call(const torch::jit::Stack& stack, size_t base, bool true_size
       // The user's generators are left alone.
       const bool is_generator = plan_.arguments[i].type == ArgumentType::Generator;
       arguments.push_back(is_generator ? c10::IValue(at::detail::createCPUGenerator())
-                                       : on_cpu(stack[base + i], true_sizes));
+                                       : on_cpu(stack[base + i], show));
     }
   } catch (const std::bad_alloc&) {
     return;  // larger than this machine
@@ -90,7 +94,7 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
       // error of a TypeError.
       return;
     } catch (...) {
-      call(stack, base, true);
+      call(stack, base, Show::Values);
       throw;
     }
   }
@@ -98,11 +102,11 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
       (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
   if (!probe) return;
   try {
-    call(stack, base, !elementwise_);
+    call(stack, base, elementwise_ ? Show::Dtypes : Show::Values);
   } catch (const c10::NotImplementedError&) {
     throw;
   } catch (const std::exception&) {
-    // The kernel knows the dtypes. It does not like zeros, such as for a matrix to invert.
+    // The kernel knows the dtypes. It does not like the values: zeros for a matrix to invert, say.
   }
 }
 

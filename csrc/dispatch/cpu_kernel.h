@@ -15,10 +15,11 @@ class CpuKernel {
 
   bool is_elementwise() const { return elementwise_; }
 
-  // Throws what the kernel throws for arguments of such dtypes and sizes, or of one element each.
-  // All are zero and take no memory that the kernel does not write to. Nothing where there is no
-  // such kernel.
-  void call(const torch::jit::Stack& stack, size_t base, bool true_sizes) const;
+  // What the kernel is shown of tensors: their dtypes, with one element each, or all that is known:
+  // where values are not, zeros that take no memory which the kernel does not write to.
+  enum class Show : uint8_t { Dtypes, Values };
+  // Throws what the kernel throws for such arguments. Nothing where there is no kernel.
+  void call(const torch::jit::Stack& stack, size_t base, Show show) const;
 
   // Throws where a recorded call has no lowering for its dtypes, or no kernel that its program
   // would call, or where an elementwise operator of PyTorch does not know them.

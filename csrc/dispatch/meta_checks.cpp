@@ -57,6 +57,10 @@ void multinomial(const Stack& stack, size_t base) {
   const at::Tensor probabilities = stack[base].toTensor();
   const int64_t count = stack[base + 1].toInt();
   const bool replacement = stack[base + 2].toBool();
+  if (stack.size() > base + 4) {
+    const at::ScalarType out = stack[base + 4].toTensor().scalar_type();
+    TORCH_CHECK(out == at::kLong, "multinomial expects Long tensor out, got: ", out);
+  }
   TORCH_CHECK(probabilities.dim() == 1 || probabilities.dim() == 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(at::isFloatingType(probabilities.scalar_type()),
               "multinomial only supports floating-point dtypes for input, got: ",

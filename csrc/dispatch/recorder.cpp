@@ -198,6 +198,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       check_numbers_(number_check(op)),
+      suspects_values_(value_check(plan_->target->handle)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   util::Hasher h;
   h.add_bytes(plan_->target->name);
@@ -396,7 +397,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     // An elementwise operator may mean these dtypes. Else there is no Meta kernel: an in-place
     // operator's results are shaped like what it overwrites; any other operator's shapes are known
     // only once it has run.
-    if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, false);
+    if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, CpuKernel::Show::Dtypes);
     if (!overwrites_all_results()) {
       entry->route = Route::Host;
       return entry;
@@ -406,7 +407,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
       results.push_back(without_memory(stack[base + w.argument]));
     }
   } catch (...) {
-    cpu_kernel_.call(stack, base, true);
+    cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
     throw;
   }
 
@@ -546,6 +547,9 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
     entry = slot;
     if (entry->route == Route::Record) {
+      if (suspects_values_ != nullptr && suspects_values_(*stack, base)) {
+        cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
+      }
       counter_.add();
       // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
       if (memo_.size() > 16384) memo_.clear();

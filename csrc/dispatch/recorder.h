@@ -16,6 +16,7 @@
 #include "dispatch/meta.h"
 #include "dispatch/number_checks.h"
 #include "dispatch/plan.h"
+#include "dispatch/value_checks.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
@@ -61,6 +62,7 @@ class Recorder final : public c10::OperatorKernel {
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
   NumberCheck check_numbers_;
+  ValueCheck suspects_values_;
   debug::Counter counter_;
   mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>
       memo_;

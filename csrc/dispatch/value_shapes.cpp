@@ -14,6 +14,7 @@
 
 #include "dispatch/fallback.h"
 #include "dispatch/resize.h"
+#include "dispatch/value_checks.h"
 #include "executor/runtime.h"
 #include "lazy/tensor.h"
 #include "ops/host_kernel.h"
@@ -177,16 +178,31 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   return op.call(repeats, *output_size);
 }
 
-// Class values are not read but to find out how many there are: those out of range give zeros.
+// The least and the greatest class, where they are known or have to be.
+std::optional<std::pair<int64_t, int64_t>> ends_of(const Tensor& classes, bool wanted) {
+  const auto read = [](const Tensor& t) {
+    return std::pair(t.min().item<int64_t>(), t.max().item<int64_t>());
+  };
+  {
+    const lazy::GraphLock lock;
+    if (const std::optional<Tensor> known = known_values(classes)) return read(*known);
+  }
+  if (!wanted) return std::nullopt;
+  return read(at::stack({classes.min(), classes.max()}).cpu());
+}
+
+// Classes out of range give zeros where nobody can tell when the call is made.
 Tensor one_hot(const Tensor& self, int64_t num_classes) {
   TORCH_CHECK(self.scalar_type() == at::kLong,
               "one_hot is only applicable to index tensor of type LongTensor.");
-  if (num_classes < 0) {
-    TORCH_CHECK(num_classes == -1, "one_hot: expected num_classes >= 0, or -1, got ", num_classes);
-    TORCH_CHECK(self.numel() != 0, "Can not infer total number of classes from empty tensor.");
-    const Tensor ends = at::stack({self.min(), self.max()}).cpu();
-    TORCH_CHECK(ends[0].item<int64_t>() >= 0, "Class values must be non-negative.");
-    num_classes = ends[1].item<int64_t>() + 1;
+  TORCH_CHECK(num_classes >= -1, "one_hot: expected num_classes >= 0, or -1, got ", num_classes);
+  if (self.numel() == 0) {
+    TORCH_CHECK(num_classes >= 0, "Can not infer total number of classes from empty tensor.");
+  } else if (const auto ends = ends_of(self, num_classes < 0)) {
+    const auto [least, greatest] = *ends;
+    TORCH_CHECK(least >= 0, "Class values must be non-negative.");
+    if (num_classes < 0) num_classes = greatest + 1;
+    TORCH_CHECK(greatest < num_classes, "Class values must be smaller than num_classes.");
   }
   TORCH_CHECK(num_classes > 0 || self.numel() == 0,
               "Class values must be smaller than num_classes.");

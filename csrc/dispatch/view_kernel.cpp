@@ -57,10 +57,11 @@ class InplaceViewKernel final : public c10::OperatorKernel {
   c10::OperatorHandle view_;
 };
 
-// The storage's value in the order of memory: dimensions by falling stride.
+// The storage's value in the order of memory, dimensions by falling stride. Memory with gaps or
+// overlaps has no such order: the value stays as it is, and is laid out by the lowering.
 c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry** physical) {
-  *physical = lazy::intern_contiguous(base.dtype, base.sizes);
-  if (base.contiguous) return {};
+  *physical = &base;
+  if (base.contiguous || base.storage_elements() != base.numel) return {};
   std::vector<int64_t> order(base.sizes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
   std::stable_sort(order.begin(), order.end(),
@@ -68,10 +69,6 @@ c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry
   std::vector<int64_t> sizes;
   for (const int64_t d : order) sizes.push_back(base.sizes[d]);
   *physical = lazy::intern_contiguous(base.dtype, sizes);
-  // Memory with holes or overlaps has no such order.
-  TXLA_CHECK(base.storage_elements() == base.numel,
-             "as_strided: expected a base that fills its memory, got strides with gaps. "
-             "Call contiguous() on the base first.");
   auto signature = c10::make_intrusive<Signature>();
   static const auto permute = find_operator({"aten::permute", ""});
   signature->op = permute.get();

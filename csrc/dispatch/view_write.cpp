@@ -76,6 +76,10 @@ Value un_diagonal(const Inversion& v) {
               {v.parent, v.value, v.attr(1), v.attr(2), v.attr(3)}, v.parent_geometry());
 }
 Value un_as_strided(const Inversion& v) {
+  const Geometry& memory = *v.step.operands[0].geometry;
+  TXLA_CHECK(memory.storage_elements() == memory.numel,
+             "as_strided: expected a base that fills its memory, to write into, got strides with "
+             "gaps. Call contiguous() on the base first.");
   return call("aten::as_strided_scatter", v.device,
               {v.parent, v.value, v.attr(1), v.attr(2), v.attr(3)}, v.parent_geometry());
 }

@@ -93,4 +93,17 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
   }
 }
 
+const void* peek(const lazy::Value& value) {
+  if (!value.node->is_data() || Runtime::get().device_type() != "CPU") return nullptr;
+  const pjrt::Array* array = value.node->data().array.get();
+  if (array == nullptr || array->num_buffers() != 1 || array->is_deleted()) return nullptr;
+  if (held_dtype(*array) != value.geometry().dtype) return nullptr;
+  try {
+    const pjrt::Buffer& buffer = array->buffer(0);
+    return buffer.ready().ready() ? buffer.unsafe_pointer() : nullptr;
+  } catch (const pjrt::Error&) {
+    return nullptr;  // the run that was to make it failed, which those who need the value are told
+  }
+}
+
 }  // namespace torch_xla::executor

@@ -198,11 +198,11 @@ Values bernoulli_number(Lowering& l) {
   return result(l, draw::bernoulli(l.seed(), l.out().dims, l.number(1, DType::F64)));
 }
 
-// Input times mask times scale, with the scale rounded as PyTorch rounds it.
-Value masked_scale(const Value& x, const Value& mask, const Value& scale) {
-  const DType compute = compute_dtype(x.dtype());
-  const Value wide = cast(x, compute) * cast(mask, compute);
-  return wide * hlo::broadcast_to(hlo::convert(scale, compute), x.dims());
+// Input times mask times scale as the first result, with the scale rounded as PyTorch rounds it.
+Value masked_scale(const Lowering& l, const Value& mask, const Value& scale) {
+  const DType compute = compute_dtype(l.out().dtype);
+  const Value wide = cast(l.in(0), compute) * cast(mask, compute);
+  return as_result(l, wide * hlo::broadcast_to(hlo::convert(scale, compute), wide.dims()));
 }
 
 Values native_dropout(Lowering& l) {
@@ -212,16 +212,16 @@ Values native_dropout(Lowering& l) {
   const Value keep = 1.0 - l.number(1, DType::F64);
   const Value mask = draw::bernoulli(l.seed(), mask_type.dims, keep);
   const Value scale = hlo::select(hlo::equal(keep, 0), hlo::like(keep, 0), 1.0 / keep);
-  return {as_result(l, masked_scale(x, mask, scale)), as_result(l, mask, 1)};
+  return {masked_scale(l, mask, scale), as_result(l, mask, 1)};
 }
 Values native_dropout_backward(Lowering& l) {
-  return result(l, masked_scale(l.in(0), l.in(1), l.number(2, DType::F64)));
+  return {masked_scale(l, l.in(1), l.number(2, DType::F64))};
 }
 // CUDA's form: `p` is the probability to keep.
 Values fused_dropout(Lowering& l) {
   const Value keep = l.number(1, DType::F64);
   const Value mask = draw::bernoulli(l.seed(), l.out(1).dims, keep);
-  return {as_result(l, masked_scale(l.in(0), mask, 1.0 / keep)), as_result(l, mask, 1)};
+  return {masked_scale(l, mask, 1.0 / keep), as_result(l, mask, 1)};
 }
 
 // Leaky ReLU with a random slope for each negative element; the slopes are a second result.

@@ -14,8 +14,14 @@ from . import database, database_notes
 REFERENCES = database.entries(python_ref_db)
 
 
+def operator_of(name: str) -> str:
+    """What a reference is named for."""
+    return name.removeprefix("_refs.").removeprefix("_conversions.")
+
+
 def run(name: str, dtype: torch.dtype, limit: int | None) -> None:
-    tolerances = database_notes.tolerances(name.removeprefix("_refs."), dtype)
+    notes = [database_notes.tolerances(n, dtype) for n in (operator_of(name), name)]
+    tolerances = notes[0] | notes[1]
     outcome = database.compare(REFERENCES[name], dtype, "forward", limit, **tolerances)
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
@@ -26,7 +32,7 @@ def cases(dtypes: tuple[torch.dtype, ...]) -> list:
         for dtype in dtypes:
             if not database.applies(entry, dtype, "forward"):
                 continue
-            marks = database_notes.marks(name, "forward", dtype)
+            marks = database_notes.marks(operator_of(name), "forward", dtype)
             label = f"{name}-{str(dtype).removeprefix('torch.')}"
             found.append(pytest.param(name, dtype, marks=marks, id=label))
     return found

@@ -266,6 +266,17 @@ def test_long_windows(size, step):
     check(lambda x: x.unfold(1, size, step), arange(2, 300) / 99)
 
 
+@pytest.mark.parametrize("strides", [(14, 2), (1, 8)], ids=["rows", "columns"])
+def test_windows_on_memory_with_gaps(strides):
+    def window(x):
+        gaps = torch.empty_strided((3, 5), strides, device=x.device).copy_(x)
+        return gaps.as_strided((2, 3), strides, strides[0]), gaps.as_strided((3,), strides[:1])
+
+    check(window, torch.rand(3, 5))
+    with pytest.raises(RuntimeError, match="expected a base that fills its memory"):
+        window(torch.rand(3, 5, device="xla"))[0].zero_()
+
+
 def test_a_window_beyond_the_memory_is_refused_at_the_call():
     x = torch.zeros(4, 4, device="xla")
     with pytest.raises(RuntimeError, match="requiring a storage size of 1604 are out of bounds"):

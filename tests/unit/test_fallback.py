@@ -13,7 +13,6 @@ import torch
 import torch_xla.debug.metrics as met
 from torch_xla.experimental import host_fallback
 
-
 # It tells its kernel alone, so that no program can hold it: nobody knows the shape of its result.
 DEFINE = """
 import torch

@@ -1,0 +1,150 @@
+#include "dispatch/value_checks.h"
+
+#include <limits>
+#include <string_view>
+#include <unordered_map>
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include "executor/external_memory.h"
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using at::Tensor;
+using torch::jit::Stack;
+
+struct Range {
+  int64_t first, end;  // valid are first, .., end - 1
+  int64_t ignored = std::numeric_limits<int64_t>::min();
+};
+
+template <class T>
+bool leaves(const T* indices, int64_t count, Range range) {
+  bool outside = false;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto index = static_cast<int64_t>(indices[i]);
+    outside |= (index < range.first || index >= range.end) && index != range.ignored;
+  }
+  return outside;
+}
+
+// Whether some index that is known is outside of the range.
+bool leaves(const c10::IValue& v, Range range) {
+  if (!v.isTensor() || !v.toTensor().defined()) return false;
+  const Tensor& given = v.toTensor();
+  const at::ScalarType dtype = given.scalar_type();
+  if (given.numel() == 0 || (dtype != at::kLong && dtype != at::kInt)) return false;
+  const std::optional<Tensor> known = known_values(given);
+  if (!known) return false;
+  const Tensor indices = known->contiguous();
+  return dtype == at::kLong ? leaves(indices.const_data_ptr<int64_t>(), indices.numel(), range)
+                            : leaves(indices.const_data_ptr<int32_t>(), indices.numel(), range);
+}
+
+int64_t size(const Tensor& t, int64_t dim) { return t.dim() == 0 ? 1 : t.size(dim); }
+
+// (self, dim, index, ..)
+template <bool Negative = false>
+bool along_dim(const Stack& stack, size_t base) {
+  const Tensor& self = stack[base].toTensor();
+  const int64_t end = size(self, c10::maybe_wrap_dim(stack[base + 1].toInt(), self.dim()));
+  return leaves(stack[base + 2], {Negative ? -end : 0, end});
+}
+
+// (table, indices, ..)
+bool rows(const Stack& stack, size_t base) {
+  return leaves(stack[base + 1], {0, size(stack[base].toTensor(), 0)});
+}
+
+// (self, index, ..), of the flattened tensor
+bool elements(const Stack& stack, size_t base) {
+  const int64_t end = stack[base].toTensor().numel();
+  return leaves(stack[base + 1], {-end, end});
+}
+
+// (self, indices, ..), one for each of the first dimensions
+bool positions(const Stack& stack, size_t base) {
+  const Tensor& self = stack[base].toTensor();
+  int64_t dim = 0;
+  for (const c10::IValue& index : stack[base + 1].toListRef()) {
+    const bool is_mask = index.isTensor() && (index.toTensor().scalar_type() == at::kBool ||
+                                              index.toTensor().scalar_type() == at::kByte);
+    if (!is_mask && leaves(index, {-self.size(dim), self.size(dim)})) return true;
+    dim += is_mask ? index.toTensor().dim() : 1;
+  }
+  return false;
+}
+
+// (scores [N, C, ..] or [C], target, weight, reduction, ignore_index, ..)
+bool classes(const Stack& stack, size_t base) {
+  const Tensor& scores = stack[base].toTensor();
+  const int64_t end = scores.size(scores.dim() == 1 ? 0 : 1);
+  return leaves(stack[base + 1], {0, end, stack[base + 4].toInt()});
+}
+
+// (scores [.., C], target, ..); `First` is the smallest target
+template <int64_t First>
+bool last_classes(const Stack& stack, size_t base) {
+  return leaves(stack[base + 1], {First, size(stack[base].toTensor(), -1)});
+}
+
+// (weights [.., categories], ..)
+bool no_distribution(const Stack& stack, size_t base) {
+  const std::optional<Tensor> weights = known_values(stack[base].toTensor());
+  if (!weights || weights->numel() == 0) return false;
+  const Tensor sums = weights->sum(-1);
+  return !(weights->min().item<double>() >= 0) || !(sums.min().item<double>() > 0) ||
+         !(sums.max().item<double>() < std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+std::optional<Tensor> known_values(const Tensor& tensor) {
+  lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+  if (impl == nullptr) return std::nullopt;
+  lazy::Storage& storage = impl->lazy_storage();
+  if (!storage.has_value() || !storage.geometry().contiguous) return std::nullopt;
+  const lazy::Value& value = storage.value();
+  if (value.geometry().dtype != tensor.scalar_type()) return std::nullopt;  // a view as another
+  const void* memory = executor::peek(value);
+  if (memory == nullptr) return std::nullopt;
+  const auto offset = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
+  // from_blob wants memory that may be written to.
+  char* first = const_cast<char*>(static_cast<const char*>(memory)) + offset;
+  return at::from_blob(first, tensor.sizes(), tensor.strides(),
+                       at::device(at::kCPU).dtype(tensor.scalar_type()));
+}
+
+ValueCheck value_check(const c10::OperatorHandle& op) {
+  static const std::unordered_map<std::string_view, ValueCheck> kChecks = {
+      {"aten::gather", along_dim<>},
+      {"aten::scatter", along_dim<>},
+      {"aten::scatter_add", along_dim<>},
+      {"aten::scatter_reduce", along_dim<>},
+      {"aten::index_select", along_dim<>},
+      {"aten::index_add", along_dim<>},
+      {"aten::index_copy", along_dim<>},
+      {"aten::index_reduce", along_dim<>},
+      {"aten::index_fill", along_dim<true>},
+      {"aten::embedding", rows},
+      {"aten::embedding_renorm", rows},
+      {"aten::_embedding_bag", rows},
+      {"aten::_embedding_bag_forward_only", rows},
+      {"aten::take", elements},
+      {"aten::put", elements},
+      {"aten::index", positions},
+      {"aten::index_put", positions},
+      {"aten::nll_loss_forward", classes},
+      {"aten::nll_loss2d_forward", classes},
+      {"aten::multi_margin_loss", last_classes<0>},
+      {"aten::multilabel_margin_loss_forward", last_classes<-1>},
+      {"aten::multinomial", no_distribution},
+  };
+  const auto it = kChecks.find(op.schema().name());
+  return it == kChecks.end() ? nullptr : it->second;
+}
+
+}  // namespace torch_xla::dispatch
