@@ -53,6 +53,15 @@ void masked_scatter(const Stack& stack, size_t base) {
 }
 
 // (probabilities, num_samples, replacement)
+// (scores, target, weight, ..)
+void weights_of_classes(const Stack& stack, size_t base) {
+  const c10::IValue& weight = stack[base + 2];
+  if (weight.isNone() || !weight.toTensor().defined()) return;
+  const at::ScalarType wanted = stack[base].toTensor().scalar_type();
+  TORCH_CHECK(weight.toTensor().scalar_type() == wanted, "expected scalar type ", wanted,
+              " but found ", weight.toTensor().scalar_type());
+}
+
 void multinomial(const Stack& stack, size_t base) {
   const at::Tensor probabilities = stack[base].toTensor();
   const int64_t count = stack[base + 1].toInt();
@@ -82,6 +91,8 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
+      {"aten::nll_loss_forward", weights_of_classes},
+      {"aten::nll_loss2d_forward", weights_of_classes},
   };
   const auto it = kChecks.find(op.schema().name());
   return it == kChecks.end() ? nullptr : it->second;

@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
+from torch.testing._internal.common_modules import (
+    ModuleErrorEnum,
+    ModuleInfo,
+    ModuleInput,
+    module_db,
+)
 
 from . import database, database_notes
-from .database import WIDER, Gradients, Run, moved
+from .database import DEVICE, WIDER, Gradients, Run, moved
 
 MODULES = {info.name: info for info in module_db}
 FEW_INPUTS = 1
-DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # The database does not say where the CPU has no kernel of bfloat16 to compare with.
 NO_BFLOAT16 = {"nn.AvgPool3d", "nn.CTCLoss", "nn.LPPool3d", "nn.LocalResponseNorm"}
 NO_BFLOAT16 |= {"nn.MultiLabelMarginLoss", "nn.MultiMarginLoss"}
@@ -96,3 +101,22 @@ def test_first_input(name, dtype, training):
 @pytest.mark.parametrize(("name", "dtype", "training"), cases(DTYPES))
 def test_all_inputs(name, dtype, training):
     compare(name, dtype, training, None)
+
+
+@pytest.mark.parametrize("name", [n for n, i in MODULES.items() if i.module_error_inputs_func])
+def test_errors(name):
+    info = MODULES[name]
+    wrong = info.module_error_inputs_func(
+        info, device="cpu", dtype=torch.float32, requires_grad=False, training=True
+    )
+    for case in wrong:
+        given = case.module_error_input
+        made = given.constructor_input
+        if case.error_on is ModuleErrorEnum.CONSTRUCTION_ERROR:
+            with torch.device(DEVICE), pytest.raises(case.error_type, match=case.error_regex):
+                info.module_cls(*made.args, **made.kwargs)
+            continue
+        module = info.module_cls(*made.args, **made.kwargs).to(DEVICE)
+        args, kwargs = moved((given.forward_input.args, given.forward_input.kwargs), DEVICE)
+        with pytest.raises(case.error_type, match=case.error_regex):
+            module(*args, **kwargs)

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerInput, optim_db
+from torch.testing._internal.common_optimizers import (
+    OptimizerErrorEnum,
+    OptimizerInfo,
+    OptimizerInput,
+    optim_db,
+)
 
 import torch_xla
 
@@ -25,7 +30,7 @@ SPARSE = "SparseAdam"  # its gradients are sparse tensors
 SEARCHES = {"LBFGS"}
 OPTIMIZERS = {info.name: info for info in optim_db if info.name != SPARSE}
 FEW_CONFIGURATIONS = 1
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 STEPS = 4
 SHAPES = ((3, 4), (2, 5))  # Muon takes matrices only
 
@@ -145,3 +150,35 @@ def test_first_configuration(name, form, dtype):
 @pytest.mark.parametrize(("name", "form", "dtype"), cases(DTYPES))
 def test_all_configurations(name, form, dtype):
     compare(name, form, dtype, None)
+
+
+def on_device(value: Any) -> Any:
+    """With each parameter in the place of its own, so that what is given twice stays the same."""
+    known: dict[int, torch.Tensor] = {}
+
+    def one(t: torch.Tensor) -> torch.Tensor:
+        if id(t) not in known:
+            known[id(t)] = t.detach().to(DEVICE).requires_grad_()
+        return known[id(t)]
+
+    return pytree.tree_map_only(torch.nn.Parameter, one, value)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_errors(name):
+    info = OPTIMIZERS[name]
+    for case in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
+        given = case.optimizer_error_input
+        params = torch.nn.Parameter(torch.randn(2, 3, device=DEVICE))
+        params = [params] if given.params is None else on_device(given.params)
+        if case.error_type is UserWarning:
+            with pytest.warns(UserWarning, match=case.error_regex):
+                info.optim_cls(params, **given.kwargs)
+            continue
+        if case.error_on is OptimizerErrorEnum.CONSTRUCTION_ERROR:
+            with pytest.raises(case.error_type, match=case.error_regex):
+                info.optim_cls(params, **given.kwargs)
+            continue
+        optimizer = info.optim_cls(params, **given.kwargs)
+        with pytest.raises(case.error_type, match=case.error_regex):
+            optimizer.step()

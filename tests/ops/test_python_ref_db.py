@@ -5,6 +5,8 @@ results are compared with those of the same reference on the CPU.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import python_ref_db
@@ -19,31 +21,36 @@ def operator_of(name: str) -> str:
     return name.removeprefix("_refs.").removeprefix("_conversions.")
 
 
-def run(name: str, dtype: torch.dtype, limit: int | None) -> None:
+def run(name: str, check: str, dtype: torch.dtype, limit: int | None) -> None:
     notes = [database_notes.tolerances(n, dtype) for n in (operator_of(name), name)]
-    tolerances = notes[0] | notes[1]
-    outcome = database.compare(REFERENCES[name], dtype, "forward", limit, **tolerances)
+    outcome = database.compare(REFERENCES[name], dtype, check, limit, **(notes[0] | notes[1]))
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
 
 def cases(dtypes: tuple[torch.dtype, ...]) -> list:
     found = []
     for name, entry in REFERENCES.items():
-        for dtype in dtypes:
-            if not database.applies(entry, dtype, "forward"):
+        for check, dtype in itertools.product(("forward", "out"), dtypes):
+            if not database.applies(entry, dtype, check):
                 continue
-            marks = database_notes.marks(operator_of(name), "forward", dtype)
-            label = f"{name}-{str(dtype).removeprefix('torch.')}"
-            found.append(pytest.param(name, dtype, marks=marks, id=label))
+            marks = database_notes.marks(operator_of(name), check, dtype)
+            label = f"{name}-{check}-{str(dtype).removeprefix('torch.')}"
+            found.append(pytest.param(name, check, dtype, marks=marks, id=label))
     return found
 
 
-@pytest.mark.parametrize(("name", "dtype"), cases((torch.float32,)))
-def test_first_sample(name, dtype):
-    run(name, dtype, 1)
+@pytest.mark.parametrize(("name", "check", "dtype"), cases((torch.float32,)))
+def test_first_sample(name, check, dtype):
+    run(name, check, dtype, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), cases(database.DTYPES))
-def test_all_samples(name, dtype):
-    run(name, dtype, None)
+@pytest.mark.parametrize(("name", "check", "dtype"), cases(database.DTYPES))
+def test_all_samples(name, check, dtype):
+    run(name, check, dtype, None)
+
+
+@pytest.mark.parametrize("name", [n for n, e in REFERENCES.items() if e.error_inputs_func])
+def test_errors(name):
+    outcome = database.compare_errors(REFERENCES[name])
+    assert not outcome.wrong, "\n".join(outcome.wrong)

@@ -27,6 +27,10 @@ CALLS = {
     "bits of floats": (lambda x: x & x, FLOAT),
     "uniform integers": (lambda x: x.uniform_(), WHOLE),
     "random numbers like integers": (torch.rand_like, WHOLE),
+    "class weights of another dtype": (
+        lambda x: F.nll_loss(x, x[0].long(), x[0].half()),
+        FLOAT,
+    ),
     "product of bits": (lambda x: x @ x, BITS),
     "sum after a product of bits": (lambda x: torch.addmv(x[0], x, x[0]), BITS),
     "remainder of bits": (lambda x: torch.fmod(x, x), BITS),
