@@ -1,34 +1,72 @@
 // Linear algebra that StableHLO has: Cholesky factors and triangular systems. On the CPU platform
-// LAPACK is called instead (cpu_kernels.cpp), as for all other decompositions.
+// LAPACK is called instead (cpu_kernels.cpp).
+#include "ops/linalg.h"
+
 #include "ops/common.h"
 #include "ops/lowering.h"
 
 namespace torch_xla::ops {
-namespace {
 
+using hlo::Dims;
 using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
-// Batches of `x`, broadcast to those of the result.
-Value with_batch(const Value& x, const hlo::Dims& result) {
-  hlo::Dims dims(result.begin(), result.end() - 2);
-  dims.insert(dims.end(), x.dims().end() - 2, x.dims().end());
-  return hlo::broadcast_to(x, dims);
+Value over(const Value& value, const Value& x, std::initializer_list<int64_t> left_out) {
+  std::vector<int64_t> dims;
+  for (const int64_t dim : left_out) dims.push_back(x.rank() + dim);
+  return spread(value, x.dims(), dims);
 }
 
-Value on_triangle(const Value& x, bool lower, bool diagonal_only = false) {
-  const hlo::Type positions{DType::S64, x.dims()};
-  const Value row = hlo::iota(x.builder(), positions, x.rank() - 2);
-  const Value column = hlo::iota(x.builder(), positions, x.rank() - 1);
-  const Value inside = diagonal_only ? hlo::equal(row, column)
-                       : lower       ? hlo::greater_equal(row, column)
-                                     : hlo::less_equal(row, column);
-  return hlo::select(inside, x, hlo::zero(x.builder(), x.type()));
+namespace {
+
+Values starts_at(const Value& x, int64_t dim, const Value& i) {
+  Values starts(static_cast<size_t>(x.rank()), hlo::scalar_int(x.builder(), 0, i.dtype()));
+  starts[static_cast<size_t>(dim)] = i;
+  return starts;
 }
 
-Value identity_like(const Value& x) {
-  return on_triangle(hlo::one(x.builder(), x.type()), true, /*diagonal_only=*/true);
+}  // namespace
+
+Value pick(const Value& x, int64_t dim, const Value& i) {
+  Dims sizes = x.dims();
+  sizes[static_cast<size_t>(dim)] = 1;
+  return remove_dim(hlo::dynamic_slice(x, starts_at(x, dim, i), sizes), dim);
+}
+
+Value put(const Value& x, int64_t dim, const Value& i, const Value& element) {
+  return hlo::dynamic_update_slice(x, insert_dim(element, dim), starts_at(x, dim, i));
+}
+
+Value only(const Value& chosen, const Value& x, int64_t dim) {
+  const std::vector<int64_t> dims = {dim};
+  return reduce_sum(hlo::select(chosen, x, zeros_like(x)), dims);
+}
+
+Values repeat(int64_t count, Values state, const Round& round) {
+  if (count == 0) return state;
+  state.insert(state.begin(), hlo::scalar_int(state[0].builder(), 0, DType::S32));
+  const auto unfinished = [&](std::span<const Value> s) {
+    return hlo::less(s[0], static_cast<double>(count));
+  };
+  const auto next = [&](std::span<const Value> s) {
+    Values results = round(s[0], s.subspan(1));
+    results.insert(results.begin(), s[0] + 1.0);
+    return results;
+  };
+  state = hlo::while_loop(state, unfinished, next);
+  state.erase(state.begin());
+  return state;
+}
+
+namespace {
+
+Dims batch_of(const hlo::Type& type) { return {type.dims.begin(), type.dims.end() - 2}; }
+
+Value on_triangle(const Value& x, bool lower) {
+  const Value row = row_positions(x), column = column_positions(x);
+  const Value inside = lower ? hlo::greater_equal(row, column) : hlo::less_equal(row, column);
+  return hlo::select(inside, x, zeros_like(x));
 }
 
 // aten::linalg_cholesky_ex(self, *, upper, check_errors) -> (L, info). A matrix that is not
@@ -45,6 +83,12 @@ Values cholesky_ex(Lowering& l) {
   return {factor, failed};
 }
 
+// aten::cholesky(self, upper): nan where it has none, and no error.
+Values old_cholesky(Lowering& l) {
+  if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
+  return {on_triangle(hlo::cholesky(l.in(0), !l.flag(1)), !l.flag(1))};
+}
+
 // aten::linalg_solve_triangular(self, B, *, upper, left, unitriangular)
 Values solve_triangular(Lowering& l) {
   const hlo::Type type = l.out();
@@ -53,8 +97,8 @@ Values solve_triangular(Lowering& l) {
   options.lower = !l.flag(2);
   options.left = l.flag(3);
   options.unit_diagonal = l.flag(4);
-  return {hlo::triangular_solve(with_batch(l.in(0), type.dims), with_batch(l.in(1), type.dims),
-                                options)};
+  return {hlo::triangular_solve(with_batch(l.in(0), batch_of(type)),
+                                with_batch(l.in(1), batch_of(type)), options)};
 }
 
 // aten::triangular_solve(self, A, upper, transpose, unitriangular) -> (solution, A)
@@ -66,7 +110,8 @@ Values triangular_solve(Lowering& l) {
   options.lower = !l.flag(2);
   options.transpose_a = l.flag(3) ? "TRANSPOSE" : "NO_TRANSPOSE";
   options.unit_diagonal = l.flag(4);
-  return {hlo::triangular_solve(with_batch(a, type.dims), with_batch(l.in(0), type.dims), options),
+  return {hlo::triangular_solve(with_batch(a, batch_of(type)), with_batch(l.in(0), batch_of(type)),
+                                options),
           a};
 }
 
@@ -83,8 +128,8 @@ Value solve_factored(const Value& factor, const Value& b, bool upper) {
 Values cholesky_solve(Lowering& l) {
   const hlo::Type type = l.out();
   if (type.elements() == 0) return {hlo::zero(l.b, type)};
-  return {
-      solve_factored(with_batch(l.in(1), type.dims), with_batch(l.in(0), type.dims), l.flag(2))};
+  return {solve_factored(with_batch(l.in(1), batch_of(type)), with_batch(l.in(0), batch_of(type)),
+                         l.flag(2))};
 }
 
 // aten::cholesky_inverse(self, upper)
@@ -97,7 +142,11 @@ Values cholesky_inverse(Lowering& l) {
 }  // namespace
 
 void register_linalg(Registry& r) {
+  register_linalg_lu(r);
+  register_linalg_qr(r);
+  register_linalg_svd(r);
   r.add("aten::linalg_cholesky_ex", cholesky_ex);
+  r.add("aten::cholesky", old_cholesky);
   r.add("aten::linalg_solve_triangular", solve_triangular);
   r.add("aten::triangular_solve", triangular_solve);
   r.add("aten::_cholesky_solve_helper", cholesky_solve);

@@ -30,6 +30,105 @@ def test_native(name, kernels, monkeypatch):
             assert outcome.host <= {"aten::_local_scalar_dense"}
 
 
+# What they make of the loops that stand in for LAPACK on other platforms than the CPU.
+IN_LOOPS = [
+    "geqrf",
+    "linalg.cond",
+    "linalg.det",
+    "linalg.eigvalsh",
+    "linalg.householder_product",
+    "linalg.inv",
+    "linalg.lu",
+    "linalg.lu_factor_ex",
+    "linalg.lu_solve",
+    "linalg.matrix_rank",
+    "linalg.pinv",
+    "linalg.pinv.hermitian",
+    "linalg.qr",
+    "linalg.slogdet",
+    "linalg.solve",
+    "linalg.svdvals",
+    "lu_unpack",
+    "matrix_exp",
+    "ormqr",
+]
+
+
+@pytest.fixture
+def in_loops(monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", "none")
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("name", IN_LOOPS)
+def test_loops(name):
+    for dtype in (torch.float32, torch.complex64):
+        for kind in ("forward", "gradient"):
+            outcome = compare(ENTRIES[name], dtype, kind, limit=8, rtol=1e-4, atol=1e-4)
+            assert not outcome.wrong, "\n".join(outcome.wrong)
+            assert outcome.host <= {"aten::_local_scalar_dense"}
+
+
+PRECISION = {
+    torch.float32: 2e-5,
+    torch.float64: 1e-13,
+    torch.complex64: 2e-5,
+    torch.complex128: 1e-13,
+}
+
+
+def assert_near(actual, expected, dtype, scale):
+    # Not of torch.testing: tiny and huge matrices are judged by their own size.
+    assert ((actual.cpu() - expected).abs().amax() / scale).item() < PRECISION[dtype]
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
+def test_singular_vectors(dtype, full):
+    matrices = {
+        "high": torch.randn(6, 4, dtype=dtype),
+        "wide": torch.randn(4, 7, dtype=dtype),
+        "of one": torch.randn(1, 1, dtype=dtype),
+        "batch": torch.randn(2, 3, 5, 4, dtype=dtype),
+        "of rank 1": torch.ones(5, 4, dtype=dtype),
+        "of rank 2": torch.randn(6, 2, dtype=dtype) @ torch.randn(2, 5, dtype=dtype),
+        "zero": torch.zeros(4, 3, dtype=dtype),
+        "huge": torch.randn(5, 5, dtype=dtype) * 1e18,
+        "tiny": torch.randn(5, 5, dtype=dtype) * 1e-18,
+    }
+    for a in matrices.values():
+        scale = max(a.abs().max().item(), 1e-30)
+        u, s, vh = (t.cpu() for t in torch.linalg.svd(a.to("xla"), full_matrices=full))
+        expected = torch.linalg.svd(a, full_matrices=full)
+        assert [t.shape for t in (u, s, vh)] == [t.shape for t in expected]
+        k = s.shape[-1]
+        assert_near((u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], a, dtype, scale)
+        assert_near(s, expected.S, dtype, scale)
+        assert_near(u.mH @ u, torch.eye(u.shape[-1], dtype=dtype), dtype, 1)
+        assert_near(vh @ vh.mH, torch.eye(vh.shape[-2], dtype=dtype), dtype, 1)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("triangle", ["L", "U"])
+def test_eigenvectors(dtype, triangle):
+    for n in (1, 2, 5, 6, 17):
+        a = torch.randn(2, n, n, dtype=dtype)
+        a = a + a.mH
+        other = (
+            torch.triu(torch.ones(n, n), 1) if triangle == "L" else torch.tril(torch.ones(n, n), -1)
+        )
+        given = a + 9 * other  # not to be looked at
+        values, vectors = (t.cpu() for t in torch.linalg.eigh(given.to("xla"), UPLO=triangle))
+        scale = a.abs().max().item()
+        assert_near(values, torch.linalg.eigvalsh(a), dtype, scale)
+        assert_near((vectors * values.unsqueeze(-2)) @ vectors.mH, a, dtype, scale)
+        assert_near(vectors.mH @ vectors, torch.eye(n, dtype=dtype), dtype, 1)
+    outcome = compare(ENTRIES["linalg.eigh"], torch.float32, "gradient", 8, rtol=1e-4, atol=1e-4)
+    assert not outcome.wrong, "\n".join(outcome.wrong)
+
+
 @pytest.mark.parametrize("kernels", ["auto", "none"])
 def test_cholesky_of_what_is_not_positive(kernels, monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", kernels)

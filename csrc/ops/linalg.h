@@ -1,0 +1,77 @@
+// Matrices, which are the last two dimensions, one for each position of the others (the batch).
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "ops/common.h"
+#include "ops/lowering.h"
+#include "ops/shape.h"
+
+namespace torch_xla::ops {
+
+// Parts of register_linalg().
+void register_linalg_lu(Registry& r);
+void register_linalg_qr(Registry& r);
+void register_linalg_svd(Registry& r);
+
+inline int64_t rows_of(const hlo::Value& x) { return x.dim(x.rank() - 2); }
+inline int64_t columns_of(const hlo::Value& x) { return x.dim(x.rank() - 1); }
+inline hlo::Dims batch_of(const hlo::Value& x) { return {x.dims().begin(), x.dims().end() - 2}; }
+inline hlo::Dims with(hlo::Dims batch, std::initializer_list<int64_t> sizes) {
+  batch.insert(batch.end(), sizes);
+  return batch;
+}
+inline hlo::Value with_batch(const hlo::Value& x, const hlo::Dims& batch) {
+  return hlo::broadcast_to(x, with(batch, {rows_of(x), columns_of(x)}));
+}
+
+inline hlo::Value zeros_like(const hlo::Value& x) { return hlo::zero(x.builder(), x.type()); }
+inline hlo::Value ones_like(const hlo::Value& x) { return hlo::one(x.builder(), x.type()); }
+// s32 positions in the matrices of x's size.
+inline hlo::Value row_positions(const hlo::Value& x) {
+  return hlo::iota(x.builder(), {hlo::DType::S32, x.dims()}, x.rank() - 2);
+}
+inline hlo::Value column_positions(const hlo::Value& x) {
+  return hlo::iota(x.builder(), {hlo::DType::S32, x.dims()}, x.rank() - 1);
+}
+inline hlo::Value on_diagonal(const hlo::Value& x) {
+  return hlo::equal(row_positions(x), column_positions(x));
+}
+inline hlo::Value identity_like(const hlo::Value& x) {
+  return hlo::convert(on_diagonal(x), x.dtype());
+}
+
+inline hlo::Value conjugate(const hlo::Value& x) {
+  return hlo::is_complex(x.dtype()) ? hlo::complex(hlo::real(x), -hlo::imag(x)) : x;
+}
+inline hlo::Value transposed(const hlo::Value& x) {
+  return move_dim(x, x.rank() - 2, x.rank() - 1);
+}
+inline hlo::Value adjoint(const hlo::Value& x) { return conjugate(transposed(x)); }
+
+// A value for each matrix, row or column, over all of x; `left_out` counts dimensions from the end.
+hlo::Value over(const hlo::Value& value, const hlo::Value& x,
+                std::initializer_list<int64_t> left_out);
+// Whether positions are `i` (0-dim).
+inline hlo::Value is_at(const hlo::Value& positions, const hlo::Value& i) {
+  return hlo::equal(positions, hlo::broadcast_to(i, positions.dims()));
+}
+// Element `i` along a dimension, which goes; and x with another element there.
+hlo::Value pick(const hlo::Value& x, int64_t dim, const hlo::Value& i);
+hlo::Value put(const hlo::Value& x, int64_t dim, const hlo::Value& i, const hlo::Value& element);
+// The one element along a dimension where `chosen` holds, without touching others.
+hlo::Value only(const hlo::Value& chosen, const hlo::Value& x, int64_t dim);
+inline hlo::Value diagonal(const hlo::Value& x) { return only(on_diagonal(x), x, x.rank() - 2); }
+
+// `count` orthonormal columns of which the first span the columns of x; where those of x are
+// dependent, or end, others follow.
+hlo::Value orthonormal_basis(const hlo::Value& x, int64_t count);
+
+// Rounds 0, 1, .. of a loop: (number, state) -> state. The number is a 0-dim s32.
+using Round = std::function<hlo::Values(const hlo::Value&, std::span<const hlo::Value>)>;
+hlo::Values repeat(int64_t count, hlo::Values state, const Round& round);
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,256 @@
+// LU factors with partial pivoting, and what is made of them, in loops over columns: for platforms
+// whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
+#include <algorithm>
+
+#include "ops/common.h"
+#include "ops/index.h"
+#include "ops/linalg.h"
+#include "ops/lowering.h"
+#include "ops/shape.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Dims;
+using hlo::DType;
+using hlo::Type;
+using hlo::Value;
+using hlo::Values;
+
+// --- factors -----------------------------------------------------------------------------------
+
+struct Factors {
+  Value lu;      // L below the diagonal, which is 1 there, and U
+  Value pivots;  // s32, from 1: row i was exchanged with this one
+  Value info;    // s32: the first column without a pivot, from 1; 0 where there is none
+};
+
+// What LAPACK compares complex numbers by.
+Value magnitude(const Value& x) {
+  return hlo::is_complex(x.dtype()) ? hlo::abs(hlo::real(x)) + hlo::abs(hlo::imag(x)) : hlo::abs(x);
+}
+
+Factors factor(const Value& x, bool pivot = true) {
+  hlo::Builder& b = x.builder();
+  const int64_t row_dim = x.rank() - 2, column_dim = x.rank() - 1;
+  const int64_t rows = rows_of(x), steps = std::min(rows, columns_of(x));
+  const Dims batch = batch_of(x);
+  const Value no_pivots = hlo::zero(b, {DType::S32, with(batch, {steps})});
+  const Value no_info = hlo::zero(b, {DType::S32, batch});
+  if (x.type().elements() == 0) return {x, no_pivots, no_info};
+
+  const Values end = repeat(steps, {x, no_pivots, no_info}, [&](const Value& i, auto s) -> Values {
+    const Value& a = s[0];
+    const std::vector<int64_t> along_rows = {row_dim};
+    const Value positions = hlo::iota(b, {DType::S32, with(batch, {rows})}, row_dim);
+    const Value here = hlo::broadcast_to(i, positions.dims());
+    // The first of the largest elements at or below the diagonal.
+    Value row = hlo::broadcast_to(i, batch);
+    if (pivot) {
+      const Value size = magnitude(pick(a, column_dim, i));
+      const Value below = hlo::greater_equal(positions, here);
+      const Value candidates = hlo::select(below, size, hlo::like(size, -1));
+      const Value largest = spread(reduce_max(candidates, along_rows), size.dims(), along_rows);
+      const Value is_largest = below & ~hlo::less(candidates, largest);
+      row = reduce_min(
+          hlo::select(is_largest, positions, hlo::like(positions, static_cast<double>(rows))),
+          along_rows);
+    }
+    const Value at_row = row_positions(a), at_column = column_positions(a);
+    const Value is_here = is_at(at_row, i);
+    const Value is_pivot = hlo::equal(at_row, over(row, a, {-2, -1}));
+    const Value pivot_row = only(is_pivot, a, row_dim), old_row = pick(a, row_dim, i);
+    const Value exchanged = hlo::select(is_here, over(pivot_row, a, {-2}),
+                                        hlo::select(is_pivot, over(old_row, a, {-2}), a));
+
+    const Value head = pick(pivot_row, column_dim - 1, i);
+    const Value is_zero = hlo::equal(head, zeros_like(head));
+    const Value divisor = hlo::select(is_zero, ones_like(head), head);
+    const Value column = pick(exchanged, column_dim, i);
+    const Value multipliers = over(column / over(divisor, column, {-1}), a, {-1});
+    const Value below = hlo::greater(at_row, hlo::broadcast_to(i, a.dims()));
+    const Value right = hlo::greater(at_column, hlo::broadcast_to(i, a.dims()));
+    const Value reduced = exchanged - multipliers * over(pivot_row, a, {-2});
+    const Value next = hlo::select(
+        below & right, reduced, hlo::select(below & is_at(at_column, i), multipliers, exchanged));
+    const Value first = hlo::equal(s[2], zeros_like(s[2])) & is_zero;
+    return {next, put(s[1], row_dim, i, row + 1.0),
+            hlo::select(first, hlo::broadcast_to(i + 1.0, batch), s[2])};
+  });
+  return {end[0], end[1], end[2]};
+}
+
+// [.., rows]: where each row of L U comes from.
+Value permutation(const Value& pivots, int64_t rows) {
+  hlo::Builder& b = pivots.builder();
+  const int64_t dim = pivots.rank() - 1, steps = pivots.dim(dim);
+  Dims dims = pivots.dims();
+  dims[static_cast<size_t>(dim)] = rows;
+  const Value order = hlo::iota(b, {DType::S32, dims}, dim);
+  if (order.type().elements() == 0) return order;
+  return repeat(steps, {order, pivots}, [&](const Value& i, auto s) -> Values {
+    const Value& from = s[0];
+    const std::vector<int64_t> last = {dim};
+    const Value positions = hlo::iota(b, {DType::S32, dims}, dim);
+    const Value other = spread(pick(s[1], dim, i) - 1.0, dims, last);
+    const Value is_other = hlo::equal(positions, other);
+    const Value here = spread(pick(from, dim, i), dims, last);
+    const Value there = spread(only(is_other, from, dim), dims, last);
+    return {hlo::select(is_at(positions, i), there, hlo::select(is_other, here, from)), s[1]};
+  })[0];
+}
+
+Value lower_of(const Value& lu) {
+  const int64_t steps = std::min(rows_of(lu), columns_of(lu));
+  const Value x = hlo::slice_dim(lu, lu.rank() - 1, 0, steps);
+  const Value row = row_positions(x), column = column_positions(x);
+  return hlo::select(hlo::greater(row, column), x,
+                     hlo::select(hlo::equal(row, column), ones_like(x), zeros_like(x)));
+}
+Value upper_of(const Value& lu) {
+  const int64_t steps = std::min(rows_of(lu), columns_of(lu));
+  const Value x = hlo::slice_dim(lu, lu.rank() - 2, 0, steps);
+  return hlo::select(hlo::less_equal(row_positions(x), column_positions(x)), x, zeros_like(x));
+}
+// P with P L U = A.
+Value matrix_of(const Value& order, DType dtype) {
+  const int64_t rows = order.dim(order.rank() - 1);
+  Dims dims = order.dims();
+  dims.push_back(rows);
+  const std::vector<int64_t> row_dim = {order.rank() - 1};
+  const Value from = spread(order, dims, row_dim);
+  return hlo::convert(
+      hlo::equal(from, hlo::iota(order.builder(), {DType::S32, dims}, order.rank() - 1)), dtype);
+}
+
+Value take_rows_in(const Value& order, const Value& x, std::string_view platform) {
+  const std::vector<int64_t> last = {x.rank() - 1};
+  Dims dims = batch_of(x);
+  dims.push_back(rows_of(x));
+  return take_along(x, x.rank() - 2, spread(hlo::broadcast_to(order, dims), x.dims(), last),
+                    platform);
+}
+Value inverse_of(const Value& order) {
+  const Value p = matrix_of(order, DType::S32);  // [.., r, c]: whether c comes from r
+  return only(hlo::greater(p, 0.0), column_positions(p), p.rank() - 1);
+}
+
+// X with A X = B, A^H X = B, X A = B or X A^H = B, where P L U = A.
+Value solve(const Value& lu, const Value& pivots, const Value& b, bool left, bool of_adjoint,
+            std::string_view platform) {
+  if (b.type().elements() == 0) return b;
+  if (!left) return adjoint(solve(lu, pivots, adjoint(b), true, !of_adjoint, platform));
+  const Value factors = with_batch(lu, batch_of(b));
+  const Value order = permutation(pivots, rows_of(lu));
+  hlo::TriangularOptions lower, upper;
+  lower.unit_diagonal = true;
+  upper.lower = false;
+  if (!of_adjoint) {
+    const Value half = hlo::triangular_solve(factors, take_rows_in(order, b, platform), lower);
+    return hlo::triangular_solve(factors, half, upper);
+  }
+  lower.transpose_a = upper.transpose_a = "ADJOINT";
+  const Value half = hlo::triangular_solve(factors, b, upper);
+  return take_rows_in(inverse_of(order), hlo::triangular_solve(factors, half, lower), platform);
+}
+
+// --- rules -------------------------------------------------------------------------------------
+
+// PyTorch factors the transpose where that is how the matrix lies in LAPACK's memory; its formulas
+// of gradients know.
+bool factors_transpose(const Lowering& l) {
+  return l.geometry(0).contiguous && !hlo::is_complex(l.in(0).dtype());
+}
+Factors factor_operand(const Lowering& l) {
+  return factor(factors_transpose(l) ? transposed(l.in(0)) : l.in(0));
+}
+
+Value product(const Value& x, int64_t dim) {
+  const std::vector<int64_t> dims = {dim};
+  return hlo::reduce(x, hlo::one(x.builder(), {x.dtype(), {}}), dims, hlo::mul);
+}
+// 1 or -1 for each matrix: the determinant of P.
+Value parity(const Factors& f, DType dtype) {
+  const int64_t last = f.pivots.rank() - 1;
+  const Value places = hlo::iota(f.pivots.builder(), f.pivots.type(), last) + 1.0;
+  const Value moved = hlo::convert(hlo::not_equal(f.pivots, places), dtype);
+  return product(1.0 - moved * 2.0, last);
+}
+
+// aten::linalg_lu_factor_ex(A, *, pivot, check_errors) -> (LU, pivots, info)
+Values lu_factor_ex(Lowering& l) {
+  const Factors f = factor(l.in(0), l.flag(1));
+  return {f.lu, f.pivots, f.info};
+}
+
+Values unpacked(Lowering& l, const Value& lu, const Value& pivots, bool data, bool order) {
+  const auto none = [&](size_t i) { return hlo::zero(l.b, l.out(i)); };
+  return {order ? matrix_of(permutation(pivots, rows_of(lu)), l.out(0).dtype) : none(0),
+          data ? lower_of(lu) : none(1), data ? upper_of(lu) : none(2)};
+}
+
+// aten::linalg_lu(A, *, pivot) -> (P, L, U)
+Values linalg_lu(Lowering& l) {
+  const Factors f = factor(l.in(0), l.flag(1));
+  return unpacked(l, f.lu, f.pivots, true, l.flag(1));
+}
+// aten::lu_unpack(LU_data, LU_pivots, unpack_data, unpack_pivots) -> (P, L, U)
+Values lu_unpack(Lowering& l) { return unpacked(l, l.in(0), l.in(1), l.flag(2), l.flag(3)); }
+
+// aten::_linalg_det(A) -> (result, LU, pivots)
+Values det(Lowering& l) {
+  const Factors f = factor_operand(l);
+  const Value values = diagonal(f.lu);
+  return {product(values, values.rank() - 1) * parity(f, values.dtype()), f.lu, f.pivots};
+}
+
+// aten::_linalg_slogdet(A) -> (sign, logabsdet, LU, pivots)
+Values slogdet(Lowering& l) {
+  const Factors f = factor_operand(l);
+  const Value values = diagonal(f.lu);
+  const int64_t last = values.rank() - 1;
+  const std::vector<int64_t> dims = {last};
+  const Value sign = product(hlo::unary("sign", values), last) * parity(f, values.dtype());
+  return {sign, reduce_sum(hlo::log(hlo::abs(values)), dims), f.lu, f.pivots};
+}
+
+// aten::_linalg_solve_ex(A, B, *, left, check_errors) -> (result, LU, pivots, info)
+Values solve_ex(Lowering& l) {
+  const Factors f = factor_operand(l);
+  const Type type = l.out();
+  const bool vector = type.rank() == l.in(0).rank() - 1;
+  Value b = vector ? insert_dim(l.in(1), l.in(1).rank()) : l.in(1);
+  const Dims batch(type.dims.begin(), type.dims.end() - (vector ? 1 : 2));
+  const Value x =
+      solve(f.lu, f.pivots, with_batch(b, batch), l.flag(2), factors_transpose(l), l.platform());
+  return {hlo::reshape(x, type.dims), f.lu, f.pivots, f.info};
+}
+
+// aten::linalg_inv_ex(A, *, check_errors) -> (inverse, info)
+Values inv_ex(Lowering& l) {
+  const Value x = l.in(0);
+  const Factors f = factor(x);
+  return {solve(f.lu, f.pivots, identity_like(x), true, false, l.platform()), f.info};
+}
+
+// aten::linalg_lu_solve(LU, pivots, B, *, left, adjoint)
+Values lu_solve(Lowering& l) {
+  const Dims& dims = l.out().dims;
+  const Value b = with_batch(l.in(2), Dims(dims.begin(), dims.end() - 2));
+  return {solve(l.in(0), l.in(1), b, l.flag(3), l.flag(4), l.platform())};
+}
+
+}  // namespace
+
+void register_linalg_lu(Registry& r) {
+  r.add("aten::linalg_lu_factor_ex", lu_factor_ex);
+  r.add("aten::linalg_lu", linalg_lu);
+  r.add("aten::lu_unpack", lu_unpack);
+  r.add("aten::_linalg_det", det);
+  r.add("aten::_linalg_slogdet", slogdet);
+  r.add("aten::_linalg_solve_ex", solve_ex);
+  r.add("aten::linalg_inv_ex", inv_ex);
+  r.add("aten::linalg_lu_solve", lu_solve);
+}
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,297 @@
+// Singular values and eigenvalues by Jacobi rotations, and the matrix exponential, in loops: for
+// platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
+#include <algorithm>
+#include <cmath>
+
+#include "ops/common.h"
+#include "ops/index.h"
+#include "ops/linalg.h"
+#include "ops/lowering.h"
+#include "ops/shape.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using hlo::Dims;
+using hlo::DType;
+using hlo::Type;
+using hlo::Value;
+using hlo::Values;
+
+Value product(const Value& x, const Value& y) {
+  hlo::DotDims dims;
+  for (int64_t i = 0; i + 2 < x.rank(); ++i) {
+    dims.lhs_batch.push_back(i);
+    dims.rhs_batch.push_back(i);
+  }
+  dims.lhs_contract = {x.rank() - 1};
+  dims.rhs_contract = {x.rank() - 2};
+  return hlo::dot_general(x, y, dims, x.dtype());
+}
+
+double epsilon_of(DType dtype) {
+  return dtype == DType::F64 || dtype == DType::C128 ? 0x1p-52 : 0x1p-23;
+}
+
+Value squares(const Value& x) { return real_of(conjugate(x) * x); }
+Value sum_of_rows(const Value& x) {
+  const std::vector<int64_t> rows = {x.rank() - 2};
+  return reduce_sum(x, rows);
+}
+Value rows_from(const Value& x, int64_t begin, int64_t end) {
+  return hlo::slice_dim(x, x.rank() - 2, begin, end);
+}
+Value columns_from(const Value& x, int64_t begin, int64_t end) {
+  return hlo::slice_dim(x, x.rank() - 1, begin, end);
+}
+Value real_over(const Value& columns, const Value& x) {
+  return over(cast(columns, x.dtype()), x, {-2});
+}
+
+// --- one-sided rotations (Hestenes) ------------------------------------------------------------
+
+// Of two sets of columns, in which the first `rows` elements count, each pair turned such that it
+// becomes orthogonal; and how far the worst pair was from that.
+struct Turned {
+  Value left, right, worst;
+};
+Turned turn(const Value& left, const Value& right, int64_t rows, double tolerance) {
+  const Value a = rows_from(left, 0, rows), b = rows_from(right, 0, rows);
+  const Value alpha = sum_of_rows(squares(a)), beta = sum_of_rows(squares(b));
+  const Value gamma = sum_of_rows(conjugate(a) * b);
+  const Value size = hlo::abs(gamma), scale = hlo::sqrt(alpha) * hlo::sqrt(beta);
+  const Value turns = hlo::greater(size, scale * tolerance);
+  const Value one = ones_like(size);
+  const Value divisor = hlo::select(turns, size, one);
+  // The tangent of the smaller angle.
+  const Value zeta = (beta - alpha) / (divisor * 2.0);
+  const Value sign = hlo::select(hlo::less(zeta, 0), -one, one);
+  const Value t = sign / (hlo::abs(zeta) + hlo::sqrt(zeta * zeta + 1.0));
+  const Value c = one / hlo::sqrt(t * t + 1.0);
+  const Value cosine = hlo::select(turns, c, one);
+  const Value sine = hlo::select(turns, c * t, zeros_like(t));
+  // The right column is turned in the complex plane first, so that gamma is real.
+  const Value phase =
+      hlo::select(turns, conjugate(gamma) / cast(divisor, gamma.dtype()), ones_like(gamma));
+  const Value partner = right * over(phase, right, {-2});
+  const Value c_all = real_over(cosine, left), s_all = real_over(sine, left);
+  const Value measure =
+      hlo::select(turns, size / hlo::select(hlo::equal(scale, 0), one, scale), zeros_like(size));
+  std::vector<int64_t> all(static_cast<size_t>(measure.rank()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  return {c_all * left - s_all * partner, s_all * left + c_all * partner, reduce_max(measure, all)};
+}
+
+// The next pairs of a tournament: the first column stays, the others go around.
+std::pair<Value, Value> next_pairs(const Value& left, const Value& right) {
+  const int64_t count = columns_of(left), dim = left.rank() - 1;
+  if (count == 1) return {left, right};
+  const Values tops = {columns_from(left, 0, 1), columns_from(right, 0, 1),
+                       columns_from(left, 1, count - 1)};
+  const Values bottoms = {columns_from(right, 1, count), columns_from(left, count - 1, count)};
+  return {hlo::concatenate(tops, dim), hlo::concatenate(bottoms, dim)};
+}
+
+struct Orthogonal {
+  Value columns;   // x times `rotation`: orthogonal to each other
+  Value rotation;  // unitary
+};
+
+Orthogonal orthogonalize(const Value& x) {
+  hlo::Builder& b = x.builder();
+  const int64_t rows = rows_of(x), columns = columns_of(x), even = columns + columns % 2;
+  const int64_t half = even / 2, column_dim = x.rank() - 1;
+  // x over the identity: what turns the one turns the other.
+  const Value padded = pad_dim(x, column_dim, 0, even - columns);
+  const Value unit = identity_like(hlo::zero(b, {x.dtype(), with(batch_of(x), {even, even})}));
+  const Values parts = {padded, unit};
+  const Value whole = hlo::concatenate(parts, x.rank() - 2);
+  const double tolerance = epsilon_of(x.dtype()) * std::sqrt(static_cast<double>(rows));
+  constexpr double kSweeps = 40;  // some ten do
+  const DType real = real_of(x).dtype();
+  const Values start = {hlo::scalar_int(b, 0, DType::S32), hlo::scalar(b, 1, real),
+                        columns_from(whole, 0, half), columns_from(whole, half, even)};
+  const Values end = hlo::while_loop(
+      start,
+      [&](std::span<const Value> s) { return hlo::less(s[0], kSweeps) & hlo::greater(s[1], 0.0); },
+      [&](std::span<const Value> s) -> Values {
+        // Each column meets each other one once, and is back in its place.
+        const Values swept =
+            repeat(std::max<int64_t>(even - 1, 1), {hlo::scalar(b, 0, real), s[2], s[3]},
+                   [&](const Value&, auto state) -> Values {
+                     const Turned turned = turn(state[1], state[2], rows, tolerance);
+                     const auto [left, right] = next_pairs(turned.left, turned.right);
+                     return {hlo::max(state[0], turned.worst), left, right};
+                   });
+        return {s[0] + 1.0, swept[0], swept[1], swept[2]};
+      });
+  const Values both = {end[2], end[3]};
+  const Value turned = columns_from(hlo::concatenate(both, column_dim), 0, columns);
+  return {rows_from(turned, 0, rows), rows_from(turned, rows, rows + columns)};
+}
+
+// The columns' order by rising or falling values, which come sorted.
+std::pair<Value, Value> sorted(const Value& values, bool descending) {
+  const int64_t dim = values.rank() - 1;
+  const Values given = {values, hlo::iota(values.builder(), values.type().with(DType::S32), dim)};
+  const Values found = hlo::sort(given, dim, true, [&](std::span<const Value> e) {
+    return descending ? hlo::greater(e[0], e[1]) : hlo::less(e[0], e[1]);
+  });
+  return {found[0], found[1]};
+}
+Value columns_in(const Value& order, const Value& x, std::string_view platform) {
+  return take_along(x, x.rank() - 1, over(order, x, {-2}), platform);
+}
+
+// --- rules -------------------------------------------------------------------------------------
+
+// U, S and V of a matrix that is not wider than high; U has `count` columns.
+struct Singular {
+  Value u, s, v;
+};
+Singular singular(const Value& x, int64_t count, std::string_view platform) {
+  // Squares stay in the range of the dtype.
+  const std::vector<int64_t> both = {x.rank() - 2, x.rank() - 1};
+  const Value largest = reduce_max(hlo::abs(x), both);
+  const Value scale = hlo::select(hlo::equal(largest, 0), ones_like(largest), largest);
+  const Orthogonal found = orthogonalize(x / over(cast(scale, x.dtype()), x, {-2, -1}));
+  const auto [values, order] = sorted(hlo::sqrt(sum_of_rows(squares(found.columns))), true);
+  const Value columns = columns_in(order, found.columns, platform);
+  const Value none = hlo::equal(values, 0);
+  const Value u = columns / real_over(hlo::select(none, ones_like(values), values), columns);
+  // Columns of length zero, and those beyond the last, are made orthogonal to the others.
+  const Value basis = orthonormal_basis(u, count);
+  const Value is_none = over(none, u, {-2});
+  const Value kept = hlo::select(is_none, columns_from(basis, 0, columns_of(u)), u);
+  const Values parts = {kept, columns_from(basis, columns_of(u), count)};
+  return {count == columns_of(u) ? kept : hlo::concatenate(parts, u.rank() - 1),
+          values * spread(scale, values.dims(), std::vector<int64_t>{values.rank() - 1}),
+          columns_in(order, found.rotation, platform)};
+}
+
+// aten::_linalg_svd(A, full_matrices, compute_uv, *, driver) -> (U, S, Vh)
+Values svd(Lowering& l) {
+  const Value x = l.in(0);
+  const bool wide = rows_of(x) < columns_of(x), vectors = l.flag(2);
+  const auto none = [&](size_t i) { return hlo::zero(l.b, l.out(i)); };
+  if (x.type().elements() == 0) {
+    if (!vectors) return {none(0), none(1), none(2)};
+    return {identity_like(none(0)), none(1), identity_like(none(2))};
+  }
+  const Value high = wide ? adjoint(x) : x;
+  const int64_t count = l.flag(1) && vectors ? rows_of(high) : columns_of(high);
+  const Singular found = singular(high, count, l.platform());
+  if (!vectors) return {none(0), found.s, none(2)};
+  return wide ? Values{found.v, found.s, adjoint(found.u)}
+              : Values{found.u, found.s, adjoint(found.v)};
+}
+
+// Eigenvalues, rising, and eigenvectors of Hermitian matrices of which one triangle is read. Moved
+// up by a bound of their size, the eigenvalues are singular values of the same vectors.
+struct Eigen {
+  Value values, vectors;
+};
+Eigen eigen(const Value& given, bool lower, std::string_view platform) {
+  const Value row = row_positions(given), column = column_positions(given);
+  const Value inside = lower ? hlo::greater(row, column) : hlo::less(row, column);
+  const Value strict = hlo::select(inside, given, zeros_like(given));
+  const Value on =
+      hlo::select(on_diagonal(given), cast(real_of(given), given.dtype()), zeros_like(given));
+  const Value x = strict + adjoint(strict) + on;
+  const std::vector<int64_t> last = {x.rank() - 1}, last_of_rows = {x.rank() - 2};
+  const Value bound = reduce_max(reduce_sum(hlo::abs(x), last), last_of_rows);
+  const Value up = identity_like(x) * over(cast(bound, x.dtype()), x, {-2, -1});
+  const Value scale = hlo::select(hlo::equal(bound, 0), ones_like(bound), bound);
+  const Value v = orthogonalize((x + up) / over(cast(scale, x.dtype()), x, {-2, -1})).rotation;
+  const auto [values, order] = sorted(real_of(sum_of_rows(conjugate(v) * product(x, v))), false);
+  return {values, columns_in(order, v, platform)};
+}
+
+// aten::_linalg_eigh(A, UPLO, compute_v) -> (eigenvalues, eigenvectors)
+Values eigh(Lowering& l) {
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
+  const std::string triangle = l.text(1);
+  const Eigen found = eigen(x, triangle == "L" || triangle == "l", l.platform());
+  return {found.values, l.flag(2) ? found.vectors : hlo::zero(l.b, l.out(1))};
+}
+
+// aten::linalg_pinv.atol_rtol_tensor(self, *, atol, rtol, hermitian): values up to the larger of
+// atol and rtol times the largest count as zero.
+Values pinv(Lowering& l) {
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {hlo::zero(l.b, l.out())};
+  const bool wide = rows_of(x) < columns_of(x);
+  Value left, values, right;  // x = left values right^H
+  if (l.flag(3)) {
+    const Eigen found = eigen(x, true, l.platform());
+    left = right = found.vectors;
+    values = found.values;
+  } else {
+    const Value high = wide ? adjoint(x) : x;
+    const Singular found = singular(high, columns_of(high), l.platform());
+    left = wide ? found.v : found.u;
+    right = wide ? found.u : found.v;
+    values = found.s;
+  }
+  const std::vector<int64_t> last = {values.rank() - 1};
+  const Value size = hlo::abs(values), largest = reduce_max(size, last);
+  const Value usual = hlo::like(
+      largest, epsilon_of(x.dtype()) * static_cast<double>(std::max(rows_of(x), columns_of(x))));
+  const auto given = [&](size_t arg) { return l.in(arg, largest.dtype(), largest.dims()); };
+  const Value atol = l.has(1) ? given(1) : zeros_like(largest);
+  const Value rtol = l.has(2)   ? given(2)
+                     : l.has(1) ? hlo::select(hlo::greater(atol, 0), zeros_like(usual), usual)
+                                : usual;
+  const Value least = spread(hlo::max(atol, rtol * largest), values.dims(), last);
+  const Value kept = hlo::greater(size, least);
+  const Value inverse = hlo::select(
+      kept, ones_like(values) / hlo::select(kept, values, ones_like(values)), zeros_like(values));
+  return {product(right * real_over(inverse, right), adjoint(left))};
+}
+
+// aten::linalg_matrix_exp(self): a Taylor polynomial of the matrix over a power of two, squared as
+// often.
+Values matrix_exp(Lowering& l) {
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {x};
+  constexpr int64_t kDegree = 18;
+  constexpr double kMostSquarings = 64;
+  const std::vector<int64_t> rows = {x.rank() - 2}, rest = {x.rank() - 2};
+  // The polynomial is exact to f64's last digit for norms up to 1.
+  const Value norm = reduce_max(reduce_sum(hlo::abs(x), rows), rest);
+  const Value above = hlo::max(norm, ones_like(norm));
+  const Value squarings = hlo::min(hlo::unary("ceil", hlo::log(above) * (1 / std::log(2.0))),
+                                   hlo::like(norm, kMostSquarings));
+  const Value power = hlo::exp(squarings * std::log(2.0));
+  const Value small =
+      x / over(cast(hlo::unary("round_nearest_even", power), x.dtype()), x, {-2, -1});
+  const Value unit = identity_like(x);
+  Value sum = unit;
+  for (int64_t k = kDegree; k > 0; --k) {
+    sum = unit + product(small, sum) / hlo::like(x, static_cast<double>(k));
+  }
+  std::vector<int64_t> all(static_cast<size_t>(squarings.rank()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  const Value most = all.empty() ? squarings : reduce_max(squarings, all);
+  const Values end = hlo::while_loop(
+      Values{zeros_like(most), most, squarings, sum},
+      [&](std::span<const Value> s) { return hlo::less(s[0], s[1]); },
+      [&](std::span<const Value> s) -> Values {
+        const Value left = hlo::less(hlo::broadcast_to(s[0], s[2].dims()), s[2]);
+        return {s[0] + 1.0, s[1], s[2],
+                hlo::select(over(left, s[3], {-2, -1}), product(s[3], s[3]), s[3])};
+      });
+  return {end[3]};
+}
+
+}  // namespace
+
+void register_linalg_svd(Registry& r) {
+  r.add("aten::_linalg_svd", svd);
+  r.add("aten::_linalg_eigh", eigh);
+  r.add("aten::linalg_pinv.atol_rtol_tensor", pinv);
+  r.add("aten::linalg_matrix_exp", matrix_exp);
+}
+
+}  // namespace torch_xla::ops
