@@ -24,7 +24,8 @@ from torch_xla import _XLAC  # noqa: E402
 
 OUTPUT = ROOT / "docs" / "operators.md"
 WAYS = {
-    "native": "a lowering or kernel of this project; on the CPU, where LAPACK or oneDNN is faster, a call of PyTorch's kernel",
+    "native": "a lowering or kernel of this project; on the CPU, where LAPACK or oneDNN is faster, "
+    "a call of PyTorch's kernel",
     "composite": "PyTorch's own kernel, which calls other operators",
     "decomposition": "PyTorch's decomposition, when the program is built",
     "host kernel": "CPU: PyTorch's kernel, called by the program; other devices: on the host",
