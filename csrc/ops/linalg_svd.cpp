@@ -2,6 +2,7 @@
 // platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ops/common.h"
 #include "ops/index.h"
@@ -38,11 +39,21 @@ Value sum_of_rows(const Value& x) {
   const std::vector<int64_t> rows = {x.rank() - 2};
   return reduce_sum(x, rows);
 }
+// A bound of the size of what a matrix does to a vector, for each matrix.
+Value largest_column_sum(const Value& x) {
+  const std::vector<int64_t> columns = {x.rank() - 2};
+  return reduce_max(sum_of_rows(hlo::abs(x)), columns);
+}
 Value rows_from(const Value& x, int64_t begin, int64_t end) {
   return hlo::slice_dim(x, x.rank() - 2, begin, end);
 }
 Value columns_from(const Value& x, int64_t begin, int64_t end) {
   return hlo::slice_dim(x, x.rank() - 1, begin, end);
+}
+Value largest_of(const Value& x) {
+  std::vector<int64_t> all(static_cast<size_t>(x.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  return all.empty() ? x : reduce_max(x, all);
 }
 Value real_over(const Value& columns, const Value& x) {
   return over(cast(columns, x.dtype()), x, {-2});
@@ -77,9 +88,7 @@ Turned turn(const Value& left, const Value& right, int64_t rows, double toleranc
   const Value c_all = real_over(cosine, left), s_all = real_over(sine, left);
   const Value measure =
       hlo::select(turns, size / hlo::select(hlo::equal(scale, 0), one, scale), zeros_like(size));
-  std::vector<int64_t> all(static_cast<size_t>(measure.rank()));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-  return {c_all * left - s_all * partner, s_all * left + c_all * partner, reduce_max(measure, all)};
+  return {c_all * left - s_all * partner, s_all * left + c_all * partner, largest_of(measure)};
 }
 
 // The next pairs of a tournament: the first column stays, the others go around.
@@ -198,8 +207,7 @@ Eigen eigen(const Value& given, bool lower, std::string_view platform) {
   const Value on =
       hlo::select(on_diagonal(given), cast(real_of(given), given.dtype()), zeros_like(given));
   const Value x = strict + adjoint(strict) + on;
-  const std::vector<int64_t> last = {x.rank() - 1}, last_of_rows = {x.rank() - 2};
-  const Value bound = reduce_max(reduce_sum(hlo::abs(x), last), last_of_rows);
+  const Value bound = largest_column_sum(x);
   const Value up = identity_like(x) * over(cast(bound, x.dtype()), x, {-2, -1});
   const Value scale = hlo::select(hlo::equal(bound, 0), ones_like(bound), bound);
   const Value v = orthogonalize((x + up) / over(cast(scale, x.dtype()), x, {-2, -1})).rotation;
@@ -257,9 +265,8 @@ Values matrix_exp(Lowering& l) {
   if (x.type().elements() == 0) return {x};
   constexpr int64_t kDegree = 18;
   constexpr double kMostSquarings = 64;
-  const std::vector<int64_t> rows = {x.rank() - 2}, rest = {x.rank() - 2};
   // The polynomial is exact to f64's last digit for norms up to 1.
-  const Value norm = reduce_max(reduce_sum(hlo::abs(x), rows), rest);
+  const Value norm = largest_column_sum(x);
   const Value above = hlo::max(norm, ones_like(norm));
   const Value squarings = hlo::min(hlo::unary("ceil", hlo::log(above) * (1 / std::log(2.0))),
                                    hlo::like(norm, kMostSquarings));
@@ -271,9 +278,7 @@ Values matrix_exp(Lowering& l) {
   for (int64_t k = kDegree; k > 0; --k) {
     sum = unit + product(small, sum) / hlo::like(x, static_cast<double>(k));
   }
-  std::vector<int64_t> all(static_cast<size_t>(squarings.rank()));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-  const Value most = all.empty() ? squarings : reduce_max(squarings, all);
+  const Value most = largest_of(squarings);
   const Values end = hlo::while_loop(
       Values{zeros_like(most), most, squarings, sum},
       [&](std::span<const Value> s) { return hlo::less(s[0], s[1]); },
