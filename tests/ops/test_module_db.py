@@ -24,9 +24,10 @@ from .database import DEVICE, WIDER, Gradients, Run, moved
 MODULES = {info.name: info for info in module_db}
 FEW_INPUTS = 1
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-# The database does not say where the CPU has no kernel of bfloat16 to compare with.
-NO_BFLOAT16 = {"nn.AvgPool3d", "nn.CTCLoss", "nn.LPPool3d", "nn.LocalResponseNorm"}
-NO_BFLOAT16 |= {"nn.MultiLabelMarginLoss", "nn.MultiMarginLoss"}
+NARROW = (torch.bfloat16, torch.float16)  # not of the database, which says nothing of them
+# Nor does it say where the CPU has no kernel of these to compare with.
+NOT_NARROW = {"nn.AvgPool3d", "nn.CTCLoss", "nn.LPPool3d", "nn.LocalResponseNorm"}
+NOT_NARROW |= {"nn.MultiLabelMarginLoss", "nn.MultiMarginLoss"}
 
 
 def inputs(info: ModuleInfo, dtype: torch.dtype, training: bool) -> list[ModuleInput]:
@@ -79,9 +80,9 @@ def cases(dtypes: tuple[torch.dtype, ...]) -> list:
     found = []
     for name, info in MODULES.items():
         for dtype, training in itertools.product(dtypes, (True, False)):
-            if dtype not in info.dtypes and dtype is not torch.bfloat16:
+            if dtype not in info.dtypes and dtype not in NARROW:
                 continue
-            if dtype is torch.bfloat16 and name in NO_BFLOAT16:
+            if dtype in NARROW and name in NOT_NARROW:
                 continue
             if not training and not info.train_and_eval_differ:
                 continue
