@@ -52,7 +52,6 @@ void masked_scatter(const Stack& stack, size_t base) {
               mask);
 }
 
-// (probabilities, num_samples, replacement)
 // (scores, target, weight, ..)
 void weights_of_classes(const Stack& stack, size_t base) {
   const c10::IValue& weight = stack[base + 2];
@@ -62,6 +61,7 @@ void weights_of_classes(const Stack& stack, size_t base) {
               " but found ", weight.toTensor().scalar_type());
 }
 
+// (probabilities, num_samples, replacement, generator), and out
 void multinomial(const Stack& stack, size_t base) {
   const at::Tensor probabilities = stack[base].toTensor();
   const int64_t count = stack[base + 1].toInt();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <string>
+#include <iterator>
 
 #include "util/log.h"
 

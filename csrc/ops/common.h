@@ -48,6 +48,9 @@ hlo::Value log_add(const hlo::Value& x, const hlo::Value& y);
 inline hlo::Value real_of(const hlo::Value& x) {
   return hlo::is_complex(x.dtype()) ? hlo::real(x) : x;
 }
+inline hlo::Value conjugate(const hlo::Value& x) {
+  return hlo::is_complex(x.dtype()) ? hlo::complex(hlo::real(x), -hlo::imag(x)) : x;
+}
 
 // Dimension lists. A 0-dim tensor accepts dimensions 0 and -1, as in PyTorch.
 int64_t wrap_dim(int64_t dim, int64_t rank);

@@ -12,10 +12,6 @@ using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
-Value conjugate(const Value& x) {
-  return hlo::is_complex(x.dtype()) ? hlo::complex(hlo::real(x), -hlo::imag(x)) : x;
-}
-
 Value last_dim_of_one(const Value& x) {
   Dims dims = x.dims();
   dims.push_back(1);

@@ -12,6 +12,12 @@ using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
+Value on_triangle(const Value& x, bool lower) {
+  const Value row = row_positions(x), column = column_positions(x);
+  const Value inside = lower ? hlo::greater_equal(row, column) : hlo::less_equal(row, column);
+  return hlo::select(inside, x, zeros_like(x));
+}
+
 Value over(const Value& value, const Value& x, std::initializer_list<int64_t> left_out) {
   std::vector<int64_t> dims;
   for (const int64_t dim : left_out) dims.push_back(x.rank() + dim);
@@ -63,10 +69,8 @@ namespace {
 
 Dims batch_of(const hlo::Type& type) { return {type.dims.begin(), type.dims.end() - 2}; }
 
-Value on_triangle(const Value& x, bool lower) {
-  const Value row = row_positions(x), column = column_positions(x);
-  const Value inside = lower ? hlo::greater_equal(row, column) : hlo::less_equal(row, column);
-  return hlo::select(inside, x, zeros_like(x));
+Value cholesky_factor(const Value& x, bool upper) {
+  return on_triangle(hlo::cholesky(x, !upper), !upper);
 }
 
 // aten::linalg_cholesky_ex(self, *, upper, check_errors) -> (L, info). A matrix that is not
@@ -75,8 +79,7 @@ Value on_triangle(const Value& x, bool lower) {
 Values cholesky_ex(Lowering& l) {
   const Value x = l.in(0);
   if (x.type().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
-  const bool upper = l.flag(1);
-  const Value factor = on_triangle(hlo::cholesky(x, !upper), !upper);
+  const Value factor = cholesky_factor(x, l.flag(1));
   const std::vector<int64_t> last_two = {x.rank() - 2, x.rank() - 1};
   const Value failed =
       reduce_max(hlo::convert(hlo::not_equal(factor, factor), DType::S32), last_two);
@@ -86,7 +89,7 @@ Values cholesky_ex(Lowering& l) {
 // aten::cholesky(self, upper): nan where it has none, and no error.
 Values old_cholesky(Lowering& l) {
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
-  return {on_triangle(hlo::cholesky(l.in(0), !l.flag(1)), !l.flag(1))};
+  return {cholesky_factor(l.in(0), l.flag(1))};
 }
 
 // aten::linalg_solve_triangular(self, B, *, upper, left, unitriangular)

@@ -40,13 +40,12 @@ inline hlo::Value column_positions(const hlo::Value& x) {
 inline hlo::Value on_diagonal(const hlo::Value& x) {
   return hlo::equal(row_positions(x), column_positions(x));
 }
+// x, and zero outside of the lower or upper triangle.
+hlo::Value on_triangle(const hlo::Value& x, bool lower);
 inline hlo::Value identity_like(const hlo::Value& x) {
   return hlo::convert(on_diagonal(x), x.dtype());
 }
 
-inline hlo::Value conjugate(const hlo::Value& x) {
-  return hlo::is_complex(x.dtype()) ? hlo::complex(hlo::real(x), -hlo::imag(x)) : x;
-}
 inline hlo::Value transposed(const hlo::Value& x) {
   return move_dim(x, x.rank() - 2, x.rank() - 1);
 }

@@ -103,14 +103,11 @@ Value permutation(const Value& pivots, int64_t rows) {
 Value lower_of(const Value& lu) {
   const int64_t steps = std::min(rows_of(lu), columns_of(lu));
   const Value x = hlo::slice_dim(lu, lu.rank() - 1, 0, steps);
-  const Value row = row_positions(x), column = column_positions(x);
-  return hlo::select(hlo::greater(row, column), x,
-                     hlo::select(hlo::equal(row, column), ones_like(x), zeros_like(x)));
+  return hlo::select(on_diagonal(x), ones_like(x), on_triangle(x, /*lower=*/true));
 }
 Value upper_of(const Value& lu) {
   const int64_t steps = std::min(rows_of(lu), columns_of(lu));
-  const Value x = hlo::slice_dim(lu, lu.rank() - 2, 0, steps);
-  return hlo::select(hlo::less_equal(row_positions(x), column_positions(x)), x, zeros_like(x));
+  return on_triangle(hlo::slice_dim(lu, lu.rank() - 2, 0, steps), /*lower=*/false);
 }
 // P with P L U = A.
 Value matrix_of(const Value& order, DType dtype) {

@@ -120,11 +120,8 @@ Values linalg_qr(Lowering& l) {
   const Type q_type = l.out(0), r_type = l.out(1);
   const Reflectors q = factor(l.in(0));
   const int64_t rows = r_type.dims[r_type.dims.size() - 2];
-  const Value top = rows <= rows_of(q.vectors)
-                        ? hlo::slice_dim(q.vectors, q.vectors.rank() - 2, 0, rows)
-                        : q.vectors;
-  const Value r =
-      hlo::select(hlo::less_equal(row_positions(top), column_positions(top)), top, zeros_like(top));
+  const Value r = on_triangle(hlo::slice_dim(q.vectors, q.vectors.rank() - 2, 0, rows),
+                              /*lower=*/false);
   if (l.text(1) == "r") return {hlo::zero(l.b, q_type), r};
   return {columns_of_product(q, q_type.dims.back()), r};
 }

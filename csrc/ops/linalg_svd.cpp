@@ -2,7 +2,6 @@
 // platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "ops/common.h"
 #include "ops/index.h"
@@ -50,11 +49,7 @@ Value rows_from(const Value& x, int64_t begin, int64_t end) {
 Value columns_from(const Value& x, int64_t begin, int64_t end) {
   return hlo::slice_dim(x, x.rank() - 1, begin, end);
 }
-Value largest_of(const Value& x) {
-  std::vector<int64_t> all(static_cast<size_t>(x.rank()));
-  std::iota(all.begin(), all.end(), 0);
-  return all.empty() ? x : reduce_max(x, all);
-}
+Value largest_of(const Value& x) { return x.rank() == 0 ? x : reduce_max(x, all_dims(x.rank())); }
 Value real_over(const Value& columns, const Value& x) {
   return over(cast(columns, x.dtype()), x, {-2});
 }

@@ -20,11 +20,6 @@ Values bmm(Lowering& l) { return result(l, contract(l.in(0), "bik", l.in(1), "bk
 Values mv(Lowering& l) { return result(l, contract(l.in(0), "ik", l.in(1), "k", "i")); }
 Values dot_product(Lowering& l) { return result(l, contract(l.in(0), "k", l.in(1), "k", "")); }
 
-Value conjugate(const Value& x) {
-  if (!hlo::is_complex(x.dtype())) return x;
-  return hlo::complex(hlo::real(x), hlo::neg(hlo::imag(x)));
-}
-
 Values vdot(Lowering& l) { return result(l, contract(conjugate(l.in(0)), "k", l.in(1), "k", "")); }
 
 // Products of narrow integers that are summed in a wider type.

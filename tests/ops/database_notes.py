@@ -52,20 +52,15 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float, str]]] = {
         name: {torch.float16: (3e-3, 2e-4, MANY_STEPS)}
         for name in ("Adam", "AdamW", "RAdam", "RMSprop")
     },
+    **{
+        name: {
+            torch.bfloat16: (2e-2, 4e-3, MANY_STEPS),
+            torch.float16: (3e-3, 2e-4, MANY_STEPS),
+        }
+        for name in ("Adamax", "NAdam", "SGD")
+    },
     "Adam.capturable": {torch.float64: (1e-6, 1e-6, FLOAT32_INSIDE)},
     "AdamW.capturable": {torch.float64: (1e-6, 1e-6, FLOAT32_INSIDE)},
-    "Adamax": {
-        torch.bfloat16: (2e-2, 4e-3, MANY_STEPS),
-        torch.float16: (3e-3, 2e-4, MANY_STEPS),
-    },
-    "NAdam": {
-        torch.bfloat16: (2e-2, 4e-3, MANY_STEPS),
-        torch.float16: (3e-3, 2e-4, MANY_STEPS),
-    },
-    "SGD": {
-        torch.bfloat16: (2e-2, 4e-3, MANY_STEPS),
-        torch.float16: (3e-3, 2e-4, MANY_STEPS),
-    },
     "_foreach_mm": {
         torch.float32: (1e-5, 5e-5, LONG_SUMS),
         torch.complex64: (1e-5, 1e-4, LONG_SUMS),
