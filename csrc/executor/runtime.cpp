@@ -65,8 +65,14 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   client_ = pjrt::Client::create(plugin, choice.options);
   for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});
   together_ = {client_->addressable_devices()};
-  // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
-  if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
+  if (device_type_ == "CPU") {
+    // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their
+    // reductions.
+    compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
+    // This pass gives operands a layout of their own before layouts are assigned, and the folding
+    // of constants reads them in the result's: elements change places.
+    compile_options_.emplace("xla_disable_hlo_passes", "reshape-mover");
+  }
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
   if (device_type_ == "CPU" &&
       !pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler())) {

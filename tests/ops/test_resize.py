@@ -82,6 +82,21 @@ def test_interpolate_by_scale(mode, rank, align):
             )
 
 
+@pytest.mark.parametrize(("mode", "rank", "align"), list(modes()))
+def test_gradient_of_a_sum(mode, rank, align):
+    """Nothing of it depends on an input: XLA computes it when it compiles the program."""
+
+    def gradient(x, size):
+        x.requires_grad_()
+        y = F.interpolate(x, size, mode=mode, align_corners=align)
+        return torch.autograd.grad(y.sum(), x)[0]
+
+    with Batch() as batch:
+        for shape, size in [((1, 1, 4, 5, 4), (3, 4, 3)), ((2, 1, 6, 4, 5), (3, 3, 8))]:
+            x, to = randn(*shape[: 2 + rank]), size[:rank]
+            batch.add(lambda x, to=to: gradient(x, to), x, grad=False, label=f"{shape} to {size}")
+
+
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_interpolate_narrow(mode):
     check(
