@@ -14,25 +14,6 @@ using lazy::Geometry;
 using lazy::Signature;
 using lazy::Value;
 
-void hash_static(util::Hasher& h, const c10::IValue& v) {
-  if (v.isNone()) {
-    h.add(1);
-  } else if (v.isInt()) {
-    h.add(2).add(static_cast<uint64_t>(v.toInt()));
-  } else if (v.isIntList()) {
-    const auto list = v.toIntVector();
-    h.add(3).add(list.size());
-    for (const int64_t i : list) h.add(static_cast<uint64_t>(i));
-  } else if (v.isBool()) {
-    h.add(4).add(v.toBool());
-  } else if (v.isDouble()) {
-    h.add(5).add_double(v.toDouble());
-  } else {
-    util::fail(util::ErrorKind::Runtime, "call: expected an int, int list, bool or float, got ",
-               v.tagKind());
-  }
-}
-
 // Values are row-major whatever the strides of the tensor that they were recorded for.
 const Geometry* geometry_of(const CallArgument& a) {
   if (a.geometry != nullptr) return a.geometry;
@@ -42,6 +23,31 @@ const Geometry* geometry_of(const CallArgument& a) {
 
 }  // namespace
 
+void add_static(util::Hasher& h, const c10::IValue& v) {
+  if (v.isInt()) {
+    add(h, KeyTag::Int).add(static_cast<uint64_t>(v.toInt()));
+  } else if (v.isBool()) {
+    add(h, KeyTag::Bool).add(v.toBool());
+  } else if (v.isNone() || v.isDevice()) {
+    // Where a program runs is no part of what it computes.
+    add(h, KeyTag::None);
+  } else if (v.isDouble()) {
+    add(h, KeyTag::Float).add_double(v.toDouble());
+  } else if (v.isString()) {
+    add(h, KeyTag::Text).add_bytes(v.toStringRef());
+  } else if (v.isComplexDouble()) {
+    const auto z = v.toComplexDouble();
+    add(h, KeyTag::Complex).add_double(z.real()).add_double(z.imag());
+  } else if (v.isList()) {
+    const auto list = v.toListRef();
+    add(h, KeyTag::List).add(list.size());
+    for (const c10::IValue& e : list) add_static(h, e);
+  } else {
+    util::fail(util::ErrorKind::Type, "expected an argument that can be recorded, got ",
+               v.tagKind(), ". Call the operator with plain Python values.");
+  }
+}
+
 Value call(const char* op, int device, std::initializer_list<CallArgument> arguments,
            const Geometry* result) {
   util::Hasher h;
@@ -49,10 +55,10 @@ Value call(const char* op, int device, std::initializer_list<CallArgument> argum
   lazy::Operands operands;
   for (const CallArgument& a : arguments) {
     if (a.value) {
-      h.add(7).add(geometry_of(a)->hash);
+      add(h, KeyTag::Tensor).add(geometry_of(a)->hash);
       operands.push_back(a.value);
     } else {
-      hash_static(h, a.fixed);
+      add_static(h, a.fixed);
     }
   }
   h.add(result->hash);

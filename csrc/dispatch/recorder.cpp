@@ -25,17 +25,6 @@ using lazy::Signature;
 using lazy::Value;
 using torch::jit::Stack;
 
-// Tags keep different kinds of argument apart in the hash.
-enum HashTag : uint64_t {
-  kNone = 0x11,
-  kTensor = 0x22,
-  kWrapped = 0x33,
-  kZeroDim = 0x44,
-  kNumber = 0x55,
-  kList = 0x66,
-  kStatic = 0x77,
-};
-
 Number number_of_scalar(const c10::IValue& v, NumberKind* kind) {
   Number n;
   if (v.isDouble()) {
@@ -63,32 +52,6 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
   if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
   if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
   return false;
-}
-
-void hash_static(util::Hasher& h, const c10::IValue& v) {
-  h.add(kStatic);
-  if (v.isInt()) {
-    h.add(static_cast<uint64_t>(v.toInt()));
-  } else if (v.isBool()) {
-    h.add(2 + v.toBool());
-  } else if (v.isNone()) {
-    h.add(kNone);
-  } else if (v.isDouble()) {
-    h.add_double(v.toDouble());
-  } else if (v.isString()) {
-    h.add_bytes(v.toStringRef());
-  } else if (v.isComplexDouble()) {
-    h.add_double(v.toComplexDouble().real()).add_double(v.toComplexDouble().imag());
-  } else if (v.isDevice()) {
-    // Where a program runs is no part of what it computes.
-  } else if (v.isList()) {
-    const auto list = v.toListRef();
-    h.add(kList).add(list.size());
-    for (const c10::IValue& e : list) hash_static(h, e);
-  } else {
-    util::fail(util::ErrorKind::Type, "expected an argument that can be recorded, got ",
-               v.tagKind(), ". Call the operator with plain Python values.");
-  }
 }
 
 // An argument of the same call on tensors without memory.
@@ -149,7 +112,7 @@ struct Recorder::Scan {
 
   void tensor(const at::Tensor& t, int argument) {
     if (!t.defined()) {
-      hasher.add(kNone);
+      add(hasher, KeyTag::None);
       return;
     }
     if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
@@ -162,14 +125,15 @@ struct Recorder::Scan {
                    "xla:",
                    device, " and xla:", index, "!");
       }
-      hasher.add(kTensor).add(impl->geometry()->hash.low);
+      add(hasher, KeyTag::Tensor).add(impl->geometry()->hash);
       operands.push_back(impl->read());
       return;
     }
     if (t.is_cpu() && t.dim() == 0) {
       NumberKind kind;
       numbers.push_back(number_of(t, &kind));
-      hasher.add(t.unsafeGetTensorImpl()->is_wrapped_number() ? kWrapped : kZeroDim)
+      const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
+      add(hasher, wrapped ? KeyTag::WrappedNumber : KeyTag::ZeroDim)
           .add(static_cast<uint64_t>(t.scalar_type()));
       return;
     }
@@ -189,7 +153,7 @@ struct Recorder::Scan {
   void number(const c10::IValue& v) {
     NumberKind kind;
     numbers.push_back(number_of_scalar(v, &kind));
-    hasher.add(kNumber).add(static_cast<uint64_t>(kind));
+    add(hasher, KeyTag::Number).add(static_cast<uint64_t>(kind));
   }
 };
 
@@ -202,7 +166,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   util::Hasher h;
   h.add_bytes(plan_->target->name);
-  op_hash_ = h.finish().low;
+  op_hash_ = h.finish();
   if (plan_->writes.empty()) return;
   std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
   meta.emplace(op);
@@ -221,7 +185,7 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
         break;
       case ArgumentType::OptionalTensor:
         if (v.isNone()) {
-          s.hasher.add(kNone);
+          add(s.hasher, KeyTag::None);
         } else {
           s.tensor(v.toTensor(), static_cast<int>(i));
         }
@@ -229,14 +193,14 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
       case ArgumentType::TensorList:
       case ArgumentType::OptionalTensorList: {
         if (v.isNone()) {
-          s.hasher.add(kNone);
+          add(s.hasher, KeyTag::None);
           break;
         }
         const auto list = v.toListRef();
-        s.hasher.add(kList).add(list.size());
+        add(s.hasher, KeyTag::List).add(list.size());
         for (const c10::IValue& e : list) {
           if (e.isNone()) {
-            s.hasher.add(kNone);
+            add(s.hasher, KeyTag::None);
           } else {
             s.tensor(e.toTensor(), static_cast<int>(i));
           }
@@ -247,22 +211,22 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
       case ArgumentType::FloatNumber:
         if (v.isNone() || plan.static_number ||
             (plan.has_default && same_number(v, plan.fallback))) {
-          hash_static(s.hasher, v);
+          add_static(s.hasher, v);
         } else {
           s.number(v);
           if (plan.shape_number) {
             if (!s.shape) s.shape.emplace();
-            hash_static(*s.shape, v);
+            add_static(*s.shape, v);
           }
         }
         break;
       case ArgumentType::NumberList: {
         if (v.isNone() || plan.static_number) {
-          hash_static(s.hasher, v);
+          add_static(s.hasher, v);
           break;
         }
         const auto list = v.toListRef();
-        s.hasher.add(kList).add(list.size());
+        add(s.hasher, KeyTag::List).add(list.size());
         for (const c10::IValue& e : list) s.number(e);
         break;
       }
@@ -270,7 +234,7 @@ bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
         break;
       case ArgumentType::Static:
         if (v.isDevice() && s.device < 0) s.device = current_device_or(v.toDevice());
-        hash_static(s.hasher, v);
+        add_static(s.hasher, v);
         break;
     }
   }

@@ -56,7 +56,7 @@ class Recorder final : public c10::OperatorKernel {
                      torch::jit::Stack& stack, size_t base) const;
 
   std::unique_ptr<Plan> plan_;
-  uint64_t op_hash_;
+  util::Hash128 op_hash_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
   // PyTorch's checks of what is written, by an operator in place and by an out= form.

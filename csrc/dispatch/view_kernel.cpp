@@ -90,7 +90,7 @@ ViewKernel::ViewKernel(const c10::OperatorHandle& op)
     : handle_(op), op_(find_operator(op.operator_name())), meta_(op) {
   util::Hasher h;
   h.add_bytes(op_->name);
-  op_hash_ = h.finish().low;
+  op_hash_ = h.finish();
 }
 
 at::Tensor ViewKernel::call_meta(const at::Tensor& self, Stack arguments) const {

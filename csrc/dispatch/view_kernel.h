@@ -27,7 +27,7 @@ class ViewKernel {
     lazy::TensorImpl* impl = lazy::as_lazy(self);
     if (impl == nullptr) return call_meta(self, {box(args)...});
     util::Hasher h;
-    h.add(op_hash_).add(impl->geometry()->hash.low);
+    h.add(op_hash_).add(impl->geometry()->hash);
     (hash(h, args), ...);
     const util::Hash128 key = h.finish();
     Entry& entry = recent(key);
@@ -80,7 +80,7 @@ class ViewKernel {
   c10::OperatorHandle handle_;
   std::shared_ptr<const lazy::Operator> op_;
   MetaKernel meta_;
-  uint64_t op_hash_;
+  util::Hash128 op_hash_;
   std::unordered_map<util::Hash128, Entry, util::Hash128Hasher> memo_;  // under the graph lock
 };
 

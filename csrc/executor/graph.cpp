@@ -76,7 +76,7 @@ void Graph::walk(util::Hasher& h) {
     node->ordinal = ordinal++;
     node->uses = 0;
     inputs.push_back(node);
-    h.add(0xda7a).add(node->output(0).hash.low);
+    h.add(0xda7a).add(node->output(0).hash);
     if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
   };
   const auto enter = [&](const Node* node) {
@@ -105,11 +105,11 @@ void Graph::walk(util::Hasher& h) {
       h.add(s.key);
       for (const Value& operand : done->operands()) {
         ++operand.node->uses;
-        h.add((uint64_t{operand.node->ordinal} << 16) | operand.index);
+        h.add((uint64_t{operand.node->ordinal} << 32) | operand.index);
       }
       for (size_t i = 0; i < s.numbers.size(); ++i) numbers.add(done->numbers()[i], s.numbers[i]);
     }
-    h.add((uint64_t{root.node->ordinal} << 16) | root.index);
+    h.add((uint64_t{root.node->ordinal} << 32) | root.index);
   }
 }
 
