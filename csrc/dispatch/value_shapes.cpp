@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "debug/metrics.h"
 #include "dispatch/fallback.h"
 #include "dispatch/resize.h"
 #include "dispatch/value_checks.h"
@@ -37,6 +38,8 @@ at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at:
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
 Tensor nonzero(const Tensor& self) {
+  static const debug::Counter cuts("aten::nonzero");  // the name under which users look for them
+  cuts.add();
   if (self.numel() == 0) return at::empty({0, self.dim()}, positions_like(self));
   if (self.dim() == 0) {
     return at::empty({self.item().toBool() ? 1 : 0, 0}, positions_like(self));

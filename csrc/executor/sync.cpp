@@ -37,17 +37,6 @@ struct Missing {
   pjrt::CompileOptions options;
 };
 
-// A program for several devices is one that Shardy partitions.
-pjrt::CompileOptions options_of(const Runtime& runtime, int device) {
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  pjrt::CompileOptions options;
-  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
-  options.num_partitions = static_cast<int>(devices.size());
-  options.use_spmd = options.use_shardy = devices.size() > 1;
-  options.env_overrides = runtime.compile_options();
-  return options;
-}
-
 // The program of a graph, or null after filling `missing`.
 std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing) {
   static const debug::Counter hits("CachedCompile");
@@ -59,7 +48,7 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
   missing.text = lower(graph, runtime.device_type());
-  missing.options = options_of(runtime, graph.device);
+  missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;
   TXLA_CHECK(program->text.empty() || program->text == missing.text,
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
@@ -345,6 +334,19 @@ Graph graph_of(const std::vector<Value>& values, int device) {
 }
 
 }  // namespace
+
+// A program for several devices is one that Shardy partitions.
+pjrt::CompileOptions compile_options_of(int device) {
+  const lazy::GraphLock lock;
+  const Runtime& runtime = Runtime::get();
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  pjrt::CompileOptions options;
+  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
+  options.num_partitions = static_cast<int>(devices.size());
+  options.use_spmd = options.use_shardy = devices.size() > 1;
+  options.env_overrides = runtime.compile_options();
+  return options;
+}
 
 std::string stablehlo_of(const std::vector<Value>& values, int device, std::string_view platform) {
   const lazy::GraphLock lock;

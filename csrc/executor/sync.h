@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lazy/tensor.h"
+#include "pjrt/compile_options.h"
 
 namespace torch_xla::executor {
 
@@ -26,6 +27,8 @@ void materialize(std::vector<lazy::Value>& values, int device);
 // Waits until the device has finished all runs; throws what failed since the last call.
 void wait_device(int device);
 
+// What the compiler is told of programs for a device.
+pjrt::CompileOptions compile_options_of(int device);
 // StableHLO of the graph that computes these values, for the platform in use or for another.
 std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
                          std::string_view platform = {});

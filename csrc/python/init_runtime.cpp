@@ -1,5 +1,7 @@
 // Devices, barriers and random state.
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string_view>
 
 #include <pybind11/functional.h>
@@ -80,6 +82,24 @@ std::vector<int> indices_or_all(const std::vector<std::string>& devices) {
   return indices;
 }
 
+// Those behind logical devices, all of this process where none are named.
+std::vector<std::string> real_devices(const std::optional<std::vector<std::string>>& devices) {
+  executor::Runtime& runtime = executor::Runtime::get();
+  std::vector<std::string> names;
+  for (const int index : indices_or_all(devices.value_or(std::vector<std::string>()))) {
+    for (const pjrt::Device& d : runtime.devices(index)) names.push_back(real_device_name(d));
+  }
+  return names;
+}
+
+// What the plugin tells of a device, and its name.
+py::dict attributes(const pjrt::Device& device) {
+  py::dict result;
+  for (const auto& [name, value] : device.attributes()) result[name.c_str()] = py::cast(value);
+  result["name"] = real_device_name(device);
+  return result;
+}
+
 // Of the real devices together; empty where the plugin keeps no statistics.
 py::dict memory_info(const std::string& device) {
   int64_t used = 0, limit = 0, peak = 0;
@@ -100,6 +120,8 @@ py::dict memory_info(const std::string& device) {
 }  // namespace
 
 void init_runtime(py::module_& m) {
+  // For who has changed a flag of recording, which are read at each sync otherwise.
+  m.def("_xla_refresh_debug_flags", &dispatch::refresh_debug_flags);
   m.def("_set_plugin_resolver", [](py::function fn) {
     executor::set_plugin_resolver([fn = std::make_shared<py::function>(std::move(fn))] {
       const py::gil_scoped_acquire gil;
@@ -118,12 +140,26 @@ void init_runtime(py::module_& m) {
         [] { return executor::Runtime::get().client().devices().size(); });
   m.def("_xla_num_real_devices",
         [] { return executor::Runtime::get().client().addressable_devices().size(); });
-  // Those behind a logical device.
-  m.def("_xla_real_devices", [](const std::string& device) {
-    std::vector<std::string> names;
-    for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device)))
-      names.push_back(real_device_name(d));
-    return names;
+  m.def("_xla_real_devices", &real_devices, py::arg("devices") = py::none());
+  m.def("_xla_get_device_attributes", [](const std::string& device) {
+    return attributes(executor::Runtime::get().devices(device_index(device)).front());
+  });
+  m.def("_xla_get_all_device_attributes", [] {
+    std::vector<py::dict> all;
+    for (const pjrt::Device& d : executor::Runtime::get().client().devices())
+      all.push_back(attributes(d));
+    return all;
+  });
+  m.def("_xla_get_device_ordinal", &device_index);
+  m.def("_xla_get_default_device_ordinal", &executor::current_device);
+  m.def("_xla_get_platform_version",
+        [] { return executor::Runtime::get().client().platform_version(); });
+  m.def("_xla_get_process_index", [] { return executor::Runtime::get().client().process_index(); });
+  m.def("_xla_get_num_processes", [] {
+    int last = 0;
+    for (const pjrt::Device& d : executor::Runtime::get().client().devices())
+      last = std::max(last, d.process_index());
+    return last + 1;
   });
   m.def("_xla_is_spmd", &executor::is_spmd);
   m.def("_xla_use_spmd", &executor::use_spmd);
@@ -131,20 +167,32 @@ void init_runtime(py::module_& m) {
     executor::Runtime::get();
     return device_name(executor::current_device());
   });
-  m.def("_xla_set_default_device",
-        [](const std::string& device) { executor::set_current_device(device_index(device)); });
-  m.def("_xla_device_type", [] { return executor::Runtime::get().device_type(); });
-  m.def("_xla_device_kind", [](const std::string& device) {
-    return executor::Runtime::get().devices(device_index(device)).front().kind();
+  m.def("_xla_set_default_device", [](const std::string& device) {
+    executor::set_current_device(device_index(device));
+    return device_name(executor::current_device());
   });
+  m.def("_xla_device_type", [] { return executor::Runtime::get().device_type(); });
+  m.def(
+      "_xla_device_kind",
+      [](const std::string& device) {
+        return executor::Runtime::get().devices(device_index(device)).front().kind();
+      },
+      py::arg("device") = "");
   m.def("_xla_memory_info", &memory_info);
   m.def(
       "_xla_step_marker",
-      [](const std::string& device, const std::vector<std::string>&, bool wait) {
+      [](const std::string& device, const std::vector<std::string>&, bool wait, bool) {
         sync(device, wait);
       },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
-      py::arg("wait") = false);
+      py::arg("wait") = true, py::arg("reset_scope") = true);
+  m.def(
+      "_xla_sync_live_tensors",
+      [](const std::string& device, const std::vector<std::string>&, bool wait) {
+        executor::sync_device(device_index(device), wait);
+      },
+      py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
+      py::arg("wait") = true);
   m.def(
       "_xla_wait_device_ops",
       [](const std::vector<std::string>& devices) {
@@ -156,7 +204,7 @@ void init_runtime(py::module_& m) {
       [](uint64_t seed, const std::string& device) {
         lazy::random_state(device_index(device)).set({seed, 0});
       },
-      py::arg("seed"), py::arg("device") = "");
+      py::arg("seed") = 101, py::arg("device") = "");
   // Creates no client: devices that come later are seeded too.
   m.def("_xla_set_rng_seed_all", [](uint64_t seed) { lazy::set_random_state_of_all(seed); });
   m.def(
@@ -186,6 +234,8 @@ void init_runtime(py::module_& m) {
         executor::DiskCache(folder, read_only);
       },
       py::call_guard<py::gil_scoped_release>());
+  // Whether this process has compiled or loaded a program, so that the cache is chosen.
+  m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

@@ -1,6 +1,4 @@
-// Tensors: values to the host, graph text, identity.
-#include <algorithm>
-
+// Tensors: values to the host, memory that is shared, identity.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -8,9 +6,10 @@
 #include "executor/external_memory.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
-#include "lazy/operator.h"
 #include "lazy/tensor.h"
+#include "ops/dtypes.h"
 #include "python/init.h"
+#include "python/values.h"
 #include "util/error.h"
 
 namespace py = pybind11;
@@ -26,6 +25,8 @@ lazy::TensorImpl& lazy_impl(const at::Tensor& t, const char* what) {
   return *impl;
 }
 
+}  // namespace
+
 std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
                                    int* device) {
   std::vector<lazy::Value> values;
@@ -37,6 +38,8 @@ std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const
   }
   return values;
 }
+
+namespace {
 
 // A tensor of PyTorch's own over the memory of an xla tensor.
 at::Tensor lend(const at::Tensor& tensor) {
@@ -66,81 +69,15 @@ std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& t
   return shards;
 }
 
-std::string stablehlo(std::vector<at::Tensor> tensors, const std::string& platform) {
-  int device = 0;
+// The data of a tensor and the graph that waits for it, by name: equal for tensors that would
+// give the same value.
+std::string unique_id(const at::Tensor& tensor) {
   const lazy::GraphLock lock;
-  std::vector<lazy::Value> values = values_of(tensors, "get_stablehlo", &device);
-  if (tensors.empty()) {
-    lazy::Storage::for_each_pending(device, [&](lazy::Storage& s) { values.push_back(s.value()); });
-  }
-  return executor::stablehlo_of(values, device, platform);
-}
-
-// The hash of the graph that computes these tensors, as the debugging tools print it.
-py::bytes graph_hash(const std::vector<at::Tensor>& tensors) {
-  int device = 0;
-  const lazy::GraphLock lock;
-  const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
-  return executor::graph_hash_of(values, device).hex();
-}
-
-// One line per node, operands before users: `%2 = aten::add.Tensor(%0, %1) : f32[2,3]`.
-std::string graph_text(const std::vector<at::Tensor>& tensors) {
-  int device = 0;
-  const lazy::GraphLock lock;
-  std::vector<lazy::Value> values = values_of(tensors, "_get_xla_tensors_text", &device);
-  std::unordered_map<const lazy::Node*, size_t> numbers;
-  std::string text = "IR {\n";
-  std::vector<std::pair<const lazy::Node*, size_t>> stack;
-  const auto print = [&](const lazy::Node* node) {
-    const size_t number = numbers.size();
-    numbers[node] = number;
-    text += "  %" + std::to_string(number) + " = ";
-    text += node->is_data() ? "xla::device_data" : node->signature().op->name;
-    text += "(";
-    for (size_t i = 0; i < node->operands().size(); ++i) {
-      const lazy::Value& v = node->operands()[i];
-      if (i != 0) text += ", ";
-      text += "%" + std::to_string(numbers.at(v.node.get()));
-      if (v.index != 0) text += "." + std::to_string(v.index);
-    }
-    text += ") :";
-    for (size_t i = 0; i < node->num_outputs(); ++i) {
-      text += i == 0 ? " " : ", ";
-      text += c10::toString(node->output(i).dtype);
-      text += "[";
-      const auto& sizes = node->output(i).sizes;
-      for (size_t d = 0; d < sizes.size(); ++d)
-        text += (d == 0 ? "" : ",") + std::to_string(sizes[d]);
-      text += "]";
-    }
-    if (node->source() != nullptr) {
-      const char* between = "  // ";
-      for (const util::SourceFrame& frame : *node->source()) {
-        text += between + frame.str();
-        between = " < ";
-      }
-    }
-    text += "\n";
-  };
-  for (const lazy::Value& root : values) {
-    if (numbers.count(root.node.get()) == 0) stack.emplace_back(root.node.get(), 0);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        const lazy::Node* operand = node->operands()[next++].node.get();
-        if (numbers.count(operand) == 0) stack.emplace_back(operand, 0);
-        continue;
-      }
-      const lazy::Node* done = node;
-      stack.pop_back();
-      if (numbers.count(done) == 0) print(done);
-    }
-  }
-  for (const lazy::Value& root : values) {
-    text += "  ROOT %" + std::to_string(numbers.at(root.node.get())) + "\n";
-  }
-  return text + "}\n";
+  lazy::TensorImpl& impl = lazy_impl(tensor, "_unique_id_for_ir_and_data");
+  const lazy::Value value = impl.read();
+  const auto address = [](const void* p) { return std::to_string(reinterpret_cast<uintptr_t>(p)); };
+  if (value.node->is_data()) return "data " + address(value.node->data().array.get());
+  return "ir " + address(value.node.get()) + "." + std::to_string(value.index);
 }
 
 }  // namespace
@@ -164,10 +101,20 @@ void init_tensor(py::module_& m) {
   m.def("_xla_get_tensor_id", [](const at::Tensor& t) {
     return reinterpret_cast<uintptr_t>(&lazy_impl(t, "_xla_get_tensor_id").lazy_storage());
   });
-  m.def("_get_xla_tensors_text", &graph_text);
-  m.def("_get_xla_tensors_hlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
-  m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
-  m.def("_get_graph_hash", &graph_hash);
+  m.def("_unique_id_for_ir_and_data", &unique_id);
+  // Whether a tensor waits to be computed.
+  m.def("_check_tensor_need_materialization", [](const std::vector<at::Tensor>& tensors) {
+    int device = 0;
+    std::vector<bool> waits;
+    for (const lazy::Value& v : values_of(tensors, "_check_tensor_need_materialization", &device))
+      waits.push_back(!v.node->is_data());
+    return waits;
+  });
+  // How the device holds the elements: "f32".
+  m.def("_get_xla_tensor_shape_type", [](const at::Tensor& t) {
+    const lazy::Geometry* geometry = lazy_impl(t, "_get_xla_tensor_shape_type").geometry();
+    return std::string(hlo::name(ops::to_hlo(*geometry).dtype));
+  });
   m.def(
       "_xla_live_storages",
       [](const std::string& device) { return lazy::Storage::live_count(device_index(device)); },

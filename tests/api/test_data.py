@@ -96,7 +96,10 @@ def test_cpu_data_to_device_and_back():
     assert there["plain"] is data["plain"]  # what holds no tensor is not copied
     assert_nested(xm._maybe_convert_to_cpu(there), "cpu", data)
     t = torch.ones(2)
-    assert xm.send_cpu_data_to_device(t, "xla").device.type == "xla"
+    (moved,) = xm.send_cpu_data_to_device(t, "xla")  # a list, as programs index it
+    assert moved.device.type == "xla" and torch.equal(moved.cpu(), t)
+    state = xm.send_cpu_data_to_device({"step": t, "lr": 0.1}, xm.xla_device())
+    assert state["step"].device.type == "xla" and state["lr"] == 0.1
     assert xm.send_cpu_data_to_device("text", "xla") == "text"
     with pytest.raises(NotImplementedError, match="input_sharding"):
         xm.send_cpu_data_to_device(t, "xla", input_sharding=object())

@@ -43,6 +43,38 @@ def test_the_module_answers():
         torch.xla.no_such_name  # noqa: B018
 
 
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_programs_that_register_a_module_of_their_own(run_python, order):
+    """As programs did when torch_xla brought none."""
+    run_python(
+        """
+        import os, torch
+        if os.environ["ORDER"] == "after":
+            import torch_xla
+        from types import ModuleType
+        own = ModuleType("own")
+        own.answer = lambda: 42
+        own.device_count = lambda: 7
+        torch._register_device_module("xla", own)
+        import torch_xla
+        torch._register_device_module("xla", torch_xla)
+        torch._register_device_module("xla", torch.xla)
+        assert torch.xla.answer() == 42 and torch.xla.step is torch_xla.step
+        assert torch.xla.device_count() == 1 and torch.get_device_module("xla") is torch.xla
+        assert not hasattr(torch.xla, "no_such_name")
+        with torch.random.fork_rng(devices=[0], device_type="xla"):
+            torch.rand(2, device="xla")
+        try:
+            torch._register_device_module("cpu", own)
+        except RuntimeError as error:
+            assert "already been registered" in str(error)
+        else:
+            raise AssertionError("PyTorch's error for other devices is gone")
+        """,
+        env={"ORDER": order},
+    )
+
+
 def test_accelerators_are_those_of_pytorch():
     assert torch.accelerator.current_accelerator() is None or (
         torch.accelerator.current_accelerator().type != "xla"

@@ -212,13 +212,13 @@ def test_reading_overlaps_with_the_consumer():
 def test_several_transfer_threads_keep_all_batches_in_order(threads, monkeypatch):
     import random
 
-    original = pl.xm.send_cpu_data_to_device
+    original = pl.xm._move_to_device
 
     def delayed(batch, device):
         time.sleep(random.random() * 0.004)
         return original(batch, device=device)
 
-    monkeypatch.setattr(pl.xm, "send_cpu_data_to_device", delayed)
+    monkeypatch.setattr(pl.xm, "_move_to_device", delayed)
     loader = pl.MpDeviceLoader(
         [torch.tensor(i) for i in range(60)], DEVICE, host_to_device_transfer_threads=threads
     )

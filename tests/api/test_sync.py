@@ -425,6 +425,40 @@ def test_training_follows_the_cpu_and_compiles_once(barrier):
         torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False, "fused": False}])
+def test_momentum_lives_on_the_device(options):
+    """It is made there, is part of each step's one program, and never comes back by itself."""
+    torch.manual_seed(0)
+    model, images = Net().to("xla"), torch.randn(4, 1, 8, 8).to("xla")
+    optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9, **options)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = -model(images)[:, 0].mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(2):
+        step()
+        torch_xla.sync(wait=True)
+    before = [p.detach().cpu() for p in model.parameters()]
+    met.clear_all()
+    loss = step()
+    gradients = [p.grad for p in model.parameters()]
+    buffers = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    assert all(b.device.type == "xla" and pending(b) for b in buffers)
+    torch_xla.sync(wait=True)
+    assert samples("ExecuteTime") == 1
+    assert samples("TransferToDeviceTime") == samples("TransferFromDeviceTime") == 0
+    for p, old, buffer, gradient in zip(
+        model.parameters(), before, buffers, gradients, strict=True
+    ):
+        torch.testing.assert_close(p.detach().cpu(), old - 0.05 * buffer.cpu())
+        assert not torch.equal(buffer.cpu(), gradient.cpu())  # it holds more than this step's
+    assert step().item() < loss.item()  # which reads a loss before any barrier
+
+
 def test_optimizer_step_passes_arguments_and_returns_the_result():
     p = nn.Parameter(torch.tensor([1.0, 2.0], device="xla"))
     optimizer = optim.SGD([p], lr=0.5)
@@ -470,6 +504,18 @@ def test_clip_grad_norm_transfers_nothing(max_norm, norm_type):
     torch.testing.assert_close(norm.cpu(), expected)
     for p, q in zip(model.parameters(), cpu_model.parameters(), strict=True):
         torch.testing.assert_close(p.grad.cpu(), q.grad)
+
+
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_norm_])
+def test_clip_grad_norm_without_gradients_is_a_zero_on_the_device(clip):
+    parameters = list(nn.Linear(2, 2).to("xla").parameters())
+    for given in (parameters, iter(parameters), parameters[0]):
+        norm = clip(given, 1.0)
+        assert norm.device.type == "xla" and norm.shape == () and norm.item() == 0
+    assert clip(nn.Linear(2, 2).parameters(), 1.0).device.type == "cpu"
+    assert clip([], 1.0).device.type == "cpu"
+    with pytest.warns(UserWarning, match="empty generator"):
+        clip((p for p in []), 1.0)
 
 
 def test_rate_tracker():

@@ -219,7 +219,24 @@ def test_metrics_of_a_step():
         assert f"Metric: {name}" in met.short_metrics_report()
 
 
-def test_zero_and_one_need_no_programs_of_their_own():
+def test_values_that_are_read_are_counted():
+    x = torch.tensor([0.0, 1.0, 2.0]).to("xla")
+    met.clear_all()
+    assert x.nonzero().tolist() == [[1], [2]]
+    assert x[x > 1].tolist() == [2]  # positions of a mask
+    assert met.counter_value("aten::nonzero") == 2
+    reads = met.counter_value("aten::_local_scalar_dense")  # the number of positions, each time
+    assert x.sum().item() == 3
+    assert met.counter_value("aten::_local_scalar_dense") == reads + 1
+    assert met.executed_fallback_ops() == ["aten::_local_scalar_dense", "aten::nonzero"]
+    assert "Counter: aten::nonzero\n  Value: 2\n" in met.short_metrics_report()
+
+
+@pytest.mark.parametrize("flag", [None, "1"])
+def test_zero_and_one_need_no_programs_of_their_own(monkeypatch, flag):
+    """With XLA_NO_SPECIAL_SCALARS or without it."""
+    if flag:
+        monkeypatch.setenv("XLA_NO_SPECIAL_SCALARS", flag)
     x = torch.ones(41, device="xla")
     torch_xla.sync()
     met.clear_all()

@@ -168,5 +168,5 @@ def test_narrow_floats_are_multiplied_where_there_are_instructions_for_them(
     else:
         x, w = random(2, 3, 5, 5, dtype=dtype), random(4, 3, 3, 3, dtype=dtype)
         out = F.conv2d(x.to("xla"), w.to("xla"))
-    program = torch_xla._XLAC._get_xla_tensors_hlo([out])
+    program = torch_xla._XLAC._get_stablehlo([out])
     assert ("custom_call" in program) == native

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 import torch
 
@@ -32,8 +35,6 @@ class Scaled(torch.nn.Module):
 
 
 def line_of(function, text: str) -> int:
-    import inspect
-
     lines, first = inspect.getsourcelines(function)
     return first + next(i for i, line in enumerate(lines) if text in line)
 
@@ -48,6 +49,47 @@ def test_ir_debug_shows_the_python_stack(flag):
     caller = line_of(test_ir_debug_shows_the_python_stack, "Scaled()(x)")
     assert f"< {__file__}:{caller} (test_ir_debug_shows_the_python_stack)" in erf
     assert "torch/nn/modules" not in erf
+
+
+def test_hlo_of_pending_tensors():
+    x = torch.ones(3, 4, device="xla")
+    torch_xla.sync()
+    y = (x @ x.t()).sin()
+    text = _XLAC._get_xla_tensors_hlo([y])
+    assert re.match(r"HloModule \w+, entry_computation_layout=\{\(f32\[3,4\]", text)
+    assert re.search(r"ENTRY .*-> f32\[3,3\] \{", text) and "ROOT %sine" in text
+    assert "fusion" not in text  # as recorded, before the compiler's optimizations
+    module = _XLAC._get_xla_tensors_hlo_proto([y])
+    assert isinstance(module, bytes) and module.startswith(b"\n\x09torch_xla") and b"sine" in module
+    # They are still pending, and nothing of it is kept.
+    assert "aten::sin" in _XLAC._get_xla_tensors_text([y])
+    torch.testing.assert_close(y.cpu(), torch.full((3, 3), 4.0).sin())
+
+
+def test_hlo_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    x = torch.ones(3, device="xla") + 1
+    assert "add" in _XLAC._get_xla_tensors_hlo([x])
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("TMPDIR", "/proc/none")
+    with pytest.raises(RuntimeError, match="_get_xla_tensors_hlo: expected a folder for temporary files.*TMPDIR"):
+        _XLAC._get_xla_tensors_hlo([x])
+
+
+def test_graphviz_and_reports_of_pending_tensors():
+    x = torch.ones(3, 4, device="xla")
+    torch_xla.sync(wait=True)
+    values, order = (x * 2).sort()
+    dot = _XLAC._get_xla_tensors_dot([values, order])
+    assert dot.startswith("digraph G {") and dot.endswith("}\n")
+    assert 'node0 [label="xla::device_data\\nFloat[3,4]"]' in dot
+    assert re.search(r'node\d \[label="aten::sort.*\\nFloat\[3,4\], Long\[3,4\]"\]', dot)
+    assert re.search(r'  node0 -> node1 \[label="0"\]', dot) and "peripheries=2" in dot
+    report = _XLAC._xla_tensors_report(2)
+    assert "3 nodes:\nIR {" in report and "aten::sort" in report
+    assert _XLAC._xla_tensors_report(4, "xla:0") == ""
+    torch_xla.sync()
+    assert _XLAC._xla_tensors_report(1) == ""
 
 
 def test_hlo_debug_puts_lines_and_scopes_into_the_program(flag):

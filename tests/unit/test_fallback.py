@@ -38,6 +38,23 @@ def test_counted_and_right(matrix):
     assert met.counter_value("fallback_test::large") == before + 1
 
 
+def test_operators_of_pytorch_count_under_their_names():
+    """CTC's lengths as tensors: its kernel reads their values before it knows any shape."""
+    torch.manual_seed(0)
+    scores, targets = torch.randn(5, 2, 4).log_softmax(2), torch.tensor([[1, 2], [3, 1]])
+    lengths = torch.tensor([5, 4]), torch.tensor([2, 1])
+    there = [t.to("xla") for t in (scores, targets, *lengths)]
+    met.clear_counters()
+    with host_fallback("allow"):
+        for _ in range(3):
+            losses, _ = torch._ctc_loss(*there)
+            assert losses.device.type == "xla"
+    torch.testing.assert_close(losses.cpu(), torch._ctc_loss(scores, targets, *lengths)[0])
+    assert met.executed_fallback_ops() == ["aten::_ctc_loss"]
+    assert met.counter_value("aten::_ctc_loss") == 3
+    assert "Counter: aten::_ctc_loss\n  Value: 3\n" in met.metrics_report()
+
+
 def test_warned_of_once_with_the_line_of_the_call(matrix, capfd):
     x = matrix.to("xla")
     with host_fallback("warn"):

@@ -8,7 +8,9 @@ import threading
 import time
 
 import pytest
+import torch
 
+import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
 
@@ -127,6 +129,54 @@ def test_rate_and_percentiles_agree_with_the_samples():
     assert rate == pytest.approx(len(samples) / seconds, rel=1e-3)
     assert value_rate == pytest.approx(accumulator / seconds, rel=1e-3)
     assert "1%=1; 5%=1; 10%=1; 20%=2; 50%=3; 80%=5; 90%=5; 95%=5; 99%=5" in report
+
+
+def percentile(samples: list[float], percent: int) -> float:
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]
+
+
+def nanoseconds(text: str) -> float:
+    """Of a duration as the report writes it: 01m02s003ms4.005us."""
+    units = {"d": 864e11, "h": 36e11, "m": 6e10, "s": 1e9, "ms": 1e6, "us": 1e3}
+    return sum(float(n) * units[u] for n, u in re.findall(r"([\d.]+)(ms|us|d|h|m|s)", text))
+
+
+def test_report_of_a_models_steps():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model.to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = torch.randn(4, 8).to("xla")
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    steps = 12
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        torch_xla.sync(wait=True)
+    assert met.counter_value("MarkStep") == steps
+    compiled = met.counter_value("UncachedCompile")
+    assert 1 <= compiled == met.metric_data("CompileTime")[0] <= 3
+    assert met.counter_value("CachedCompile") == steps - compiled
+    total, accumulator, samples = met.metric_data("ExecuteTime")
+    values = [value for _, value in samples]
+    assert total == len(samples) == steps and accumulator == sum(values) and min(values) > 0
+    report = met.metrics_report()
+    assert f"Counter: MarkStep\n  Value: {steps}\n" in report
+    section = re.search(r"Metric: ExecuteTime\n((?:  .*\n)+)", report)[1]
+    lines = dict(line.strip().split(": ", 1) for line in section.splitlines())
+    assert lines["TotalSamples"] == str(steps)
+    assert nanoseconds(lines["Counter"]) == pytest.approx(accumulator, rel=1e-6)
+    seconds = samples[-1][0] - samples[0][0]
+    assert float(lines["Rate"].split()[0]) == pytest.approx(steps / seconds, rel=1e-3)
+    value_rate = nanoseconds(lines["ValueRate"].split()[0])
+    assert value_rate == pytest.approx(accumulator / seconds, rel=1e-3)
+    shown = dict(part.split("%=") for part in lines["Percentiles"].split("; "))
+    assert list(map(int, shown)) == [1, 5, 10, 20, 50, 80, 90, 95, 99]
+    for percent, text in shown.items():
+        expected = percentile(values, int(percent))
+        assert nanoseconds(text) == pytest.approx(expected, rel=1e-6), f"{percent}%"
 
 
 def fill_for_short_report():

@@ -28,7 +28,7 @@ def products():
 def test_products_have_the_precision_that_was_set(name):
     torch.set_float32_matmul_precision(name)
     for product in products():
-        lines = _XLAC._get_xla_tensors_hlo([product]).splitlines()
+        lines = _XLAC._get_stablehlo([product]).splitlines()
         (line,) = [t for t in lines if "precision_config" in t]
         assert line.count(f"#stablehlo<precision {XLA_NAMES[name]}>") == 2
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -31,6 +32,37 @@ from torch_xla._src.streams import (  # noqa: F401
 )
 
 _Device = str | int | torch.device | None
+
+
+# Registration
+
+# Modules that programs have registered as torch.xla, the latest first.
+_registered_by_programs: list[Any] = []
+
+
+def register() -> None:
+    """Makes this module `torch.xla`; to be called once.
+
+    Programs that were written when PyTorch had no such module register one of their own. That is an
+    error of PyTorch's for a device that has one; here the names that this module lacks are then
+    found in theirs.
+    """
+    register_module = torch._register_device_module
+    this = sys.modules[__name__]
+    if hasattr(torch, "xla"):  # before torch_xla was imported
+        _registered_by_programs.append(torch.xla)
+        del torch.xla
+    register_module("xla", this)
+
+    @functools.wraps(register_module)
+    def register_device_module(device_type: str, module: Any) -> None:
+        if torch.device(device_type).type == "xla":
+            if module is not this:
+                _registered_by_programs.insert(0, module)
+        else:
+            register_module(device_type, module)
+
+    torch._register_device_module = register_device_module
 
 
 # Devices
@@ -171,6 +203,9 @@ def synchronize(device: _Device = None) -> None:
 def __getattr__(name: str) -> Any:
     if name == "default_generators":  # as many as there are devices, which needs a client to know
         return tuple(_get_generator(device) for device in _XLAC._xla_get_devices())
+    for module in _registered_by_programs:
+        if hasattr(module, name):
+            return getattr(module, name)
     raise AttributeError(f"module 'torch.xla' has no attribute '{name}'")
 
 

@@ -37,8 +37,7 @@ def devices() -> list[torch.device]:
 
 def real_devices() -> list[str]:
     """The hardware behind `devices()`, in the same order, as `["CPU:0", ...]`; all in SPMD mode."""
-    names = _XLAC._xla_get_devices()
-    return [real for name in names for real in _XLAC._xla_real_devices(name)]
+    return _XLAC._xla_real_devices()
 
 
 def device_count() -> int:

@@ -13,6 +13,7 @@ from torch_xla import _XLAC
 def install() -> None:
     """Called once, at the end of the package's import."""
     from torch_xla._src import (
+        clip_grad,
         device_module,
         dlpack,
         loading,
@@ -24,11 +25,12 @@ def install() -> None:
 
     _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
-    torch._register_device_module("xla", device_module)
+    device_module.register()
     device_module.join_manual_seed()
     module_identity.install()
     pickling.install()
     optim_defaults.install()
+    clip_grad.install()
     loading.install()
     dlpack.install()
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)

@@ -96,7 +96,7 @@ def xla_real_devices(devices: Sequence[str | torch.device] | None = None) -> lis
             raise RuntimeError(
                 f"xla_real_devices: expected one of {', '.join(names)}, got '{device}'."
             )
-        result += _XLAC._xla_real_devices(name)
+        result += _XLAC._xla_real_devices([name])
     return result
 
 
@@ -340,7 +340,17 @@ def send_cpu_data_to_device(
         datas: Any nested data; what is not a CPU tensor stays as it is.
         device: The XLA device.
         input_sharding: Not supported yet.
+
+    Returns:
+        Data of the same structure; for a tensor by itself a list that holds the moved one.
     """
+    if isinstance(datas, torch.Tensor):
+        datas = [datas]
+    return _move_to_device(datas, device, input_sharding)
+
+
+def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any = None) -> Any:
+    """`send_cpu_data_to_device`, and a tensor for a tensor."""
     if input_sharding is not None:
         raise NotImplementedError(
             "send_cpu_data_to_device: expected no input_sharding, since sharding is not "

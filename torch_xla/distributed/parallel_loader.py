@@ -113,7 +113,7 @@ class ParallelLoader:
         self.batches_per_execution = batches_per_execution
         self._prefetcher = Prefetcher(
             loader,
-            [functools.partial(xm.send_cpu_data_to_device, device=d) for d in self._devices],
+            [functools.partial(xm._move_to_device, device=d) for d in self._devices],
             loader_prefetch_size,
             device_prefetch_size,
             host_to_device_transfer_threads,
