@@ -27,6 +27,7 @@ from torch_xla._src.devices import (
     real_devices,
     set_custom_compile_options,
 )
+from torch_xla._src.launching import launch
 from torch_xla._src.step import step, sync
 from torch_xla._src.submodules import importer as _importer
 from torch_xla.version import __version__

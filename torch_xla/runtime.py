@@ -134,6 +134,25 @@ def global_runtime_device_count() -> int:
     return _XLAC._xla_num_global_devices()
 
 
+def runtime_device_attributes(device: str) -> dict[str, object]:
+    """What the plugin tells of a device, such as a TPU's `coords`, and its `name`.
+
+    Args:
+        device: "xla:0".
+    """
+    return _XLAC._xla_get_device_attributes(device)
+
+
+def global_runtime_device_attributes() -> list[dict[str, object]]:
+    """`runtime_device_attributes` of the runtime's devices of all processes and hosts."""
+    return _XLAC._xla_get_all_device_attributes()
+
+
+def is_bf16_supported() -> bool:
+    """Always: every plugin has bfloat16."""
+    return True
+
+
 def world_size() -> int:
     """The number of replicas of the job; 1 if no launcher started it."""
     return _replication.world_size()

@@ -13,6 +13,7 @@
 #include "dispatch/context.h"
 #include "dispatch/generator.h"
 #include "executor/disk_cache.h"
+#include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/lock.h"
@@ -199,6 +200,12 @@ void init_runtime(py::module_& m) {
         for (const int index : indices_or_all(devices)) executor::wait_device(index);
       },
       py::arg("devices") = std::vector<std::string>());
+  // A function that waits for the runs that have been launched by now.
+  m.def("_xla_mark", [](const std::string& device) {
+    return py::cpp_function(
+        [mark = executor::InFlight::of(device_index(device)).mark()] { mark->wait(); },
+        py::call_guard<py::gil_scoped_release>());
+  });
   m.def(
       "_xla_set_rng_seed",
       [](uint64_t seed, const std::string& device) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import io
+import re
 import types
 from typing import NamedTuple
 
@@ -330,6 +331,11 @@ def test_rewriting_nested_values():
     )
     assert rewritten == {"a": [-1, -2]}
     lines = []
-    with xu.timed("block", printfn=lines.append):
-        pass
-    assert lines[0].startswith("block: 0.0")
+    assert xu.timed(lambda: 7, "call", printfn=lines.append) == 7
+    with xu.TimedScope("block", printfn=lines.append) as scope:
+        scope.set_error(ValueError("odd"))
+    with pytest.raises(KeyError), xu.TimedScope(printfn=lines.append):
+        raise KeyError("no")
+    assert lines[0].startswith("call: 0.0") and lines[0].endswith(" s")
+    assert re.fullmatch(r"block: 0\.0\d+ s \(failed: ValueError\('odd'\)\)", lines[1])
+    assert "failed: KeyError" in lines[2]

@@ -72,7 +72,7 @@ def test_hlo_leaves_no_files(tmp_path, monkeypatch):
     assert "add" in _XLAC._get_xla_tensors_hlo([x])
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("TMPDIR", "/proc/none")
-    with pytest.raises(RuntimeError, match="_get_xla_tensors_hlo: expected a folder for temporary files.*TMPDIR"):
+    with pytest.raises(RuntimeError, match="hlo: expected a folder for temporary files.*TMPDIR"):
         _XLAC._get_xla_tensors_hlo([x])
 
 

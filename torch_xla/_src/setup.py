@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 
 import torch
 
@@ -16,6 +17,7 @@ def install() -> None:
         clip_grad,
         device_module,
         dlpack,
+        extension_names,
         loading,
         module_identity,
         optim_defaults,
@@ -23,6 +25,8 @@ def install() -> None:
     )
     from torch_xla._src.after_import import after_import
 
+    sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
+    _XLAC.__getattr__ = extension_names.find
     _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
     device_module.register()

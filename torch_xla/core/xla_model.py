@@ -5,10 +5,11 @@ Usually imported as `import torch_xla.core.xla_model as xm`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import torch
@@ -21,17 +22,27 @@ from torch_xla._src import nested as _nested
 from torch_xla._src import replication as _replication
 from torch_xla._src import rng as _rng
 from torch_xla._src import step as _step
+from torch_xla._src.collectives import (  # noqa: F401
+    REDUCE_AND,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_MUL,
+    REDUCE_OR,
+    REDUCE_SUM,
+    CoalescingBuckets,
+    _all_gather_using_all_reduce,
+    all_gather,
+    all_gather_bucketized,
+    all_reduce,
+    all_reduce_bucketized_gradients,
+    all_to_all,
+    collective_broadcast,
+    collective_permute,
+    reduce_scatter,
+    reduce_scatter_bucketized,
+)
 from torch_xla._src.memory import MemoryInfo
 from torch_xla._src.names import device_name as _device_name
-
-REDUCE_SUM = "sum"
-REDUCE_MUL = "mul"
-REDUCE_AND = "and"
-REDUCE_OR = "or"
-REDUCE_MIN = "min"
-REDUCE_MAX = "max"
-_REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
-
 
 # Devices
 
@@ -105,6 +116,16 @@ def xla_device_count() -> int:
     return _XLAC._xla_num_devices()
 
 
+def xla_device_kind(device: str | torch.device | None = None) -> str:
+    """The hardware's own name of a device, of the default one without it: "cpu", "TPU v4"."""
+    return _XLAC._xla_device_kind(_device_name(device) or _XLAC._xla_get_default_device())
+
+
+def _xla_real_device(device: str | torch.device) -> str:
+    """The hardware behind a device, "CPU:0"; the first of several in SPMD mode."""
+    return xla_real_devices([device])[0]
+
+
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
     """Whether the tensor is on an XLA device."""
     return tensor.device.type == "xla"
@@ -169,6 +190,37 @@ def do_on_ordinals(
         target(*cpu_data)
 
 
+def xla_replication_devices(
+    local_devices: Sequence[str | torch.device] | None = None,
+) -> list[str]:
+    """The devices among which replicas of the given ones, or of all here, work: these same.
+
+    Args:
+        local_devices: Devices of this process, of one kind.
+    """
+    return xla_real_devices(local_devices)
+
+
+def set_replication(
+    device: str | torch.device, devices: Sequence[str | torch.device] | None
+) -> None:
+    """Makes a device the default one of the calling thread, as the replica that it is.
+
+    Args:
+        device: The device.
+        devices: The devices of all replicas of this process, or None.
+
+    Raises:
+        NotImplementedError: There are several; not supported yet.
+    """
+    if devices is not None and len(devices) > 1:
+        raise NotImplementedError(
+            f"set_replication: expected one device, got {len(devices)}. Several are not supported "
+            "yet."
+        )
+    _XLAC._xla_set_default_device(_device_name(device) or _XLAC._xla_get_default_device())
+
+
 # Steps
 
 
@@ -209,6 +261,11 @@ def add_step_closure(
             raises.
     """
     _step.add_closure(closure, args, run_async)
+
+
+def _run_step_closures() -> None:
+    """Runs the closures that wait for the barrier of the default device."""
+    _step.run_closures(_XLAC._xla_get_default_device())
 
 
 def optimizer_step(
@@ -309,7 +366,50 @@ def get_rng_state(device: str | torch.device | None = None) -> int:
     return _rng.get_state(device)
 
 
+@contextlib.contextmanager
+def fork_rng(device: str | torch.device | None = None, enabled: bool = True) -> Iterator[None]:
+    """Context manager: the random state of a device is at its end what it was at its start.
+
+    Args:
+        device: The device; the default one without it.
+        enabled: Whether it does anything.
+    """
+    if not enabled:
+        yield
+        return
+    name = _device_name(device) or _XLAC._xla_get_default_device()
+    generator = _XLAC._xla_default_generator(name)
+    state = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(state)
+
+
 # Data to and from devices
+
+
+def check_view_sharing(obj: Any) -> None:
+    """Checks that no two tensors inside nested data share memory.
+
+    Raises:
+        RuntimeError: Two of them do. What is written to one would change the other.
+    """
+    owners: dict[tuple[torch.device, int], torch.Tensor] = {}
+
+    def check(tensor: torch.Tensor) -> None:
+        if not tensor.numel():
+            return
+        key = (tensor.device, tensor.untyped_storage()._cdata)
+        other = owners.setdefault(key, tensor)
+        if other is not tensor:
+            raise RuntimeError(
+                "check_view_sharing: expected tensors that share no memory, got two that do, of "
+                f"shapes {tuple(other.shape)} and {tuple(tensor.shape)} ({tensor.dtype}, "
+                f"{tensor.device}). Clone one of them."
+            )
+
+    _nested.for_each(obj, lambda value: isinstance(value, torch.Tensor), check)
 
 
 class ToXlaTensorArena:
@@ -430,98 +530,7 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-# Collective operations. Each is exact for a job of one replica; `_replication.world_size` refuses
-# others.
-
-
-def all_reduce(
-    reduce_type: str,
-    inputs: torch.Tensor | Sequence[torch.Tensor],
-    scale: float = 1.0,
-    groups: list[list[int]] | None = None,
-    pin_layout: bool = True,
-) -> Any:
-    """Reduces tensors over all replicas.
-
-    Args:
-        reduce_type: One of `REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`,
-            `REDUCE_MAX`.
-        inputs: A tensor, or a list or tuple of tensors.
-        scale: A factor for the reduced value. The result has the dtype of its input.
-        groups: The groups of replicas that reduce among themselves; one group of all without it.
-        pin_layout: Accepted for programs written for earlier versions: replicas run the same
-            program.
-
-    Returns:
-        For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and
-        returned.
-    """
-    if reduce_type not in _REDUCTIONS:
-        raise ValueError(
-            f"all_reduce: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
-        )
-    _replication.world_size()
-    _replication.check_groups("all_reduce", groups)
-    if isinstance(inputs, torch.Tensor):
-        return _scaled(inputs, scale)
-    for tensor in inputs:
-        if scale != 1.0:
-            tensor.copy_(_scaled(tensor, scale))
-    return inputs
-
-
-def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
-    return tensor.clone() if scale == 1.0 else (tensor * scale).to(tensor.dtype)
-
-
-def all_gather(
-    value: torch.Tensor,
-    dim: int = 0,
-    groups: list[list[int]] | None = None,
-    output: torch.Tensor | None = None,
-    pin_layout: bool = True,
-) -> torch.Tensor:
-    """Concatenates a tensor of each replica, in ordinal order.
-
-    Args:
-        value: This replica's tensor.
-        dim: The dimension to concatenate along.
-        groups: The groups of replicas that gather among themselves; one group of all without it.
-        output: A tensor for the result.
-        pin_layout: As in `all_reduce`.
-
-    Returns:
-        The concatenation; `output` if it was given.
-    """
-    _replication.world_size()
-    _replication.check_groups("all_gather", groups)
-    if not -value.dim() <= dim < value.dim():
-        raise IndexError(
-            f"all_gather: expected a dim of a tensor of shape {tuple(value.shape)}, got {dim}."
-        )
-    return value.clone() if output is None else output.copy_(value)
-
-
-def collective_broadcast(
-    tensors: list[torch.Tensor],
-    root_ordinal: int = 0,
-    groups: list[list[int]] | None = None,
-    pin_layout: bool = True,
-) -> None:
-    """Gives the tensors of all replicas the values of those of one replica, in place.
-
-    Args:
-        tensors: The tensors.
-        root_ordinal: The replica whose values are taken.
-        groups: The groups of replicas that do so among themselves; one group of all without it.
-        pin_layout: As in `all_reduce`.
-    """
-    world_size = _replication.world_size()
-    _replication.check_groups("collective_broadcast", groups)
-    if not 0 <= root_ordinal < world_size:
-        raise ValueError(
-            f"collective_broadcast: expected a root_ordinal below {world_size}, got {root_ordinal}."
-        )
+# Collective operations are in _src/collectives.py.
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
@@ -554,6 +563,19 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
         )
     mark_step()
     return (payload,)
+
+
+def xla_rendezvous(
+    payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None
+) -> list[bytes]:
+    """`rendezvous` whose tag is a mere note; the payloads come as a list.
+
+    Args:
+        payload: This replica's message to the others.
+        ordinals: The replicas that take part: all of them, which is what None means.
+        tag: A name for messages.
+    """
+    return list(rendezvous(tag or "xla_rendezvous", payload, ordinals or ()))
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:

@@ -51,9 +51,9 @@ def counter_names() -> list[str]:
     return _XLAC._xla_counter_names()
 
 
-def counter_value(counter_name: str) -> int | None:
+def counter_value(name: str) -> int | None:
     """The value of an active counter, None for any other name."""
-    return _XLAC._xla_counter_value(counter_name)
+    return _XLAC._xla_counter_value(name)
 
 
 def metric_names() -> list[str]:
@@ -61,7 +61,7 @@ def metric_names() -> list[str]:
     return _XLAC._xla_metric_names()
 
 
-def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
     """The samples of an active metric, None for any other name.
 
     Returns:
@@ -70,7 +70,7 @@ def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]
         `(time, value)`, oldest first: time in seconds since the epoch; value in nanoseconds where
         the metric is a time, in bytes where it is a size.
     """
-    return _XLAC._xla_metric_data(metric_name)
+    return _XLAC._xla_metric_data(name)
 
 
 def clear_counters() -> None:

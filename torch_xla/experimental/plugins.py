@@ -22,6 +22,7 @@ from torch_xla._src.plugins import (
     register_installed_plugins,
     register_plugin,
 )
+from torch_xla._src.plugins import _registered as _plugin_registry  # noqa: F401  by their names
 
 __all__ = [
     "DevicePlugin",

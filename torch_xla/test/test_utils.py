@@ -1,12 +1,15 @@
-"""Lines that training scripts print about their progress."""
+"""Lines that training scripts print about their progress, and what they write to TensorBoard."""
 
 from __future__ import annotations
 
+import os
 import time
+from typing import Any
 
 import torch
 
 from torch_xla.core import xla_model as xm
+from torch_xla.debug import metrics as met
 
 # This file is not a test of its own.
 __test__ = False
@@ -15,6 +18,51 @@ __test__ = False
 def now(format: str = "%H:%M:%S") -> str:
     """The time of day, in UTC."""
     return time.strftime(format, time.gmtime())
+
+
+def _get_device_spec(device: str | torch.device) -> str:
+    """A device and this replica's ordinal: "xla:0/0"."""
+    return f"{device}/{xm.get_ordinal()}"
+
+
+def get_summary_writer(logdir: str | os.PathLike | None) -> Any:
+    """TensorBoard's writer to a folder; None on other replicas than the first, or without one."""
+    if not logdir or not xm.is_master_ordinal():
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(log_dir=os.fspath(logdir))
+
+
+def write_to_summary(
+    summary_writer: Any,
+    global_step: int | None = None,
+    dict_to_write: dict[str, float] | None = None,
+    write_xla_metrics: bool = False,
+) -> None:
+    """Writes numbers to TensorBoard; nothing where there is no writer.
+
+    Args:
+        summary_writer: What `get_summary_writer` returned.
+        global_step: The number of the step.
+        dict_to_write: The numbers by name.
+        write_xla_metrics: Whether to write the counters, and the sums of the metrics, too.
+    """
+    if summary_writer is None:
+        return
+    numbers = dict(dict_to_write or {})
+    if write_xla_metrics:
+        numbers.update((name, met.counter_value(name)) for name in met.counter_names())
+        numbers.update((name, met.metric_data(name)[1]) for name in met.metric_names())
+    for name, number in numbers.items():
+        summary_writer.add_scalar(name, number, global_step)
+
+
+def close_summary_writer(summary_writer: Any) -> None:
+    """Writes what waits and closes the writer, if there is one."""
+    if summary_writer is not None:
+        summary_writer.flush()
+        summary_writer.close()
 
 
 def print_training_update(
@@ -39,7 +87,7 @@ def print_training_update(
     """
     value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
     parts = [
-        f"| Training Device={device}/{xm.get_ordinal()}",
+        f"| Training Device={_get_device_spec(device)}",
         f"Epoch={epoch}" if epoch is not None else "",
         f"Step={step} Loss={value:.5f} Rate={rate:.2f} GlobalRate={global_rate:.2f}",
         f"Time={now()}",
@@ -64,7 +112,7 @@ def print_test_update(
         step: The number of the step.
     """
     parts = [
-        f"| Test Device={device}/{xm.get_ordinal()}",
+        f"| Test Device={_get_device_spec(device)}",
         f"Step={step}" if step is not None else "",
         f"Epoch={epoch}" if epoch is not None else "",
         f"Accuracy={accuracy:.2f}" if accuracy is not None else "",

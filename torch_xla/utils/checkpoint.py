@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.utils.checkpoint
+from torch.utils.checkpoint import CheckpointFunction
+
+from torch_xla._src import rng as _rng
+
+__all__ = ["CheckpointFunction", "checkpoint", "get_device_states", "set_device_states"]
 
 
 def checkpoint(
@@ -34,3 +39,16 @@ def checkpoint(
         preserve_rng_state=preserve_rng_state,
         **kwargs,
     )
+
+
+def get_device_states(*args: Any) -> tuple[list[torch.device], list[int]]:
+    """The xla devices of the tensors among `args`, each once, and their random states."""
+    found = (a.device for a in args if isinstance(a, torch.Tensor) and a.device.type == "xla")
+    devices = list(dict.fromkeys(found))
+    return devices, [_rng.get_state(device) for device in devices]
+
+
+def set_device_states(devices: list[torch.device], states: list[int]) -> None:
+    """Sets the random states of devices to what `get_device_states` returned."""
+    for device, state in zip(devices, states, strict=True):
+        _rng.set_state(state, device)

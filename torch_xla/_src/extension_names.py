@@ -1,0 +1,314 @@
+"""Names that programs written for earlier versions use of the extension.
+
+Each is another name, or a thin form, of what torch_xla has; `find` is the extension's
+`__getattr__`, so that importing torch_xla makes none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._src import plugins
+
+
+def find(name: str) -> Any:
+    """The extension's attribute of a name that it does not define itself."""
+    if name in _SAME:
+        value = getattr(_XLAC, _SAME[name])
+    elif name in _HERE:
+        value = _HERE[name]
+    elif name == "PjRtPlugin":
+        value = plugins.DevicePlugin
+    else:
+        raise AttributeError(f"module 'torch_xla._XLAC' has no attribute '{name}'")
+    setattr(_XLAC, name, value)
+    return value
+
+
+# By another name.
+_SAME = {
+    "_xla_get_num_cached_compilation_graph": "_xla_num_cached_programs",
+    "_xla_get_spmd_config_is_locked": "_xla_is_initialized",
+    "_xla_get_tensor_view_alias_id": "_xla_get_tensor_id",
+    "_xla_increment_counter": "_xla_add_to_counter",
+    "_xla_num_runtime_devices": "_xla_num_real_devices",
+    "_xla_runtime_is_initialized": "_xla_is_initialized",
+}
+
+_HERE: dict[str, Any] = {}
+
+
+def _name(function: Callable) -> Callable:
+    _HERE[function.__name__] = function
+    return function
+
+
+# Devices and the runtime
+
+
+@_name
+def _init_computation_client() -> None:
+    """Creates the client if there is none."""
+    _XLAC._xla_get_devices()
+
+
+@_name
+def _init_xla_lazy_backend() -> None:
+    """Does nothing: importing torch_xla has registered its kernels."""
+
+
+@_name
+def _prepare_to_exit() -> None:
+    """Waits for the work of other threads, as the end of the interpreter does."""
+    from torch_xla._src import setup
+
+    setup._finish()
+
+
+@_name
+def _xla_force_spmd_device() -> None:
+    """Switches SPMD mode on, as `xr.use_spmd`."""
+    _XLAC._xla_use_spmd()
+
+
+@_name
+def _xla_get_auto_sharding() -> bool:
+    """False: the compiler does not choose shardings."""
+    return False
+
+
+@_name
+def _xla_get_all_devices() -> list[str]:
+    """The hardware of all processes, as ["CPU:0", ...]."""
+    return [attributes["name"] for attributes in _XLAC._xla_get_all_device_attributes()]
+
+
+_HERE["_xla_get_all_runtime_devices"] = _xla_get_all_devices
+
+
+@_name
+def _xla_get_runtime_devices() -> list[str]:
+    """The hardware of this process, as ["CPU:0", ...]."""
+    return _XLAC._xla_real_devices()
+
+
+@_name
+def _xla_get_replication_devices() -> list[str]:
+    """Empty: replicas are processes, not devices of one."""
+    return []
+
+
+@_name
+def _xla_get_replication_devices_count() -> int:
+    """0, the number of `_xla_get_replication_devices`."""
+    return 0
+
+
+@_name
+def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
+    """The hardware type of a tensor's device: "CPU"."""
+    return _XLAC._xla_real_devices([str(tensor.device)])[0].rpartition(":")[0]
+
+
+@_name
+def _register_pjrt_plugin(name: str, plugin: Any) -> None:
+    """`torch_xla.experimental.plugins.register_plugin`."""
+    plugins.register_plugin(name, plugin)
+
+
+# Settings
+
+
+@_name
+def _xla_get_mat_mul_precision() -> str:
+    """`torch_xla.backends.get_mat_mul_precision`."""
+    from torch_xla import backends
+
+    return backends.get_mat_mul_precision()
+
+
+@_name
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    """`torch_xla.backends.set_mat_mul_precision`."""
+    from torch_xla import backends
+
+    backends.set_mat_mul_precision(precision)
+
+
+@_name
+def _get_ir_debug() -> bool:
+    """Whether recorded calls keep their Python frames: the flag XLA_IR_DEBUG."""
+    return _XLAC._xla_flag("XLA_IR_DEBUG")
+
+
+@_name
+def _set_ir_debug(enable: bool) -> None:
+    """Lets calls from now on keep their Python frames, or not."""
+    os.environ["XLA_IR_DEBUG"] = "1" if enable else "0"
+    _XLAC._xla_refresh_debug_flags()
+
+
+@_name
+def _get_git_revs() -> dict[str, str]:
+    """The versions of what this is made of."""
+    from torch_xla.version import __version__
+
+    return {"torch": torch.version.git_version or torch.__version__, "torch_xla": __version__}
+
+
+# Tensors
+
+
+@_name
+def _xla_tensors_from_aten(
+    tensors: Sequence[torch.Tensor], devices: Sequence[str], shardings: Any = None
+) -> list[torch.Tensor]:
+    """Copies of CPU tensors on devices, one for each."""
+    if shardings is not None and any(sharding is not None for sharding in shardings):
+        raise NotImplementedError(
+            "_xla_tensors_from_aten: expected no shardings, since sharding is not supported yet."
+        )
+    return [t.detach().to(device) for t, device in zip(tensors, devices, strict=True)]
+
+
+@_name
+def _replace_xla_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Gives a tensor the memory of another one; what is written to one is in both."""
+    with torch.no_grad():
+        return tensor.set_(source.detach())
+
+
+@_name
+def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The size of a dimension, as a tensor on the device."""
+    return torch.full((), tensor.size(dim), dtype=torch.int32, device=tensor.device)
+
+
+@_name
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """What a tensor is, and the graph that it waits for."""
+    return (
+        f"XLA tensor of shape {tuple(tensor.shape)}, held as "
+        f"{_XLAC._get_xla_tensor_shape_type(tensor)} on {tensor.device}, storage "
+        f"{_XLAC._xla_get_tensor_id(tensor)}, {_XLAC._unique_id_for_ir_and_data(tensor)}\n"
+        f"{_XLAC._get_xla_tensors_text([tensor])}"
+    )
+
+
+@_name
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    """`torch_xla.utils.dlpack.to_dlpack`."""
+    return torch.utils.dlpack.to_dlpack(tensor)
+
+
+@_name
+def _from_dlpack(capsule: Any) -> torch.Tensor:
+    """`torch_xla.utils.dlpack.from_dlpack`."""
+    from torch_xla._src import dlpack
+
+    return dlpack.borrow(capsule)
+
+
+@_name
+def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
+    """Where a tensor's contents are, which is computed first. Good until they change."""
+    return _XLAC._xla_lend(tensor.detach()).data_ptr()
+
+
+@_name
+def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> None:
+    """Calls `callback()` on another thread once the device has computed the tensor."""
+    from torch_xla.experimental import callback as module
+
+    module.on_ready_callback(tensor, lambda _: callback())
+
+
+# Metrics
+
+
+@_name
+def _get_executed_fallback_ops() -> list[str]:
+    """`torch_xla.debug.metrics.executed_fallback_ops`."""
+    from torch_xla.debug import metrics
+
+    return metrics.executed_fallback_ops()
+
+
+# Optimizers, one parameter at a time
+
+
+@_name
+def _xla_sgd_optimizer_step_(
+    found_inf: torch.Tensor,
+    step: torch.Tensor,
+    param: torch.Tensor,
+    buf: torch.Tensor,
+    d_p: torch.Tensor,
+    weight_decay: float,
+    momentum: float,
+    lr: float,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+) -> None:
+    """`amp.syncfree._functional.sgd_step` of one parameter."""
+    from torch_xla.amp.syncfree import _functional
+
+    _functional.sgd_step(
+        found_inf,
+        [step],
+        [param],
+        [d_p],
+        [buf],
+        weight_decay=weight_decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=maximize,
+    )
+
+
+@_name
+def _xla_adam_optimizer_step_(
+    found_inf: torch.Tensor,
+    step: torch.Tensor,
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    max_exp_avg_sq: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+    use_adamw: bool,
+) -> None:
+    """`amp.syncfree._functional.adam_step` of one parameter."""
+    from torch_xla.amp.syncfree import _functional
+
+    _functional.adam_step(
+        found_inf,
+        [step],
+        [param],
+        [grad],
+        [exp_avg],
+        [exp_avg_sq],
+        [max_exp_avg_sq],
+        beta1=beta1,
+        beta2=beta2,
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        use_adamw=use_adamw,
+    )

@@ -1,0 +1,5 @@
+"""Where earlier versions had `AdamW`."""
+
+from torch_xla.amp.syncfree import AdamW
+
+__all__ = ["AdamW"]

@@ -1,0 +1,38 @@
+"""Settings of what programs are compiled to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+_DEFAULT: Literal["default"] = "default"
+_HIGH: Literal["high"] = "high"
+_HIGHEST: Literal["highest"] = "highest"
+# By PyTorch's names, which are the setting.
+_OF_TORCH = {"medium": _DEFAULT, "high": _HIGH, "highest": _HIGHEST}
+_TO_TORCH = {ours: torchs for torchs, ours in _OF_TORCH.items()}
+
+
+def set_mat_mul_precision(precision: Literal["default", "high", "highest"]) -> None:
+    """Sets how exactly products of float32 are computed, by programs recorded from now on.
+
+    It is the setting of `torch.set_float32_matmul_precision`, where "default" is called "medium".
+
+    Args:
+        precision: On a TPU, one ("default"), three ("high") or six ("highest") passes in bfloat16.
+            A device that has but one way to multiply ignores it.
+
+    Raises:
+        ValueError: Another precision.
+    """
+    if precision not in _TO_TORCH:
+        raise ValueError(
+            f"set_mat_mul_precision: expected one of {', '.join(_TO_TORCH)}, got {precision!r}."
+        )
+    torch.set_float32_matmul_precision(_TO_TORCH[precision])
+
+
+def get_mat_mul_precision() -> Literal["default", "high", "highest"]:
+    """How exactly products of float32 are computed: "highest" unless another was set."""
+    return _OF_TORCH[torch.get_float32_matmul_precision()]

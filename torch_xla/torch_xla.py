@@ -1,0 +1,23 @@
+"""Where earlier versions had what `torch_xla` itself offers."""
+
+from torch_xla import (
+    device,
+    device_count,
+    devices,
+    launch,
+    manual_seed,
+    real_devices,
+    step,
+    sync,
+)
+
+__all__ = [
+    "device",
+    "device_count",
+    "devices",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "step",
+    "sync",
+]
