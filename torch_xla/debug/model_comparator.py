@@ -1,10 +1,10 @@
 """Tensors of two runs of a model, saved step by step, and where they differ.
 
     model_comparator.configure("/tmp/run1")
-    ...
-    model_comparator.save("hidden", hidden)        # in the model; may be called in a loop
-    ...
+    model_comparator.save("hidden", hidden)  # where the model computes it, each time
     report = model_comparator.compare("/tmp/run1", "/tmp/run2")
+
+after two such runs.
 """
 
 from __future__ import annotations
