@@ -72,7 +72,11 @@ Value binary(std::string_view name, const Value& x, const Value& y) {
   return elementwise("stablehlo." + std::string(name), x, y);
 }
 Value chlo_unary(std::string_view name, const Value& x) {
-  return elementwise("chlo." + std::string(name), x);
+  const Value y = elementwise("chlo." + std::string(name), x);
+  if (name != "erf" || x.dtype() != DType::F32) return y;
+  // XLA's own stops three units short of 1.
+  const Value inside = compare(Direction::LT, abs(x), splat(x.builder(), 3.92, x.type()));
+  return select(inside, y, unary("sign", x));
 }
 Value chlo_binary(std::string_view name, const Value& x, const Value& y) {
   if (name == "next_after" && x.dtype() == DType::F64) return double_after(x, y);
@@ -115,6 +119,11 @@ Value convert(const Value& x, DType dtype) {
     return compare(Direction::NE, x, zero(x.builder(), x.type()));
   }
   if (is_complex(x.dtype()) && !is_complex(dtype)) return convert(real(x), dtype);
+  if (x.dtype() == DType::Pred && (is_float(dtype) || is_complex(dtype))) {
+    // XLA makes y * convert(x) a choice between y and 0, which is wrong where y is nan or infinite.
+    const Type type = x.type().with(dtype);
+    return select(x, one(x.builder(), type), zero(x.builder(), type));
+  }
   return x.builder().op("stablehlo.convert", {x}, x.type().with(dtype));
 }
 

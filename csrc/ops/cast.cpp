@@ -1,17 +1,10 @@
 // The dtype conversion that the recorder makes for in-place writes and copies.
-#include "ops/lowering.h"
+#include "ops/common.h"
 
 namespace torch_xla::ops {
 namespace {
 
-hlo::Values to_copy(Lowering& l) {
-  const hlo::DType to = l.out().dtype;
-  const hlo::Value x = l.in(0);
-  if (to == hlo::DType::Pred && x.dtype() != hlo::DType::Pred) {
-    return {hlo::compare(hlo::Direction::NE, x, hlo::zero(l.b, x.type()))};
-  }
-  return {hlo::convert(x, to)};
-}
+hlo::Values to_copy(Lowering& l) { return {cast(l.in(0), l.out().dtype)}; }
 
 }  // namespace
 

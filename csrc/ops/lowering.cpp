@@ -5,6 +5,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "lazy/operator.h"
+#include "ops/common.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -111,8 +112,8 @@ std::vector<std::optional<hlo::Value>> Lowering::optional_list(size_t arg) const
 
 hlo::Value Lowering::number(size_t arg, hlo::DType as) const {
   const lazy::Argument& a = argument(arg);
-  if (a.kind == Kind::Tensor) return hlo::convert(hlo::reshape(operands_[a.first], {}), as);
-  if (a.kind == Kind::Number) return hlo::convert(numbers_[a.first], as);
+  if (a.kind == Kind::Tensor) return cast(hlo::reshape(operands_[a.first], {}), as);
+  if (a.kind == Kind::Number) return cast(numbers_[a.first], as);
   if (a.kind != Kind::Static || a.value.isNone()) mismatch(signature_, arg, "a number");
   const c10::Scalar s = a.value.toScalar();
   if (s.isComplex()) {
@@ -192,7 +193,7 @@ at::ScalarType Lowering::promoted(std::initializer_list<size_t> args) const {
 }
 
 hlo::Value Lowering::in(size_t arg, hlo::DType dtype, const hlo::Dims& dims) const {
-  return hlo::broadcast_to(hlo::convert(in(arg), dtype), dims);
+  return hlo::broadcast_to(cast(in(arg), dtype), dims);
 }
 
 hlo::Value Lowering::seed() const {
