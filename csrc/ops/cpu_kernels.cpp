@@ -249,6 +249,11 @@ Values fused_step(Lowering& l) {
 
 // LAPACK has it.
 Values lapack(Lowering& l) { return choose_host(true) ? on_host(l) : xla_code(l); }
+// The factors that these return with their result are those of the transpose, for a matrix that
+// lies row by row.
+Values with_factors(Lowering& l) {
+  return choose_host(true) ? on_host_as_laid_out(l) : xla_code(l);
+}
 
 }  // namespace
 
@@ -265,29 +270,18 @@ void register_cpu_kernels(Registry& r) {
     r.override_on("CPU", name, fused_step);
     r.override_on("CPU", std::string(name) + ".tensor_lr", fused_step);
   }
-  for (const char* name : {"aten::linalg_cholesky_ex",
-                           "aten::linalg_solve_triangular",
-                           "aten::triangular_solve",
-                           "aten::_cholesky_solve_helper",
-                           "aten::cholesky_inverse",
-                           "aten::linalg_lu_factor_ex",
-                           "aten::linalg_lu",
-                           "aten::lu_unpack",
-                           "aten::_linalg_det",
-                           "aten::_linalg_slogdet",
-                           "aten::_linalg_solve_ex",
-                           "aten::linalg_inv_ex",
-                           "aten::linalg_lu_solve",
-                           "aten::geqrf",
-                           "aten::linalg_householder_product",
-                           "aten::linalg_qr",
-                           "aten::ormqr",
-                           "aten::cholesky",
-                           "aten::_linalg_svd",
-                           "aten::_linalg_eigh",
-                           "aten::linalg_pinv.atol_rtol_tensor",
-                           "aten::linalg_matrix_exp"}) {
+  for (const char* name :
+       {"aten::linalg_cholesky_ex", "aten::linalg_solve_triangular", "aten::triangular_solve",
+        "aten::_cholesky_solve_helper", "aten::cholesky_inverse", "aten::linalg_lu_factor_ex",
+        "aten::linalg_lu", "aten::lu_unpack", "aten::linalg_inv_ex", "aten::linalg_lu_solve",
+        "aten::geqrf", "aten::linalg_householder_product", "aten::linalg_qr", "aten::ormqr",
+        "aten::cholesky", "aten::_linalg_svd", "aten::_linalg_eigh",
+        "aten::linalg_pinv.atol_rtol_tensor", "aten::linalg_matrix_exp"}) {
     r.override_on("CPU", name, lapack);
+  }
+  for (const char* name :
+       {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_solve_ex"}) {
+    r.override_on("CPU", name, with_factors);
   }
   r.override_on("CPU", "torch_xla::attention", attention);
   r.override_on("CPU", "torch_xla::attention_backward", attention_backward);

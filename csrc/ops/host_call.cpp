@@ -102,6 +102,7 @@ std::string HostCall::operand_token(char tag, const Value& x) {
 HostCall& HostCall::operand(char tag, const Value& x) { return argument(operand_token(tag, x)); }
 HostCall& HostCall::tensor(const Value& x) { return operand('t', x); }
 HostCall& HostCall::tensor(const std::optional<Value>& x) { return x ? operand('t', *x) : none(); }
+HostCall& HostCall::columns(const Value& x) { return operand('m', x); }
 HostCall& HostCall::part(const Value& x, int64_t dim) {
   return argument(operand_token('p', x) + "/" + std::to_string(dim));
 }
@@ -242,6 +243,14 @@ Values on_host(Lowering& l, const Partition& partition) {
     }
   }
   return call.results(result_types(l), partition.results);
+}
+
+Values on_host_as_laid_out(Lowering& l) {
+  if (l.geometry(0).contiguous) return on_host(l);
+  HostCall call(l.b, l.signature().op->name);
+  call.columns(l.in(0));
+  for (size_t i = 1; i < l.signature().arguments.size(); ++i) add_argument(call, l, i);
+  return call.results(result_types(l));
 }
 
 Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated) {

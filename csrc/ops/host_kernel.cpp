@@ -186,7 +186,7 @@ class Parser {
     }
     skip_spaces();
     const char tag = rest_.empty() ? '\0' : rest_.front();
-    if (std::strchr("twsfg", tag) != nullptr && tag != '\0') {
+    if (std::strchr("tmwsfg", tag) != nullptr && tag != '\0') {
       a.tag = tag;
       a.operand = static_cast<size_t>(integer(word().substr(1)));
       return a;
@@ -414,6 +414,8 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
   switch (a.tag) {
     case 't':
       return as_tensor(operand(frame, a.operand));
+    case 'm':
+      return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
     case 'p':
       return part.of(as_tensor(operand(frame, a.operand)), a.dim);
     case 'w': {

@@ -36,6 +36,9 @@ struct Partition {
 
 // Rule: PyTorch's CPU kernel for this very node.
 hlo::Values on_host(Lowering& l, const Partition& partition = {});
+// The same, with the first operand laid out as the node's is, row by row or column by column: what
+// such kernels give depends on it, and PyTorch's formulas of gradients know.
+hlo::Values on_host_as_laid_out(Lowering& l);
 // The results of PyTorch's in-place kernel `op` for this node of the operator's functional form,
 // which works on lists element by element: `updated` are the positions of the lists that it
 // updates, in their own memory where nobody else needs that. Gives their new values, list after
@@ -48,6 +51,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform);
 // A call of a PyTorch operator, argument by argument in schema order. All that is not a tensor or a
 // runtime number is written into the program as text:
 //   tN wN    operand N as a tensor; as a 0-dim tensor that is a wrapped Python number
+//   mN       operand N as a tensor whose matrices lie column by column
 //   pN/D     in each part of the call, a part of operand N along dimension D
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
@@ -64,6 +68,7 @@ class HostCall {
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);
   HostCall& part(const hlo::Value& x, int64_t dim);
+  HostCall& columns(const hlo::Value& x);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
   // Lists of one operation element by element: each part takes the same elements of all of them,

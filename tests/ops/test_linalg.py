@@ -174,3 +174,36 @@ def test_decompositions_are_calls_of_the_program(name):
         outcome = compare(ENTRIES[name], torch.float32, kind, limit=6, rtol=1e-4, atol=1e-4)
         assert outcome.compared and not outcome.wrong, "\n".join(outcome.wrong)
         assert outcome.host <= {"aten::_local_scalar_dense"}
+
+
+def transposed(x):
+    return x.mT
+
+
+def column_major(x):
+    return x.mT.contiguous().mT
+
+
+def with_a_gap(x):
+    return torch.cat([x, x], -1)[..., : x.shape[-1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("lay_out", [torch.clone, transposed, column_major, with_a_gap])
+def test_gradients_that_depend_on_how_the_matrix_lies(lay_out, dtype):
+    """PyTorch's formulas ask the strides of a matrix which factors the forward pass has made."""
+    x = torch.randn(2, 5, 5, dtype=dtype) + 3 * torch.eye(5)
+    b = torch.randn(2, 5, 3, dtype=dtype)
+    functions = [
+        lambda x: torch.linalg.det(lay_out(x)),
+        lambda x: torch.linalg.slogdet(lay_out(x)).logabsdet,
+        lambda x: torch.linalg.solve(lay_out(x), b.to(x.device)),
+        lambda x: torch.linalg.solve(lay_out(x), b.mT.to(x.device), left=False),
+        lambda x: torch.linalg.inv(lay_out(x)),
+        lambda x: torch.linalg.lu_factor(lay_out(x)).LU,
+        lambda x: torch.linalg.lu(lay_out(x)).U,
+        lambda x: torch.linalg.qr(lay_out(x)).R,
+        lambda x: torch.logdet(lay_out(x.real @ x.real.mT)),
+    ]
+    for function in functions:
+        check(function, x, rtol=1e-8, atol=1e-8)
