@@ -1,5 +1,5 @@
-// Gradients whose formula in PyTorch reads values on the way (is there a zero? a nan?), which would
-// run the graph in the middle of a backward pass: here the same answers in one program.
+// Gradients whose formula in PyTorch suits no program, since it reads values on the way (is there a
+// zero? a nan?) or makes a sparse tensor: here the same answers in one program.
 #include <utility>
 #include <vector>
 
@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod.h>
+#include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/median.h>
 #include <ATen/ops/min.h>
@@ -223,9 +224,30 @@ Tensor& masked_fill_(Tensor& self, const Tensor& mask, const Tensor& value) {
   return self;
 }
 
+// --- tables of embeddings ------------------------------------------------------------------
+
+// What `sparse=True` asks for has no memory here: the same gradient, dense.
+Tensor embedding_sparse_backward(const Tensor& grad, const Tensor& indices, int64_t num_weights,
+                                 int64_t padding_idx, bool scale_grad_by_freq) {
+  return at::embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq);
+}
+
+Tensor embedding_bag_backward(const Tensor& grad, const Tensor& indices, const Tensor& offsets,
+                              const Tensor& offset2bag, const Tensor& bag_size,
+                              const Tensor& maximum_indices, c10::SymInt num_weights,
+                              bool scale_grad_by_freq, int64_t mode, bool /*sparse*/,
+                              const std::optional<Tensor>& per_sample_weights,
+                              int64_t padding_idx) {
+  return by_pytorch("aten::_embedding_bag_backward", "", grad, indices, offsets, offset2bag,
+                    bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+                    /*sparse=*/false, per_sample_weights, padding_idx);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("embedding_sparse_backward", TORCH_FN(embedding_sparse_backward));
+  m.impl("_embedding_bag_backward", TORCH_FN(embedding_bag_backward));
   m.impl("masked_fill.Tensor", TORCH_FN(masked_fill));
   m.impl("masked_fill_.Tensor", TORCH_FN(masked_fill_));
   m.impl("max", TORCH_FN(max));

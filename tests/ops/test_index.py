@@ -261,3 +261,29 @@ def test_embedding_bag_with_weights():
 def test_one_hot():
     check(lambda i: F.one_hot(i, 7), integers(7, 3, 4))
     check(lambda i: F.one_hot(i, 7), NONE)
+
+
+SPARSE = {
+    "embedding": lambda w, i: F.embedding(i, w, sparse=True),
+    "with padding": lambda w, i: F.embedding(i, w, padding_idx=3, sparse=True),
+    "sum of bags": lambda w, i: F.embedding_bag(i, w, mode="sum", sparse=True),
+    "mean of bags": lambda w, i: F.embedding_bag(i, w, mode="mean", sparse=True),
+    "bags with padding": lambda w, i: F.embedding_bag(i, w, padding_idx=3, sparse=True),
+    "bags of one list": lambda w, i: F.embedding_bag(i.flatten(), w, i[0, :2] * 0, sparse=True),
+    "weighted bags": lambda w, i: F.embedding_bag(
+        i, w, mode="sum", per_sample_weights=w[i][..., 0].detach(), sparse=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_gradients_of_sparse_embeddings_are_dense(name):
+    index = torch.tensor([[3, 1, 3], [0, 4, 1]])
+    table, gradients = values(6, 4), []
+    for device in ("cpu", "xla"):
+        weight = table.clone().to(device).requires_grad_()
+        result = SPARSE[name](weight, index.to(device))
+        (result * torch.arange(4.0).to(device)).sum().backward()
+        gradients.append(weight.grad)
+    assert gradients[0].is_sparse and not gradients[1].is_sparse
+    torch.testing.assert_close(gradients[1].cpu(), gradients[0].to_dense())
