@@ -33,9 +33,11 @@ c10::IValue on_cpu(const c10::IValue& v, CpuKernel::Show show) {
     lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
     if (impl == nullptr) return t;
     const lazy::Geometry& g = *impl->geometry();
-    if (show == CpuKernel::Show::Dtypes) {
-      const std::vector<int64_t> ones(g.sizes.size(), 1);
-      return zeros(g.dtype, ones, ones);
+    if (show != CpuKernel::Show::Values) {
+      const bool one = show == CpuKernel::Show::Dtypes;
+      std::vector<int64_t> sizes = g.sizes;
+      for (int64_t& size : sizes) size = one ? 1 : std::min<int64_t>(size, 2);
+      return zeros(g.dtype, sizes, lazy::intern_contiguous(g.dtype, sizes)->strides);
     }
     if (std::optional<at::Tensor> known = known_values(t)) return *known;
     return zeros(g.dtype, g.sizes, g.strides);
@@ -100,14 +102,33 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
   }
   const bool probe =
       (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
-  if (!probe) return;
-  try {
-    call(stack, base, elementwise_ ? Show::Dtypes : Show::Values);
-  } catch (const c10::NotImplementedError&) {
-    throw;
-  } catch (const std::exception&) {
-    // The kernel knows the dtypes. It does not like the values: zeros for a matrix to invert, say.
+  if (probe) check_dtypes(signature, stack, base);
+}
+
+void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                             size_t base) const {
+  // Whether the kernel computes. It may know the dtypes and not like the values (zeros for a matrix
+  // to invert) or, of a corner, the sizes.
+  const auto computes = [&](Show show) {
+    try {
+      call(stack, base, show);
+      return true;
+    } catch (const c10::NotImplementedError&) {
+      throw;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  if (elementwise_) {
+    computes(Show::Dtypes);
+    return;
   }
+  std::vector<at::ScalarType> dtypes;
+  for (const lazy::OperandInfo& info : signature.operands) dtypes.push_back(info.geometry->dtype);
+  // A call of full size may take half a second.
+  if (known_dtypes_.count(dtypes) != 0 || computes(Show::Corner)) return;
+  computes(Show::Values);
+  known_dtypes_.insert(std::move(dtypes));
 }
 
 }  // namespace torch_xla::dispatch

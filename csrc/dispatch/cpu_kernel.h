@@ -2,6 +2,9 @@
 // kernels have others, and a lowering would fail long after the call, when a program is compiled.
 #pragma once
 
+#include <set>
+#include <vector>
+
 #include <ATen/core/stack.h>
 
 #include "dispatch/plan.h"
@@ -15,9 +18,10 @@ class CpuKernel {
 
   bool is_elementwise() const { return elementwise_; }
 
-  // What the kernel is shown of tensors: their dtypes, with one element each, or all that is known:
-  // where values are not, zeros that take no memory which the kernel does not write to.
-  enum class Show : uint8_t { Dtypes, Values };
+  // What the kernel is shown of tensors: their dtypes, with one element each or with at most two
+  // along each dimension, or all that is known: where values are not, zeros that take no memory
+  // which the kernel does not write to.
+  enum class Show : uint8_t { Dtypes, Corner, Values };
   // Throws what the kernel throws for such arguments. Nothing where there is no kernel.
   void call(const torch::jit::Stack& stack, size_t base, Show show) const;
 
@@ -27,8 +31,14 @@ class CpuKernel {
                       size_t base) const;
 
  private:
+  // Throws where the kernel does not know the dtypes of its operands.
+  void check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                    size_t base) const;
+
   const Plan& plan_;
   bool elementwise_;
+  // Dtypes of operands of which a call of full size has told. Guarded by the graph lock.
+  mutable std::set<std::vector<at::ScalarType>> known_dtypes_;
 };
 
 }  // namespace torch_xla::dispatch
