@@ -152,6 +152,11 @@ class HostCall {
   }
 
   at::Tensor result_tensor(const at::Tensor& t) {
+    const bool dense = !t.defined() || (t.layout() == at::kStrided && !t.is_quantized());
+    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, dense, full_name(op_.operator_name()),
+                    ": expected a result that a tensor of xla can be, dense and of numbers, got "
+                    "one of layout ",
+                    t.layout(), " and dtype ", t.scalar_type(), ". Call it on tensor.cpu().");
     return t.defined() && t.is_cpu() ? to_device(t, device_) : t;
   }
 

@@ -82,6 +82,20 @@ void multinomial(const Stack& stack, size_t base) {
   TORCH_CHECK(categories <= (1 << 24), "number of categories cannot exceed 2^24");
 }
 
+// PyTorch's Meta kernels of these answer with floats. The host has the words for what comes.
+void quantized_result(const Stack&, size_t) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "quantize: expected a dtype that a tensor of xla can have.");
+}
+
+// (self), of all elements
+void extreme_of_none(const Stack& stack, const char* name) {
+  TORCH_CHECK(stack.back().toTensor().numel() != 0, name,
+              "(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+              "reduction dim with the 'dim' argument.");
+}
+void max_of_all(const Stack& stack, size_t) { extreme_of_none(stack, "max"); }
+void min_of_all(const Stack& stack, size_t) { extreme_of_none(stack, "min"); }
+
 }  // namespace
 
 MetaCheck meta_check(const c10::OperatorHandle& op) {
@@ -91,9 +105,15 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
+      {"aten::quantize_per_tensor", quantized_result},
+      {"aten::quantize_per_tensor_dynamic", quantized_result},
       {"aten::nll_loss_forward", weights_of_classes},
       {"aten::nll_loss2d_forward", weights_of_classes},
   };
+  if (op.schema().arguments().size() == 1) {
+    if (op.schema().name() == "aten::max") return max_of_all;
+    if (op.schema().name() == "aten::min") return min_of_all;
+  }
   const auto it = kChecks.find(op.schema().name());
   return it == kChecks.end() ? nullptr : it->second;
 }

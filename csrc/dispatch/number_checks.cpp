@@ -1,7 +1,10 @@
 #include "dispatch/number_checks.h"
 
+#include <set>
 #include <string_view>
 #include <unordered_map>
+
+#include <ATen/Dispatch_v2.h>
 
 namespace torch_xla::dispatch {
 namespace {
@@ -36,11 +39,13 @@ void log_normal(const Stack& stack, size_t base) {
   TORCH_CHECK(std > 0.0, "log_normal_ expects std > 0.0, but found std=", std);
 }
 
-// (self, mean, std)
-void normal(const Stack& stack, size_t base) {
-  const double std = number(stack, base + 2);
+void check_deviation(double std) {
   TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
 }
+// (self, mean, std)
+void normal(const Stack& stack, size_t base) { check_deviation(number(stack, base + 2)); }
+// (mean, std, ..)
+void normal_of_number(const Stack& stack, size_t base) { check_deviation(number(stack, base + 1)); }
 
 void bernoulli(const Stack& stack, size_t base) {
   const double p = number(stack, base + 1);
@@ -59,6 +64,12 @@ void list_subtraction(const Stack& stack, size_t base) {
   for (const c10::IValue& number : given.toListRef()) check(number);
 }
 
+// (self, dim, index, value)
+void index_fill(const Stack& stack, size_t base) {
+  TORCH_CHECK(!stack[base + 3].isComplexDouble() || stack[base].toTensor().is_complex(),
+              "index_fill_(): Converting complex Scalar to non-complex type is not supported");
+}
+
 }  // namespace
 
 NumberCheck number_check(const c10::OperatorHandle& op) {
@@ -73,6 +84,8 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
       {"aten::geometric_", geometric},
       {"aten::log_normal", log_normal},
       {"aten::log_normal_", log_normal},
+      {"aten::index_fill", index_fill},
+      {"aten::index_fill_", index_fill},
       {"aten::normal_functional", normal},
       {"aten::normal_", normal},
   };
@@ -83,8 +96,55 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
   if (name.starts_with("aten::_foreach_sub")) {
     return op.schema().overload_name().starts_with("Scalar") ? list_subtraction : nullptr;
   }
+  if (name == "aten::normal" && op.schema().overload_name().ends_with("_float")) {
+    return normal_of_number;
+  }
   const auto it = kChecks.find(name);
   return it == kChecks.end() ? nullptr : it->second;
+}
+
+ConvertedNumbers::ConvertedNumbers(const Plan& plan) {
+  // Numbers that become a tensor of one element, whose kernel rounds doubles to narrow floats.
+  static const std::set<std::string_view> kRounded = {"aten::scalar_tensor", "aten::where"};
+  // Others compute narrow floats in float32, and convert their numbers to that.
+  static const std::set<std::string_view> kExact = {
+      "aten::fill",       "aten::full",      "aten::full_like", "aten::new_full",
+      "aten::index_fill", "aten::scatter",   "aten::index_add", "aten::masked_fill",
+      "aten::clamp",      "aten::clamp_min", "aten::clamp_max", "aten::constant_pad_nd",
+      "aten::hardtanh",   "aten::add",       "aten::sub",       "aten::rsub"};
+  // In the place of a tensor: converted as elements are, by their low bits.
+  static const std::set<std::string_view> kOperands = {"self", "other", "scalar", "scalars"};
+  const c10::FunctionSchema& schema = plan.target->schema();
+  if (kRounded.count(schema.name()) != 0) narrow_floats_ = NarrowFloats::Unchecked;
+  if (kExact.count(schema.name()) != 0) narrow_floats_ = NarrowFloats::Exact;
+  const bool is_where = schema.name() == "aten::where";
+  for (size_t i = 0; i < plan.arguments.size(); ++i) {
+    const ArgumentPlan& argument = plan.arguments[i];
+    const bool converted = argument.type == ArgumentType::Number && !argument.static_number &&
+                           !argument.shape_number &&
+                           kOperands.count(schema.arguments()[i].name()) == 0;
+    if (converted || (is_where && i != 0)) positions_.push_back(i);
+  }
+}
+
+void ConvertedNumbers::check_one(const c10::IValue& number, at::ScalarType result) const {
+  if (number.isNone()) return;
+  if (number.isInt() && number.toInt() >= 0 && number.toInt() <= 127) return;  // in every dtype
+  c10::Scalar value;
+  if (number.isTensor()) {
+    const at::Tensor& t = number.toTensor();
+    if (!t.is_cpu() || !t.unsafeGetTensorImpl()->is_wrapped_number()) return;
+    value = t.item();
+  } else {
+    value = number.toScalar();
+  }
+  const bool narrow = at::isReducedFloatingType(result);
+  if (narrow && narrow_floats_ == NarrowFloats::Unchecked) return;
+  if (narrow && narrow_floats_ == NarrowFloats::AsFloat) result = at::kFloat;
+  if (at::isFloat8Type(result)) return;
+  AT_DISPATCH_V2(result, "number", AT_WRAP([&] { (void)value.to<scalar_t>(); }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 at::kBool, at::kHalf, at::kBFloat16);
 }
 
 }  // namespace torch_xla::dispatch

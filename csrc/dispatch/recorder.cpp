@@ -162,6 +162,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       check_numbers_(number_check(op)),
+      converted_numbers_(*plan_),
       suspects_values_(value_check(plan_->target->handle)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   util::Hasher h;
@@ -511,6 +512,9 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
     entry = slot;
     if (entry->route == Route::Record) {
+      if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
+        converted_numbers_.check(*stack, base, entry->signature->outputs[0]->dtype);
+      }
       if (suspects_values_ != nullptr && suspects_values_(*stack, base)) {
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
       }

@@ -62,6 +62,7 @@ class Recorder final : public c10::OperatorKernel {
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
   NumberCheck check_numbers_;
+  ConvertedNumbers converted_numbers_;
   ValueCheck suspects_values_;
   debug::Counter counter_;
   mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>

@@ -4,7 +4,11 @@
 
 #include <set>
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_assert_async_native.h>
+#include <ATen/ops/_functional_assert_async_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
 #include <ATen/ops/convolution.h>
@@ -40,7 +44,12 @@ int device_index_of(std::optional<at::Device> device) {
 
 at::Tensor uninitialized(const at::Tensor& meta, int device) {
   const Geometry* g = lazy::intern(meta.scalar_type(), meta.sizes(), meta.strides());
-  return lazy::make_tensor({}, g, device);
+  at::Tensor made = lazy::make_tensor({}, g, device);
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    at::native::fill_empty_deterministic_(made);
+  }
+  return made;
 }
 
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -348,6 +357,10 @@ void register_kernels() {
   aten.impl("is_set_to", TORCH_FN(is_set_to));
   aten.impl("record_stream", TORCH_FN(record_stream));
   aten.impl("_unsafe_view", TORCH_FN(unsafe_view));
+  // Programs cannot fail: what is asserted is computed and read.
+  aten.impl("_assert_async", TORCH_FN(at::native::_assert_async_cpu));
+  aten.impl("_assert_async.msg", TORCH_FN(at::native::_assert_async_msg_cpu));
+  aten.impl("_functional_assert_async.msg", TORCH_FN(at::native::_functional_assert_async_msg_cpu));
   aten.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
   aten.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));

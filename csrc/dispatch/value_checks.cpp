@@ -1,5 +1,6 @@
 #include "dispatch/value_checks.h"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <unordered_map>
@@ -65,7 +66,16 @@ bool elements(const Stack& stack, size_t base) {
   return leaves(stack[base + 1], {-end, end});
 }
 
-// (self, indices, ..), one for each of the first dimensions
+// Whether the mask at `dim` of self is known, and not as many of its elements are true as values
+// have rows. Values without rows, or with one, go everywhere.
+bool miscounts(const Tensor& self, const Tensor& mask, int64_t dim, const Tensor& values) {
+  const int64_t trailing = self.dim() - dim - mask.dim(), row = values.dim() - 1 - trailing;
+  if (row < 0 || values.size(row) == 1) return false;
+  const std::optional<Tensor> known = known_values(mask);
+  return known && known->count_nonzero().item<int64_t>() != values.size(row);
+}
+
+// (self, indices, ..), one for each of the first dimensions; of index_put, values follow
 bool positions(const Stack& stack, size_t base) {
   const Tensor& self = stack[base].toTensor();
   int64_t dim = 0;
@@ -73,9 +83,18 @@ bool positions(const Stack& stack, size_t base) {
     const bool is_mask = index.isTensor() && (index.toTensor().scalar_type() == at::kBool ||
                                               index.toTensor().scalar_type() == at::kByte);
     if (!is_mask && leaves(index, {-self.size(dim), self.size(dim)})) return true;
+    if (is_mask && miscounts(self, index.toTensor(), dim, stack[base + 2].toTensor())) return true;
     dim += is_mask ? index.toTensor().dim() : 1;
   }
   return false;
+}
+
+// (self, mask, source)
+bool source_runs_out(const Stack& stack, size_t base) {
+  const std::optional<Tensor> mask = known_values(stack[base + 1].toTensor());
+  if (!mask || mask->numel() == 0) return false;
+  const int64_t copies = std::max<int64_t>(stack[base].toTensor().numel() / mask->numel(), 1);
+  return mask->count_nonzero().item<int64_t>() * copies > stack[base + 2].toTensor().numel();
 }
 
 // (scores [N, C, ..] or [C], target, weight, reduction, ignore_index, ..)
@@ -98,6 +117,55 @@ bool no_distribution(const Stack& stack, size_t base) {
   const Tensor sums = weights->sum(-1);
   return !(weights->min().item<double>() >= 0) || !(sums.min().item<double>() > 0) ||
          !(sums.max().item<double>() < std::numeric_limits<double>::infinity());
+}
+
+// Whether some element that is known is below `least` or above `most`, or nan.
+bool exceeds(const c10::IValue& v, double least, double most) {
+  if (!v.isTensor() || v.toTensor().numel() == 0) return false;
+  const std::optional<Tensor> known = known_values(v.toTensor());
+  if (!known) return false;
+  const auto [smallest, largest] = known->aminmax();
+  return !(smallest.item<double>() >= least && largest.item<double>() <= most);
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLargest = std::numeric_limits<double>::max();
+
+// (mean, std, ..), one of them a tensor
+bool deviations(const Stack& stack, size_t base) { return exceeds(stack[base + 1], 0, kInfinity); }
+
+// (self, generator), (self, p, generator)
+bool probabilities(const Stack& stack, size_t base) {
+  const bool of_self = stack.size() - base < 3 || !stack[base + 1].isTensor();
+  return !stack[base + 1].isDouble() && exceeds(stack[base + (of_self ? 0 : 1)], 0, 1);
+}
+
+// (self, bins, min, max): where both are the same, the data has the ends
+bool no_range(const Stack& stack, size_t base) {
+  const double least = stack[base + 2].toScalar().toDouble();
+  return least == stack[base + 3].toScalar().toDouble() &&
+         exceeds(stack[base], -kLargest, kLargest);
+}
+
+bool is_integer(const c10::IValue& v) {
+  return v.isTensor() ? at::isIntegralType(v.toTensor().scalar_type(), /*includeBool=*/true)
+                      : v.isInt() || v.isBool();
+}
+
+// (dividend, divisor, ..): integers, and a divisor of which some element may be zero. That of a
+// narrow dividend has its low bits.
+bool by_zero(const Stack& stack, size_t base) {
+  const c10::IValue &dividend = stack[base], &divisor = stack[base + 1];
+  if (!is_integer(dividend) || !is_integer(divisor)) return false;
+  if (!divisor.isTensor() || divisor.toTensor().is_cpu()) {
+    const int64_t number =
+        divisor.isTensor() ? divisor.toTensor().item<int64_t>() : divisor.toScalar().toLong();
+    const bool narrow = dividend.isTensor() && dividend.toTensor().scalar_type() != at::kBool;
+    const size_t bits = narrow ? 8 * dividend.toTensor().element_size() : 64;
+    return number << (64 - bits) == 0;
+  }
+  const std::optional<Tensor> known = known_values(divisor.toTensor());
+  return known && known->numel() != 0 && known->count_nonzero().item<int64_t>() != known->numel();
 }
 
 }  // namespace
@@ -142,7 +210,17 @@ ValueCheck value_check(const c10::OperatorHandle& op) {
       {"aten::multi_margin_loss", last_classes<0>},
       {"aten::multilabel_margin_loss_forward", last_classes<-1>},
       {"aten::multinomial", no_distribution},
+      {"aten::masked_scatter", source_runs_out},
+      {"aten::normal", deviations},
+      {"aten::bernoulli", probabilities},
+      {"aten::histc", no_range},
+      {"aten::floor_divide", by_zero},
+      {"aten::remainder", by_zero},
+      {"aten::fmod", by_zero},
   };
+  if (op.schema().name() == "aten::div") {
+    return op.schema().overload_name().ends_with("_mode") ? by_zero : nullptr;
+  }
   const auto it = kChecks.find(op.schema().name());
   return it == kChecks.end() ? nullptr : it->second;
 }

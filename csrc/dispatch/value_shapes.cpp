@@ -63,12 +63,12 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   TORCH_CHECK(lazy::is_lazy(self) && lazy::is_lazy(mask),
               "Expected all tensors to be on the same device, but found self on ", self.device(),
               " and mask on ", mask.device(), ".");
-  const auto expanded = at::expand_outplace(self, mask);
-  const Tensor& values = *std::get<0>(expanded);
+  const auto expanded = at::expand_outplace(mask, self);
+  const Tensor& values = *std::get<1>(expanded);
   if (values.numel() == 0) return at::empty({0}, self.options());
   static const auto op =
       own_operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&)>("masked_select");
-  const auto [selected, count] = op.call(values, *std::get<1>(expanded));
+  const auto [selected, count] = op.call(values, *std::get<0>(expanded));
   return front(selected, count.item<int64_t>());
 }
 
@@ -176,6 +176,14 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
     const Tensor ends = at::stack({repeats.min().to(at::kLong), repeats.sum()}).cpu();
     TORCH_CHECK(ends[0].item<int64_t>() >= 0, "repeats can not be negative");
     output_size = ends[1].item<int64_t>();
+  }
+  if (repeats.numel() != 0) {
+    const lazy::GraphLock lock;
+    if (const std::optional<Tensor> known = known_values(repeats)) {
+      TORCH_CHECK(known->sum().item<int64_t>() == *output_size,
+                  "allocated size does not match required size");
+      TORCH_CHECK(known->min().item<int64_t>() >= 0, "repeats can not be negative");
+    }
   }
   static const auto op = own_operator<Tensor(const Tensor&, int64_t)>("runs");
   return op.call(repeats, *output_size);

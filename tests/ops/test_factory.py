@@ -174,3 +174,21 @@ def test_fills_that_change_do_not_recompile():
         assert_same(x, torch.full((3, 5), value) * 2)
         compiled.add(metrics.counter_value("UncachedCompile"))
     assert len(compiled) == 1
+
+
+def test_uninitialized_memory_is_filled_where_algorithms_are_deterministic():
+    """As PyTorch fills it: with nan, or the largest number."""
+    made = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for device in ("cpu", DEVICE):
+            for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int8, torch.bool):
+                made.append(torch.empty(2, 3, dtype=dtype, device=device))
+            made.append(torch.empty_like(made[-5]))
+            made.append(made[-6].new_empty(3))
+            made.append(torch.empty_strided((2, 3), (1, 2), device=device))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    half = len(made) // 2
+    assert_same(made[half:], made[:half])
+    assert made[half].isnan().all()
