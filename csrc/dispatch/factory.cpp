@@ -1,7 +1,9 @@
 #include "dispatch/factory.h"
 
 #include <cmath>
+#include <set>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -31,6 +33,26 @@ bool is_factory_of(const c10::FunctionSchema& factory, const c10::FunctionSchema
     if (wanted[i].name() != given[i].name() || *wanted[i].type() != *given[i].type()) return false;
   }
   return true;
+}
+
+// Factories resize an output of other sizes without a word, but for arange; ranges fill any shape
+// of as many elements.
+void take_shape(const std::string& op, const at::Tensor& out, const lazy::Geometry& made) {
+  static const std::set<std::string> kRanges = {"aten::arange", "aten::linspace", "aten::logspace",
+                                                "aten::range"};
+  at::assert_no_internal_overlap(out);
+  if (kRanges.count(op) != 0 && out.numel() == made.numel) return;
+  if (op == "aten::arange" && out.numel() > 0) {
+    TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ",
+               out.numel(), " which does not match the computed number of elements ", made.numel,
+               ". Note that this may occur as a result of rounding error. The out tensor will be "
+               "resized to a tensor of shape (",
+               made.numel, ",).");
+  }
+  lazy::TensorImpl* impl = lazy::as_lazy(out);
+  TXLA_CHECK(impl != nullptr, op, ": expected an xla output, got one on ", out.device().str(),
+             ". Create it with device='xla'.");
+  if (out.sizes() != at::IntArrayRef(made.sizes)) resize(*impl, &made);
 }
 
 // The window of Kaiser: I0(beta * sqrt(1 - x^2)) / I0(beta) for x from -1 to 1.
@@ -105,9 +127,9 @@ void FactoryOutKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKe
     const lazy::GraphLock lock;
     lazy::TensorImpl* result = lazy::as_lazy(made);
     TXLA_CHECK(result != nullptr, op.schema().name(), ": expected an xla tensor.");
-    prepare_out(op.schema().name(), out, *result->geometry());
+    take_shape(op.schema().name(), out, *result->geometry());
   }
-  out.copy_(made);
+  out.copy_(made.sizes() == out.sizes() ? made : made.view(out.sizes()));
   stack->back() = out;
 }
 

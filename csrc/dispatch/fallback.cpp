@@ -9,6 +9,7 @@
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
 #include "dispatch/generator.h"
+#include "dispatch/resize.h"
 #include "dispatch/substitute.h"
 #include "executor/transfer.h"
 #include "util/error.h"
@@ -128,12 +129,7 @@ class HostCall {
       const lazy::GraphLock lock;
       lazy::TensorImpl* impl = lazy::as_lazy(t);
       if (host.sizes() != t.sizes()) {
-        const lazy::Geometry* g = lazy::intern_contiguous(host.scalar_type(), host.sizes());
-        impl->lazy_storage().reset(g, executor::upload(host, device_));
-        impl->assign(
-            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(t.storage().unsafeGetStorageImpl()),
-            g, 0, {});
-        return;
+        resize(*impl, lazy::intern_contiguous(host.scalar_type(), host.sizes()));
       }
       write(*impl, executor::upload(host, device_));
     };

@@ -27,6 +27,7 @@
 #include "dispatch/resize.h"
 #include "dispatch/view_kernel.h"
 #include "executor/transfer.h"
+#include "lazy/memory.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -87,13 +88,19 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
                           std::optional<at::MemoryFormat> memory_format) {
   TensorImpl* impl = lazy::as_lazy(self);
   TXLA_CHECK(impl != nullptr, "resize_: expected an xla tensor, got one on ", self.device().str());
-  const lazy::GraphLock lock;
-  resize(*impl, C10_AS_INTARRAYREF_SLOW(size));
-  if (memory_format && *memory_format != at::MemoryFormat::Preserve &&
-      *memory_format != at::MemoryFormat::Contiguous) {
-    util::fail(util::ErrorKind::NotImplemented,
-               "resize_: expected a contiguous memory format, got ", *memory_format, ".");
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const at::ScalarType dtype = self.scalar_type();
+  const Geometry* to =
+      self.sizes() == sizes ? impl->geometry() : lazy::intern_contiguous(dtype, sizes);
+  if (memory_format) {
+    TORCH_CHECK(*memory_format != at::MemoryFormat::Preserve, "Unsupported memory format",
+                *memory_format);
+    const at::Tensor meta = at::detail::empty_meta(sizes, dtype, std::nullopt, std::nullopt,
+                                                   std::nullopt, memory_format);
+    to = lazy::intern(dtype, sizes, meta.strides());
   }
+  const lazy::GraphLock lock;
+  resize(*impl, to);
   return self;
 }
 
@@ -342,6 +349,7 @@ bool is_recorded(const c10::OperatorHandle& op) {
 
 void register_kernels() {
   lazy::zeros_value = zeros;
+  lazy::read_over = read_over;
   static auto& aten =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
   aten.impl("empty.memory_format", TORCH_FN(empty));

@@ -12,6 +12,46 @@ namespace torch_xla::dispatch {
 using lazy::Geometry;
 using lazy::Value;
 
+namespace {
+
+c10::intrusive_ptr<c10::StorageImpl> pointer_to(lazy::Storage& storage) {
+  return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
+}
+
+// All that the storage holds.
+at::Tensor whole(lazy::Storage& storage) {
+  return at::Tensor(c10::make_intrusive<lazy::TensorImpl>(pointer_to(storage), &storage.geometry(),
+                                                          0, c10::intrusive_ptr<lazy::View>()));
+}
+
+at::Tensor as_strided(const at::Tensor& tensor, const Geometry* to, int64_t offset) {
+  return tensor.as_strided(to->sizes, to->strides, offset);
+}
+
+// Makes room for `needed` elements. The storage is row-major then: in the shape of `to`, if that
+// fills it, else flat.
+void grow(lazy::Storage& storage, const Geometry* to, int64_t needed) {
+  const Geometry& from = storage.geometry();
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, from.dtype == to->dtype,
+                  "resize_: expected memory of the same dtype to grow, got a view of dtype ",
+                  c10::toString(to->dtype), " over ", c10::toString(from.dtype),
+                  ". Clone the view first.");
+  const Geometry* flat = lazy::intern_contiguous(to->dtype, {needed});
+  const Geometry* grown = to->contiguous && to->numel == needed ? to : flat;
+  if (!storage.has_value()) {
+    storage.reset(grown, {});
+    return;
+  }
+  const auto kept = static_cast<int64_t>(storage.nbytes() / c10::elementSize(to->dtype));
+  const Value value = read_over(storage, *lazy::intern_contiguous(to->dtype, {kept}));
+  const Value padded = call(
+      "aten::constant_pad_nd", storage.device_index(),
+      {value, c10::IValue(std::vector<int64_t>{0, needed - kept}), c10::IValue(int64_t{0})}, flat);
+  storage.reset(grown, reshape(padded, grown->sizes, storage.device_index()));
+}
+
+}  // namespace
+
 void check_can_cast(at::ScalarType result, at::ScalarType out) {
   TORCH_CHECK(c10::canCast(result, out), "result type ", result,
               " can't be cast to the desired output type ", out);
@@ -31,14 +71,15 @@ void prepare_out(const std::string& op, const at::Tensor& out, const Geometry& r
   }
   lazy::TensorImpl* impl = lazy::as_lazy(out);
   TXLA_CHECK(impl != nullptr, op, ": expected an xla output.");
-  TXLA_CHECK(!impl->view().defined(), op,
-             ": expected an output of the result's shape, got a view of another shape. "
-             "Pass a tensor that owns its storage.");
-  const Geometry* g = lazy::intern(out.scalar_type(), result.sizes, result.strides);
-  impl->lazy_storage().reset(g, {});
-  impl->assign(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(out.storage().unsafeGetStorageImpl()), g,
-      0, {});
+  const Geometry* to = lazy::intern(out.scalar_type(), result.sizes, result.strides);
+  lazy::Storage& storage = impl->lazy_storage();
+  if (out.storage().use_count() == 1 && !impl->view().defined()) {
+    // Nobody else sees the memory, and all of it is about to be overwritten.
+    storage.reset(to, {});
+    impl->assign(pointer_to(storage), to, 0, {});
+    return;
+  }
+  resize(*impl, to);
 }
 
 at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& result,
@@ -50,40 +91,28 @@ at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& 
   return out.copy_(result);
 }
 
-void resize(lazy::TensorImpl& tensor, c10::IntArrayRef sizes) {
-  const Geometry* from = tensor.geometry();
-  if (c10::IntArrayRef(from->sizes) == sizes) return;
-  const Geometry* to = lazy::intern_contiguous(from->dtype, sizes);
-  const int device = tensor.device_index();
+void resize(lazy::TensorImpl& tensor, const Geometry* to) {
+  if (tensor.geometry() == to) return;
   lazy::Storage& storage = tensor.lazy_storage();
-  auto storage_ptr =
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&static_cast<c10::StorageImpl&>(storage));
-  const Geometry& whole = storage.geometry();
-  if (to->numel + tensor.storage_offset() > whole.numel || !storage.has_value()) {
-    // The storage grows; old elements keep their places.
-    const int64_t total = to->numel + tensor.storage_offset();
-    Value value;
-    if (storage.has_value()) {
-      const int64_t kept = whole.numel;
-      value = reshape(storage.value(), {kept}, device);
-      value =
-          call("aten::constant_pad_nd", device,
-               {value, c10::IValue(std::vector<int64_t>{0, total - kept}), c10::IValue(int64_t{0})},
-               lazy::intern_contiguous(from->dtype, {total}));
-      if (tensor.storage_offset() == 0) value = reshape(value, sizes, device);
-    }
-    if (tensor.storage_offset() == 0) {
-      storage.reset(to, value);
-      tensor.assign(std::move(storage_ptr), to, 0, {});
-      return;
-    }
-    storage.reset(lazy::intern_contiguous(from->dtype, {total}), value);
+  const int64_t offset = tensor.storage_offset();
+  const int64_t needed = to->numel == 0 ? 0 : offset + to->storage_elements();
+  if (static_cast<size_t>(needed) * c10::elementSize(to->dtype) > storage.nbytes()) {
+    grow(storage, to, needed);
   }
-  const at::Tensor base = at::Tensor(c10::make_intrusive<lazy::TensorImpl>(
-      storage_ptr, &storage.geometry(), 0, c10::intrusive_ptr<lazy::View>()));
-  const at::Tensor view = base.as_strided(to->sizes, to->strides, tensor.storage_offset());
-  lazy::TensorImpl* impl = lazy::as_lazy(view);
-  tensor.assign(std::move(storage_ptr), to, tensor.storage_offset(), impl->view());
+  if (&storage.geometry() == to && offset == 0) {
+    tensor.assign(pointer_to(storage), to, 0, {});
+    return;
+  }
+  const at::Tensor window = as_strided(whole(storage), to, offset);
+  tensor.assign(pointer_to(storage), to, offset, lazy::as_lazy(window)->view());
+}
+
+Value read_over(lazy::Storage& storage, const Geometry& geometry) {
+  return lazy::as_lazy(as_strided(whole(storage), &geometry, 0))->read();
+}
+
+void write_over(lazy::Storage& storage, const Geometry& geometry, const Value& value) {
+  write(*lazy::as_lazy(as_strided(whole(storage), &geometry, 0)), value);
 }
 
 }  // namespace torch_xla::dispatch

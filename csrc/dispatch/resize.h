@@ -1,4 +1,4 @@
-// out= tensors take the shape of the result, with PyTorch's checks and warnings.
+// Tensors take other shapes over their memory: resize_, and out= tensors with PyTorch's checks.
 #pragma once
 
 #include <string>
@@ -17,7 +17,12 @@ void prepare_out(const std::string& op, const at::Tensor& out, const lazy::Geome
 at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& result,
                       at::TensorList operands);
 
-// resize_: other sizes over the same contents, in row-major order; new elements are zero.
-void resize(lazy::TensorImpl& tensor, c10::IntArrayRef sizes);
+// Other sizes and strides over the same memory, which grows where it must; new elements are zero.
+// Other tensors over that memory stay what they are.
+void resize(lazy::TensorImpl& tensor, const lazy::Geometry* to);
+
+// Tensors over memory that has grown since they were made: what they hold, and how it is written.
+lazy::Value read_over(lazy::Storage& storage, const lazy::Geometry& geometry);
+void write_over(lazy::Storage& storage, const lazy::Geometry& geometry, const lazy::Value& value);
 
 }  // namespace torch_xla::dispatch

@@ -4,6 +4,8 @@
 #include <unordered_map>
 
 #include "dispatch/call.h"
+#include "dispatch/resize.h"
+#include "lazy/memory.h"
 #include "lazy/operator.h"
 #include "util/error.h"
 
@@ -167,28 +169,42 @@ Inverse inverse_of(std::string_view op) {
   return it == kInverses.end() ? nullptr : it->second;
 }
 
+void write_base(lazy::Storage& storage, const Geometry& base, const Value& value) {
+  if (&base == &storage.geometry()) {
+    storage.set_value(value);
+  } else {
+    write_over(storage, base, value);
+  }
+}
+
 void write_through(lazy::Storage& storage, const c10::intrusive_ptr<lazy::View>& view,
                    const Value& value) {
-  if (!view.defined()) {
-    storage.set_value(value);
-    return;
-  }
   const Inverse inverse = inverse_of(view->step()->op->name);
   TXLA_CHECK(inverse != nullptr, view->step()->op->name,
              ": expected a view that can be written through, this one has no inverse. "
              "Clone the tensor before writing into it.");
-  const Value parent = view->parent().defined() ? view->parent()->read(storage) : storage.value();
-  write_through(storage, view->parent(),
-                inverse({*view->step(), parent, value, storage.device_index()}));
+  const bool is_first = !view->parent().defined();
+  const Geometry& base = *view->step()->operands[0].geometry;
+  const Value parent = is_first ? lazy::value_over(storage, base) : view->parent()->read(storage);
+  const Value written = inverse({*view->step(), parent, value, storage.device_index()});
+  if (is_first) {
+    write_base(storage, base, written);
+  } else {
+    write_through(storage, view->parent(), written);
+  }
 }
 
 }  // namespace
 
 void write(lazy::TensorImpl& tensor, lazy::Value value) {
   lazy::Storage& storage = tensor.lazy_storage();
+  if (!tensor.view().defined()) {
+    write_base(storage, *tensor.geometry(), value);
+    return;
+  }
   write_through(storage, tensor.view(), value);
   // Reading this view again needs no replay.
-  if (tensor.view().defined()) tensor.view()->remember(storage, std::move(value));
+  tensor.view()->remember(storage, std::move(value));
 }
 
 }  // namespace torch_xla::dispatch

@@ -5,11 +5,13 @@
 #include <mutex>
 #include <typeinfo>
 
+#include "lazy/memory.h"
 #include "util/error.h"
 
 namespace torch_xla::lazy {
 
 Value (*zeros_value)(const Geometry& geometry, int device) = nullptr;
+Value (*read_over)(Storage& storage, const Geometry& geometry) = nullptr;
 
 // --- storage -------------------------------------------------------------------------------
 
@@ -132,7 +134,8 @@ void Storage::for_each_pending(int device, const std::function<void(Storage&)>& 
 
 Value View::read(Storage& storage) {
   if (cached_ && cached_version_ == storage.version()) return cached_;
-  Value from = parent_.defined() ? parent_->read(storage) : storage.value();
+  Value from = parent_.defined() ? parent_->read(storage)
+                                 : value_over(storage, *step_->operands[0].geometry);
   Operands operands;
   operands.push_back(std::move(from));
   cached_ = {c10::make_intrusive<Node>(step_, std::move(operands), Numbers{}), index_};
@@ -176,7 +179,7 @@ void TensorImpl::set_geometry(const Geometry* geometry, int64_t offset) {
 
 Value TensorImpl::read() const {
   Storage& storage = lazy_storage();
-  return view_.defined() ? view_->read(storage) : storage.value();
+  return view_.defined() ? view_->read(storage) : value_over(storage, *geometry_);
 }
 
 void TensorImpl::computed(const Value& value, const Value& data) const {
