@@ -14,6 +14,9 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+# The processes that tests start import this checkout too, from whatever folder.
+_PATH = [str(ROOT), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 
 Run = Callable[..., subprocess.CompletedProcess]
 
@@ -31,7 +34,7 @@ def run_python(tmp_path: Path) -> Run:
         check: bool = True,
         timeout: float = 300,
     ) -> subprocess.CompletedProcess:
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        variables = {**os.environ, **(env or {})}
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
             cwd=tmp_path,  # what is in this folder would be imported before PYTHONPATH

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_exit_with_work_in_flight(run_python):
@@ -215,7 +211,6 @@ def interrupt_when_ready(code: str) -> tuple[int, str, str]:
     """Runs code, sends SIGINT when it has printed `ready`."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", HEED_INTERRUPTS + textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -36,7 +36,7 @@ class Compiler:
             process = subprocess.Popen(
                 [*command, str(theirs)],
                 cwd=ROOT,
-                env={**os.environ, **WITHOUT_A_TPU, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **WITHOUT_A_TPU},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
