@@ -33,12 +33,17 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),\
   '-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=$(SLOPPINESS);$(CCACHE)' \
   '-DCMAKE_CXX_FLAGS=-fpch-preprocess $(CXXFLAGS)')
 
-CPP_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
-# The folders of the Python tests that exist by now.
-PYTHON_TESTS = $(wildcard tests/unit tests/hlo tests/ops tests/api tests/spmd tests/models)
-PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS)
+CPP_FILES = $(shell find csrc tests/cpp tests/sanitizers -name '*.h' -o -name '*.cpp')
+# The folders of the Python tests that exist by now, those of long tests first: no worker waits for another at
+# the end.
+FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api spmd fuzz pytorch)))
+PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal
+SANITIZERS := address-undefined thread
+# Under a sanitizer: what has threads, callbacks, borrowed memory and failures in it.
+SANITIZED_TESTS = tests/sanitizers tests/unit tests/api tests/spmd
+PARTS := lint cpp $(FOLDERS) tpu $(SANITIZERS)
 
-.PHONY: demo test test-all bench lint format build clean venv cpp-tests sanitizers
+.PHONY: demo test test-all test-results bench lint format build clean venv cpp-tests $(PARTS:%=part-%)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -47,12 +52,32 @@ demo: build
 
 test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
-	$(PYTEST) -m "not slow" $(PYTHON_TESTS)
+	$(PYTEST) -m "not slow" $(FOLDERS:%=tests/%)
 
-test-all: lint cpp-tests build sanitizers $(VENV)/.vision $(TPU_LIBRARY)
+# Every part, or some: make test-all PARTS='ops thread'
+test-all:
+	@MAKE=$(MAKE) scripts/test_parts.sh $(BUILD)/results $(PARTS)
+
+test-results:
+	@cat $(BUILD)/results/*.result
+
+part-lint: lint
+
+part-cpp: cpp-tests
 	$(CTEST) --test-dir $(BUILD)
-	$(PYTEST) $(PYTHON_TESTS)
+
+$(FOLDERS:%=part-%): part-%: build $(VENV)/.vision
+	$(PYTEST) tests/$*
+
+part-tpu: build $(TPU_LIBRARY)
 	TPU_LIBRARY_PATH=$(TPU_LIBRARY) $(PYTEST) tests/tpu
+
+# The C++ tests, and Python tests with the whole extension built for the sanitizer.
+$(SANITIZERS:%=part-%): part-%: $(BUILD)/.configured-tests
+	$(BIN)/cmake -S . -B $(BUILD)/$* $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$*
+	$(BIN)/ninja -C $(BUILD)/$* -j $(JOBS)
+	LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/leak.supp $(CTEST) --test-dir $(BUILD)/$*
+	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "not slow" $(SANITIZED_TESTS)
 
 $(TPU_LIBRARY): $(VENV)/.installed
 	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)
@@ -105,13 +130,6 @@ $(BUILD)/.configured-tests: $(BUILD)/.configured
 
 cpp-tests: $(BUILD)/.configured-tests
 	$(BIN)/ninja -C $(BUILD) -j $(JOBS) torch_xla_tests
-
-sanitizers: $(BUILD)/.configured-tests
-	for kind in address thread; do \
-	  $(BIN)/cmake -S . -B $(BUILD)/$$kind $(CMAKE_ARGS) -DTORCH_XLA_PYTHON=OFF -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$$kind && \
-	  $(BIN)/ninja -C $(BUILD)/$$kind -j $(JOBS) torch_xla_tests && \
-	  LSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/leak.supp $(CTEST) --test-dir $(BUILD)/$$kind || exit 1; \
-	done
 
 clean:
 	rm -rf $(BUILD) dist torch_xla/_XLAC*.so

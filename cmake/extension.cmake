@@ -45,6 +45,9 @@ set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 
 if(SKBUILD)
   install(TARGETS _XLAC LIBRARY DESTINATION torch_xla)
+elseif(TORCH_XLA_SANITIZE)
+  # scripts/sanitized.sh loads it from there in place of the one beside the package.
+  set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 else()
   # A development build puts the extension beside the package, ready to import.
   set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/torch_xla)
