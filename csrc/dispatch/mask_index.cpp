@@ -5,14 +5,15 @@
 #include <ATen/ops/nonzero.h>
 
 namespace torch_xla::dispatch {
-namespace {
 
-bool is_mask(const at::Tensor& t) {
-  return t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
+bool is_mask(const at::Tensor& index) {
+  return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
 }
 
+namespace {
+
 // PyTorch's words. Positions of true elements would be read without a check where they are pending.
-void check_shapes(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
+void check_masks(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
   int64_t dim = 0;
   for (const c10::IValue& e : indices) {
     const bool given = e.isTensor() && e.toTensor().defined();
@@ -21,6 +22,11 @@ void check_shapes(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
       continue;
     }
     const at::Tensor& mask = e.toTensor();
+    if (mask.scalar_type() == at::kByte) {
+      TORCH_WARN(
+          "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool "
+          "instead.");
+    }
     for (int64_t i = 0; i < mask.dim(); ++i, ++dim) {
       TORCH_CHECK_INDEX(mask.size(i) == self.size(dim), "The shape of the mask ", mask.sizes(),
                         " at index ", i, " does not match the shape of the indexed tensor ",
@@ -51,7 +57,7 @@ void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
     if (is_mask(e.toTensor())) has_mask = true;
   }
   const at::Tensor& self = (*stack)[base].toTensor();
-  if (has_mask && lazy::is_lazy(self)) check_shapes(self, indices.toListRef());
+  if (has_mask && lazy::is_lazy(self)) check_masks(self, indices.toListRef());
   const bool is_put = op.schema().name().find("index_put") != std::string::npos;
   const bool stays = is_put && given == 1;
   if (has_mask && !stays) {

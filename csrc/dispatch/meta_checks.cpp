@@ -3,6 +3,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "dispatch/mask_index.h"
 #include "dispatch/meta.h"
 #include "dispatch/view_kernel.h"
 
@@ -96,12 +97,30 @@ void extreme_of_none(const Stack& stack, const char* name) {
 void max_of_all(const Stack& stack, size_t) { extreme_of_none(stack, "max"); }
 void min_of_all(const Stack& stack, size_t) { extreme_of_none(stack, "min"); }
 
+// (self, indices, values, accumulate, ..)
+void index_put(const Stack& stack, size_t base) {
+  const at::ScalarType self = stack[base].toTensor().scalar_type();
+  const at::Tensor& values = stack[base + 2].toTensor();
+  // One value under a mask is filled in, which converts it.
+  if (values.numel() == 1 && !stack[base + 3].toBool()) {
+    for (const c10::IValue& index : stack[base + 1].toListRef()) {
+      if (index.isTensor() && index.toTensor().defined() && is_mask(index.toTensor())) return;
+    }
+  }
+  TORCH_CHECK(values.scalar_type() == self,
+              "Index put requires the source and destination dtypes match, got ", self,
+              " for the destination and ", values.scalar_type(), " for the source.");
+}
+
 }  // namespace
 
 MetaCheck meta_check(const c10::OperatorHandle& op) {
   static const std::unordered_map<std::string_view, MetaCheck> kChecks = {
       {"aten::as_strided_scatter", as_strided_scatter},
       {"aten::convolution", convolution},
+      {"aten::_index_put_impl", index_put},
+      {"aten::_unsafe_index_put", index_put},
+      {"aten::index_put", index_put},
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},

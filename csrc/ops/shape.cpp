@@ -239,9 +239,9 @@ Values trace(Lowering& l) {
 
 Values unfold(Lowering& l) {
   Value x = l.in(0);
+  if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
   if (x.rank() == 0) return {hlo::reshape(x, l.out().dims)};
   const int64_t dim = wrap_dim(l.integer(1), x.rank());
-  if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
   return {move_dim(windows(x, dim, l.integer(2), l.integer(3)), dim + 1, x.rank())};
 }
 

@@ -1,5 +1,7 @@
 """Indexing, gather and scatter, embeddings: every rule against PyTorch's CPU result."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -137,6 +139,35 @@ MASKED = {
 @pytest.mark.parametrize("fn", MASKED.values(), ids=MASKED)
 def test_writes_under_a_mask(fn):
     check(fn, X, MASK, values(1, 6), dtypes=FLOATS)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_masks_of_bytes_are_deprecated(device):
+    def calls(x, mask):
+        yield lambda: x[mask]
+        yield lambda: x[mask, :, mask[:3]]
+        yield lambda: x.index_put_((mask,), x[:2].clone(), accumulate=True)
+        yield lambda: setitem(x, mask, x[:2] * 2)
+        yield lambda: x[mask.bool()]
+
+    x = torch.zeros(4, 2, 3, device=device)
+    mask = torch.tensor([1, 0, 1, 0], dtype=torch.uint8, device=device)
+    counts = []
+    for call in calls(x, mask):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            call()
+        counts.append(sum("torch.uint8 is now deprecated" in str(w.message) for w in seen))
+    assert counts == [1, 2, 1, 1, 0]
+
+
+def test_one_value_under_a_mask_is_converted():
+    def fill(x):
+        y = x.clone()
+        y[y > 0] = torch.tensor(7, device=x.device)
+        return y
+
+    check(fill, X)
 
 
 def test_masked_scatter():

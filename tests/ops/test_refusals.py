@@ -45,6 +45,12 @@ CALLS = {
     "frac of integers": (torch.frac, WHOLE),
     "list of ceil of complex numbers": (lambda x: torch._foreach_ceil([x]), COMPLEX),
     "list of frac of integers": (lambda x: torch._foreach_frac_([x]), WHOLE),
+    # what the Meta kernel lets pass
+    "write of another dtype": (lambda x: x.__setitem__(x[0].long() * 0, x.long()), FLOAT),
+    "addition of another dtype to positions": (
+        lambda x: x.index_put_((x[0].long() * 0,), x.double(), accumulate=True),
+        FLOAT,
+    ),
     # refused by the Meta kernel, in other words than the CPU's
     "layer norm of integers": (lambda x: F.layer_norm(x, (3,)), WHOLE),
 }

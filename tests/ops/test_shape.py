@@ -91,6 +91,7 @@ def test_views_of_other_strides(name):
 
 def test_views_of_scalars_and_empty_tensors():
     check(lambda x: (x.view(1, 1), x.expand(3), x.unfold(0, 1, 1), x.squeeze(), x.t()), SCALAR)
+    check(lambda x: (x.unfold(0, 0, 1), x.unfold(-1, 0, 3)), SCALAR)
     check(lambda x: (x.transpose(0, -1), x.permute(()), x.unsqueeze(0)), SCALAR)
     check(
         lambda x: (x.view(3, 0), x[:, 1], x[:, 1:], x.diagonal(), x.t(), x.expand(2, 0, 3)), EMPTY
