@@ -40,8 +40,14 @@ extension=("$folder"/_XLAC*.so)
 export TORCH_XLA_TEST_EXTENSION=${extension[0]}
 export PYTHONPATH=$here/tests/sanitizers/preload${PYTHONPATH:+:$PYTHONPATH}
 
+set -- env LD_PRELOAD="$preload" "$@"
+# The thread sanitizer of older compilers finds no place for its memory where addresses are spread widely.
+if [ "$kind" = thread ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+  set -- setarch "$(uname -m)" -R "$@"
+fi
+
 status=0
-LD_PRELOAD=$preload "$@" || status=$?
+"$@" || status=$?
 for report in "$reports"/*; do
   [ -s "$report" ] || continue
   echo "== $report" >&2
