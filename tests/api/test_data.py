@@ -293,6 +293,77 @@ def test_serialization_replaces_what_was_there(tmp_path):
         xser.load(path)
 
 
+@pytest.mark.parametrize("stop_at", range(3))
+def test_an_interrupted_save_leaves_the_one_before(tmp_path, monkeypatch, stop_at):
+    """Whichever of its files it was writing, a save that ends early changes nothing."""
+    path = tmp_path / "x"
+    xser.save({"a": torch.zeros(2, device="xla"), "b": torch.ones(2, device="xla")}, path)
+    save, written = torch.save, []
+
+    def interrupted(data, file):
+        if len(written) == stop_at:
+            raise KeyboardInterrupt
+        written.append(file)
+        save(data, file)
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    new = {"b": torch.full((2,), 7.0, device="xla"), "c": torch.full((2,), 8.0, device="xla")}
+    with pytest.raises(KeyboardInterrupt):
+        xser.save(new, path)
+    monkeypatch.undo()
+    loaded = xser.load(path)
+    assert {name: t.tolist() for name, t in loaded.items()} == {"a": [0, 0], "b": [1, 1]}
+    assert len(list((tmp_path / "x.tensors").iterdir())) == 2
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x", "x.tensors"]
+
+
+def test_a_killed_save_leaves_the_one_before(tmp_path, run_python):
+    code = """
+        import os, torch, torch_xla
+        import torch_xla.utils.serialization as xser
+        xser.save({"a": torch.zeros(2), "b": torch.ones(2)}, "x")
+        save = torch.save
+        def killed(data, file):
+            if "c" in data:  # the structure
+                os._exit(9)
+            save(data, file)
+        torch.save = killed
+        xser.save({"b": torch.full((2,), 7.0), "c": torch.full((2,), 8.0)}, "x")
+        """
+    assert run_python(code, check=False).returncode == 9
+    loaded = xser.load(tmp_path / "x")
+    assert {name: t.tolist() for name, t in loaded.items()} == {"a": [0, 0], "b": [1, 1]}
+    xser.save([torch.ones(1)], tmp_path / "x")  # takes the remains away
+    assert len(list((tmp_path / "x.tensors").iterdir())) == 1
+
+
+def test_serialization_into_links(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "x").symlink_to("there/structure")
+    (tmp_path / "x.tensors").symlink_to("there/tensors")
+    for value in (1.0, 2.0):
+        xser.save([torch.full((2,), value, device="xla")], tmp_path / "x")
+        assert xser.load(tmp_path / "x")[0].tolist() == [value] * 2
+        assert (tmp_path / "x").is_symlink() and (tmp_path / "x.tensors").is_symlink()
+        assert sorted(file.name for file in (tmp_path / "there").iterdir()) == [
+            "structure",
+            "tensors",
+        ]
+
+
+def test_serialization_reads_the_first_layout(tmp_path):
+    """Numbered files without a name of their save."""
+    reference = xser.TensorReference(0)
+    reference.__dict__.pop("save_id", None)
+    torch.save({"a": reference}, tmp_path / "x")
+    (tmp_path / "x.tensors").mkdir()
+    torch.save(torch.ones(2), tmp_path / "x.tensors" / "tensor_0.pt")
+    assert xser.load(tmp_path / "x")["a"].tolist() == [1, 1]
+    xser.save({"a": torch.zeros(2)}, tmp_path / "x")
+    assert xser.load(tmp_path / "x")["a"].tolist() == [0, 0]
+    assert len(list((tmp_path / "x.tensors").iterdir())) == 1
+
+
 def test_serialization_of_a_model(tmp_path):
     model = nn.Linear(3, 2).to("xla")
     xser.save(model.state_dict(), tmp_path / "model")

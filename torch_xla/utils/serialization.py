@@ -1,14 +1,18 @@
 """Saving with little host memory: tensors go through the CPU one at a time.
 
 `save(data, path)` writes the structure of `data` to `path` and each tensor to a file of its own in
-the folder `path + ".tensors"`; `load(path)` puts them together again, on the CPU.
+the folder `path + ".tensors"`; `load(path)` puts them together again, on the CPU. The files of a
+save have names of their own and the structure comes last, so until a save is complete, `path` is
+what it was before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
-import shutil
+import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,13 @@ from torch_xla.core import xla_model as xm
 
 @dataclasses.dataclass(frozen=True)
 class TensorReference:
-    """Stands for a tensor in the structure's file: `tid` is the number of the tensor's own file."""
+    """Stands for a tensor in the structure's file: the tensor's own file is `tid` of that save."""
 
     tid: int
+    save_id: str = ""  # files of earlier versions have none
+
+    def file_name(self) -> str:
+        return f"tensor_{self.save_id}{'_' if self.save_id else ''}{self.tid}.pt"
 
 
 def save(
@@ -34,7 +42,8 @@ def save(
 
     Args:
         data: Any nested data.
-        path: The file for the structure. What is at `path` and in `path + ".tensors"` is replaced.
+        path: The file for the structure. What is at `path` and in `path + ".tensors"` is replaced
+            once all is written; a save that fails or is interrupted leaves it as it was.
         master_only: Whether only the first replica writes. Otherwise each one needs a path of its
             own.
         global_master: With `master_only`, whether the first replica of the whole job writes, or
@@ -42,20 +51,33 @@ def save(
     """
     writes = not master_only or xm.is_master_ordinal(local=not global_master)
     folder = _folder(path)
-    if writes:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    save_id = secrets.token_hex(8)
+    target = Path(os.path.realpath(path))  # of a link, as torch.save has it
+    draft = target.with_name(f"{target.name}.{save_id}.tmp")
 
     def write(tensors: list[torch.Tensor]) -> list[TensorReference]:
         xm.unlazy([t for t in tensors if xm.is_xla_tensor(t)])  # one run for all
+        references = [TensorReference(tid, save_id) for tid in range(len(tensors))]
         if writes:
-            for tid, tensor in enumerate(tensors):
-                torch.save(xm._maybe_convert_to_cpu(tensor), _tensor_path(folder, tid))
-        return [TensorReference(tid) for tid in range(len(tensors))]
+            for reference, tensor in zip(references, tensors, strict=True):
+                torch.save(xm._maybe_convert_to_cpu(tensor), folder / reference.file_name())
+        return references
 
-    structure = nested.replace(data, lambda value: isinstance(value, torch.Tensor), write)
     if writes:
-        torch.save(structure, path)
+        os.makedirs(os.path.realpath(folder), exist_ok=True)
+    try:
+        structure = nested.replace(data, lambda value: isinstance(value, torch.Tensor), write)
+        if writes:
+            torch.save(structure, draft)
+    except BaseException:
+        if writes:
+            draft.unlink(missing_ok=True)
+            _remove(folder.glob(f"tensor_{save_id}_*.pt"))
+        raise
+    if writes:
+        os.replace(draft, target)
+        _remove(f for f in folder.glob("tensor_*.pt") if save_id not in f.name)
+        _remove(target.parent.glob(f"{glob.escape(target.name)}.{'[0-9a-f]' * 16}.tmp"))
     xm.rendezvous("torch_xla.utils.serialization.save")
 
 
@@ -72,17 +94,17 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
         structure = torch.load(path, weights_only=weights_only)
 
     def read(references: list[TensorReference]) -> list[torch.Tensor]:
-        tensors: dict[int, torch.Tensor] = {}
+        tensors: dict[TensorReference, torch.Tensor] = {}
         for reference in references:
-            if reference.tid not in tensors:
-                file = _tensor_path(folder, reference.tid)
+            if reference not in tensors:
+                file = folder / reference.file_name()
                 if not file.is_file():
                     raise FileNotFoundError(
                         f"serialization.load: expected the tensors of '{path}' in '{folder}', "
                         f"there is no '{file.name}'. Keep the folder beside the file."
                     )
-                tensors[reference.tid] = torch.load(file, weights_only=weights_only)
-        return [tensors[reference.tid] for reference in references]
+                tensors[reference] = torch.load(file, weights_only=weights_only)
+        return [tensors[reference] for reference in references]
 
     return nested.replace(structure, lambda value: isinstance(value, TensorReference), read)
 
@@ -91,5 +113,6 @@ def _folder(path: str | os.PathLike) -> Path:
     return Path(f"{os.fspath(path)}.tensors")
 
 
-def _tensor_path(folder: Path, tid: int) -> Path:
-    return folder / f"tensor_{tid}.pt"
+def _remove(files: Iterable[Path]) -> None:
+    for file in list(files):
+        file.unlink(missing_ok=True)
