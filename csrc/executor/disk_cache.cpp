@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -94,7 +96,7 @@ std::optional<std::string_view> executable_in(std::string_view bytes, std::strin
 int write_whole(const std::string& path, std::string_view bytes) {
   const std::string temporary =
       path + "." + std::to_string(std::random_device()()) + std::to_string(getpid()) + ".tmp";
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return errno;
   int error = 0;
   while (!bytes.empty() && error == 0) {
@@ -122,18 +124,79 @@ int read_error(const std::string& folder) {
 // mount may be read-only, whatever the permissions say.
 int write_error(const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), error);
   if (error) return error.value();
-  const std::string probe = folder + "/probe" + std::to_string(getpid());
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
+  const std::string probe = folder + "/probe" + std::to_string(getpid()) + ".tmp";
   const int failure = write_whole(probe, "");
   if (failure == 0) ::unlink(probe.c_str());
   return failure;
 }
 
+// Who can change a file or a folder, beside this user and root; empty if nobody can.
+std::string others_who_write(const struct stat& info) {
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
+    return "user " + std::to_string(info.st_uid) + ", whose it is";
+  }
+  return (info.st_mode & S_IWOTH) != 0   ? "everybody"
+         : (info.st_mode & S_IWGRP) != 0 ? "group " + std::to_string(info.st_gid)
+                                         : "";
+}
+
+// What writers that were killed have left behind.
+void remove_old_temporaries(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    std::error_code error;
+    if (entry.path().extension() != ".tmp" || !entry.is_regular_file(error)) continue;
+    if (const auto written = entry.last_write_time(error); !error && written < old) {
+      fs::remove(entry.path(), error);
+    }
+  }
+}
+
+// A file's contents, or why they are not used; empty where there is no file.
+struct Contents {
+  std::string bytes, problem;
+};
+
+// Opening a pipe, or reading a device, could wait for ever.
+Contents read_whole(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return {"", errno == ENOENT ? "" : std::strerror(errno)};
+  Contents contents;
+  struct stat info = {};
+  if (::fstat(file, &info) != 0) {
+    contents.problem = std::strerror(errno);
+  } else if (!S_ISREG(info.st_mode)) {
+    contents.problem = "not a regular file";
+  } else if (const std::string who = others_who_write(info); !who.empty()) {
+    contents.problem = "a file that others can write to: " + who;
+  } else {
+    contents.bytes.resize(static_cast<size_t>(info.st_size));
+    size_t filled = 0;
+    while (filled < contents.bytes.size()) {
+      const ssize_t count =
+          ::read(file, contents.bytes.data() + filled, contents.bytes.size() - filled);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;  // cut short: its hash will show it
+      filled += static_cast<size_t>(count);
+    }
+    contents.bytes.resize(filled);
+    if (filled == 0) contents.problem = "an empty file";
+  }
+  ::close(file);
+  return contents;
+}
+
 // The process may change its folder later.
 std::string absolute(const std::string& folder) {
+  if (folder.empty()) return folder;
   std::error_code ignored;
-  return folder.empty() ? folder : std::filesystem::absolute(folder, ignored).string();
+  const std::filesystem::path path = std::filesystem::absolute(folder, ignored);
+  return (path.has_filename() ? path : path.parent_path()).string();  // without a slash at its end
 }
 
 [[noreturn]] void refuse(const char* expected, const std::string& folder, int error,
@@ -168,6 +231,18 @@ DiskCache::DiskCache(const std::string& folder, bool read_only)
     refuse("a folder that can be written to", folder_, error,
            "Give another path, or readonly=True for a folder that others fill.");
   }
+  struct stat info = {};
+  if (::stat(folder_.c_str(), &info) == 0) {
+    if (const std::string who = others_who_write(info); !who.empty()) {
+      usable_ = false;
+      TXLA_LOG(WARNING) << "persistent cache: expected a folder that only you can write to, since "
+                           "its programs run in this process, got '"
+                        << folder_ << "', which can be written to by " << who
+                        << ". The cache is off. Take a folder of your own, or chmod go-w.";
+      return;
+    }
+  }
+  if (!read_only_) remove_old_temporaries(folder_);
 }
 
 std::string DiskCache::key_of(std::string_view program, const pjrt::CompileOptions& options) const {
@@ -237,15 +312,14 @@ std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& path,
                                                        const pjrt::CompileOptions& options) {
   static const debug::Counter failures("PersistentCacheDeserializeFailure");
   static const debug::Metric time("PersistentCacheLoadTime");
-  const std::ifstream file(path, std::ios::binary);
-  if (!file) return nullptr;
+  const Contents contents = read_whole(path);
+  if (contents.bytes.empty() && contents.problem.empty()) return nullptr;
   const debug::TimedScope scope(time);
-  std::ostringstream content;
-  content << file.rdbuf();
-  const auto serialized = executable_in(content.view(), key);
+  const auto serialized = executable_in(contents.bytes, key);
   if (!serialized) {
     failures.add();
-    report("expected a whole program in '" + path + "', got something else. It is compiled.");
+    report("expected a whole program in '" + path + "', got " +
+           (contents.problem.empty() ? "something else" : contents.problem) + ". It is compiled.");
     return nullptr;
   }
   try {

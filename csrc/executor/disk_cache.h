@@ -18,7 +18,8 @@ class DiskCache {
   static DiskCache* get();
   static bool settled();
 
-  // Creates the folder unless `read_only`; throws where it cannot be used.
+  // Creates the folder unless `read_only`; throws where it cannot be used. One that others can
+  // write to stays unused, which is logged: what is loaded from it runs in this process.
   DiskCache(const std::string& folder, bool read_only);
 
   // Null where there is none that can be used.
@@ -39,7 +40,8 @@ class DiskCache {
 
   const std::string folder_;
   const bool read_only_;
-  std::atomic<bool> usable_{true};  // false once the plugin has shown that it cannot
+  // False where others can write to the folder, and once the plugin has shown that it cannot.
+  std::atomic<bool> usable_{true};
   // A program for one device serves any other of its kind, until the plugin shows that it does not
   // move programs.
   std::atomic<bool> movable_{true};

@@ -382,3 +382,68 @@ def test_folder_that_is_lost_does_not_stop_the_program(run):
     )
     (warning,) = warnings(stderr)
     assert "could not be written: No such file or directory" in warning
+
+
+def test_folder_that_others_can_write_to_is_left_alone(run, tmp_path):
+    """A program that is found is run: the cache is off where somebody else could have put it."""
+    for mode in (0o777, 0o1777, 0o770):
+        folder = tmp_path / f"cache{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        counted, err = run(
+            f"""
+            xr.initialize_cache({str(folder)!r})
+            print(json.dumps(double()))
+            """
+        )
+        assert counted == [1, 0, 0] and not list(folder.iterdir())
+        assert re.search("only you can write to.*chmod go-w", err), err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to other users")
+def test_folder_and_files_of_others_are_left_alone(run, tmp_path):
+    code = """
+        xr.initialize_cache("cache")
+        print(json.dumps(double()))
+        """
+    assert run(code)[0] == [1, 0, 0]
+    assert run(code)[0] == [0, 1, 0]
+    (program,) = (tmp_path / "cache").iterdir()
+    assert program.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    program.chmod(0o666)
+    counted, err = run(code)
+    assert counted == [1, 0, 1] and "others can write to: everybody" in err
+    assert program.stat().st_mode & 0o777 == 0o600  # replaced
+    os.chown(program, 65534, 0)
+    assert run(code)[0] == [1, 0, 1]
+    assert run(code)[0] == [0, 1, 0]
+    os.chown(tmp_path / "cache", 65534, 0)
+    counted, err = run(code)
+    assert counted == [1, 0, 0] and "user 65534, whose it is" in err
+
+
+def test_a_pipe_in_place_of_a_program_does_not_block(run, tmp_path):
+    code = """
+        xr.initialize_cache("cache")
+        print(json.dumps(double()))
+        """
+    run(code)
+    (program,) = (tmp_path / "cache").iterdir()
+    program.unlink()
+    os.mkfifo(program)
+    counted, err = run(code)
+    assert counted == [1, 0, 1] and "not a regular file" in err
+    assert run(code)[0] == [0, 1, 0]  # replaced
+
+
+def test_what_killed_writers_left_is_removed_when_it_is_old(run, tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    old, new, other = folder / "a.program.1.tmp", folder / "b.program.2.tmp", folder / "notes"
+    for file in (old, new, other):
+        file.write_text("cut short")
+    os.utime(old, (1, 1))
+    os.utime(other, (1, 1))
+    run("xr.initialize_cache('cache'); print(json.dumps(double()))")
+    assert not old.exists() and new.exists() and other.exists()
