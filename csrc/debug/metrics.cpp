@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-#include <pthread.h>
+#include "util/fork_mutex.h"
 
 namespace torch_xla::debug {
 
@@ -31,7 +31,7 @@ struct CounterState {
 };
 
 struct Registry {
-  std::mutex mutex;
+  util::ForkMutex mutex;
   std::map<std::string, std::unique_ptr<CounterState>, std::less<>> counters;
   std::map<std::string, std::unique_ptr<MetricState>, std::less<>> metrics;
   // What counter() has handed out; a map's elements stay where they are.
@@ -40,13 +40,8 @@ struct Registry {
 
 // Never destroyed: static Counters and running threads count until the process is gone.
 Registry& registry() {
-  static Registry* const instance = [] {
-    // A child forked while another thread holds the lock must find it free.
-    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                   [] { registry().mutex.unlock(); });
-    return new Registry();
-  }();
-  return *instance;
+  static Registry& instance = *new Registry;
+  return instance;
 }
 
 std::atomic<std::int64_t>* counter_cell(std::string_view name) {

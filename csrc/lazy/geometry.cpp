@@ -6,6 +6,8 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "util/fork_mutex.h"
+
 namespace torch_xla::lazy {
 namespace {
 
@@ -44,7 +46,7 @@ int64_t Geometry::storage_elements() const {
 }
 
 const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  static std::mutex mutex;
+  static auto& mutex = *new util::ForkMutex;
   static auto& table =
       *new std::unordered_map<util::Hash128, std::unique_ptr<const Geometry>, util::Hash128Hasher>;
   const util::Hash128 hash = hash_of(dtype, sizes, strides);

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "util/fork_mutex.h"
+
 namespace torch_xla::lazy {
 
 namespace {
@@ -37,7 +39,7 @@ class NodePool {
     for (size_t i = kNodes; i-- > 0;) free_ = new (&block[i]) Slot{free_};
   }
 
-  std::mutex mutex_;
+  util::ForkMutex mutex_;
   Slot* free_ = nullptr;
 };
 

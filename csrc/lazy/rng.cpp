@@ -1,12 +1,21 @@
 #include "lazy/rng.h"
 
 #include <deque>
+#include <mutex>
 #include <random>
+
+#include "util/fork_mutex.h"
 
 namespace torch_xla::lazy {
 namespace {
 
 constexpr int kDevices = 256;
+
+// Of all states: it is held for some instructions.
+util::ForkMutex& mutex() {
+  static auto& mutex = *new util::ForkMutex;
+  return mutex;
+}
 
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): a counter
 // in steps of the golden ratio, and a function that mixes it.
@@ -33,17 +42,17 @@ std::deque<RandomState>& states() {
 }  // namespace
 
 RandomState::Position RandomState::position() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex());
   return position_;
 }
 
 void RandomState::set(Position position) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex());
   position_ = position;
 }
 
 uint64_t RandomState::next_seed() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex());
   ++position_.offset;
   return mix(counter(position_));
 }

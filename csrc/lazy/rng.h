@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
 namespace torch_xla::lazy {
 
@@ -25,7 +24,6 @@ class RandomState {
   uint64_t as_seed() const;
 
  private:
-  mutable std::mutex mutex_;
   Position position_;
 };
 
