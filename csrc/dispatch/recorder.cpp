@@ -501,16 +501,15 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       seed.integer = static_cast<int64_t>(seed_for(*stack, base, *plan_, device));
       s.numbers.push_back(seed);
     }
-    auto& slot = memo_[s.memo_key()];
-    if (slot == nullptr) {
-      try {
-        slot = make_entry(*stack, base, s);
-      } catch (...) {
-        memo_.erase(s.memo_key());
-        throw;
-      }
+    const util::Hash128 key = s.memo_key();
+    if (const auto known = memo_.find(key); known != memo_.end()) {
+      entry = known->second;
+    } else {
+      entry = make_entry(*stack, base, s);  // may record this very operator
+      // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
+      if (memo_.size() >= 16384) memo_.clear();
+      memo_[key] = entry;
     }
-    entry = slot;
     if (entry->route == Route::Record) {
       if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
         converted_numbers_.check(*stack, base, entry->signature->outputs[0]->dtype);
@@ -519,8 +518,6 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
       }
       counter_.add();
-      // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
-      if (memo_.size() > 16384) memo_.clear();
       node = c10::make_intrusive<lazy::Node>(entry->signature, std::move(s.operands),
                                              std::move(s.numbers));
       node->set_device(device);
