@@ -81,6 +81,36 @@ lazy::Value upload(const at::Tensor& tensor, int device) {
 
 namespace {
 
+// Copies in flight, which write into memory of their caller's until they have ended.
+class Copies {
+ public:
+  explicit Copies(size_t count) { events_.reserve(count); }
+  ~Copies() {
+    for (const pjrt::Event& event : events_) end(event);
+  }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  void add(pjrt::Event event) { events_.push_back(std::move(event)); }
+  // Waits for all, then throws what the first that failed did.
+  void await() {
+    for (const pjrt::Event& event : std::exchange(events_, {})) end(event);
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void end(const pjrt::Event& event) noexcept {
+    try {
+      event.await();
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
+  }
+
+  std::vector<pjrt::Event> events_;
+  std::exception_ptr failure_;
+};
+
 // CPU tensors with the contents of buffers, each of a geometry; all copies are in flight together.
 std::vector<at::Tensor> read(
     const std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>& buffers, int device) {
@@ -95,13 +125,13 @@ std::vector<at::Tensor> read(
   }
   try {
     const BlockingScope blocking;
-    std::vector<pjrt::Event> copies;
+    Copies copies(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& t = tensors[i];
       if (t.numel() == 0) continue;
-      copies.push_back(buffers[i].first->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
+      copies.add(buffers[i].first->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
     }
-    for (const pjrt::Event& copy : copies) copy.await();
+    copies.await();
   } catch (const pjrt::Error& e) {
     InFlight::of(device).fail_read(e);
   }
@@ -134,7 +164,7 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value val
   const std::vector<at::Tensor> tensors = read(buffers, device);
   std::vector<std::pair<pjrt::Device, at::Tensor>> shards;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    shards.emplace_back(array.buffer(i).device(), tensors[i]);
+    shards.emplace_back(buffers[i].first->device(), tensors[i]);
   }
   return shards;
 }

@@ -228,7 +228,7 @@ Array Array::from_host(const Client& client, const void* data, DType dtype,
                                        HostSemantics::ImmutableOnlyDuringCall, device));
   };
   Array array(upload(devices[0]));
-  for (const Device& device : devices.subspan(1)) array.others_.push_back(upload(device));
+  for (const Device& device : devices.subspan(1)) array.add(upload(device));
   return array;
 }
 
@@ -240,7 +240,7 @@ Array Array::copy_to(std::span<const Device> devices) const {
 
 void Array::extend_to(std::span<const Device> devices) {
   for (size_t i = num_buffers(); i < devices.size(); ++i) {
-    others_.push_back(std::move(*first_.copy_to_device(devices[i])));
+    add(std::move(*first_.copy_to_device(devices[i])));
   }
 }
 

@@ -153,8 +153,8 @@ class Buffer {
 class Array {
  public:
   // Nearly always there is one buffer: it needs no memory of its own.
-  explicit Array(Buffer first, std::vector<Buffer> others = {})
-      : first_(std::move(first)), others_(std::move(others)) {}
+  explicit Array(Buffer first) : first_(std::move(first)) {}
+  void add(Buffer other) { others_.push_back(std::make_unique<Buffer>(std::move(other))); }
 
   // A copy of dense row-major host memory on each device; `data` is free again on return.
   static Array from_host(const Client& client, const void* data, DType dtype,
@@ -165,7 +165,7 @@ class Array {
   void extend_to(std::span<const Device> devices);
 
   size_t num_buffers() const { return 1 + others_.size(); }
-  const Buffer& buffer(size_t i) const { return i == 0 ? first_ : others_[i - 1]; }
+  const Buffer& buffer(size_t i) const { return i == 0 ? first_ : *others_[i - 1]; }
 
   // Whether a run took the memory over. Where that run failed, the value is lost, and `loss` tells
   // of its failure; empty for all other arrays.
@@ -175,7 +175,7 @@ class Array {
 
  private:
   Buffer first_;
-  std::vector<Buffer> others_;
+  std::vector<std::unique_ptr<Buffer>> others_;  // each stays where it is when others come
   std::unique_ptr<const std::string> loss_;
 };
 

@@ -221,9 +221,9 @@ Executable::ArrayResult Executable::execute(std::span<const Array* const> args) 
   for (PJRT_Event* event : done) result.done.emplace_back(client_, event);
   result.outputs.reserve(num_outputs_);
   for (size_t i = 0; i < num_outputs_; ++i) {
-    std::vector<Buffer> others;
-    for (size_t d = 1; d < num_devices; ++d) others.push_back(adopt(output_lists[d][i], i));
-    result.outputs.push_back(std::make_shared<Array>(adopt(outputs[i], i), std::move(others)));
+    auto array = std::make_shared<Array>(adopt(outputs[i], i));
+    for (size_t d = 1; d < num_devices; ++d) array->add(adopt(output_lists[d][i], i));
+    result.outputs.push_back(std::move(array));
   }
   return result;
 }

@@ -318,6 +318,26 @@ def test_out_of_memory(case):
     assert y.item() == 5 and other.item() == 2
 
 
+def test_one_of_several_values_that_cannot_be_read(run_python):
+    """The copies of the others end before the memory that they write to is let go."""
+    done = run_python(
+        """
+        import tempfile, torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        weights = [torch.ones(1 << 24, device="xla") for _ in range(8)]
+        torch_xla.sync(wait=True)
+        for _ in range(3):
+            loss = torch.rand(1 << 42, device="xla").sort().values[:1]
+            try:
+                xm.save({"loss": loss, "weights": weights}, tempfile.mktemp())
+            except torch.OutOfMemoryError:
+                print("out of memory")
+        print(sum(w.sum().item() for w in weights) == 8 << 24)
+        """,
+    )
+    assert done.stdout.split("\n") == ["out of memory"] * 3 + ["True", ""]
+
+
 def test_reading_what_does_not_fit_the_host():
     x = torch.ones(1, device="xla")
     with pytest.raises(RuntimeError, match="allocate|RESOURCE_EXHAUSTED"):
