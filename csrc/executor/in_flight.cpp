@@ -60,16 +60,17 @@ void InFlight::finish(const Run& run) {
 }
 
 void InFlight::finish_ready_runs() {
-  while (!runs_.empty() && std::ranges::all_of(runs_.front().done, &pjrt::Event::ready)) {
-    finish(runs_.front());
+  while (!runs_.empty() && std::ranges::all_of(runs_.front()->done, &pjrt::Event::ready)) {
+    finish(*runs_.front());
     runs_.pop_front();
   }
 }
 
 void InFlight::add(std::vector<pjrt::Event> done, std::string line, Arrays donated) {
+  auto run = std::make_shared<const Run>(std::move(done), std::move(line), std::move(donated));
   const std::lock_guard lock(mutex_);
   finish_ready_runs();
-  runs_.push_back({std::move(done), std::move(line), std::move(donated)});
+  runs_.push_back(std::move(run));
 }
 
 void InFlight::report() {
@@ -85,9 +86,20 @@ void InFlight::report() {
 void InFlight::wait() {
   {
     const BlockingScope blocking;
-    const std::lock_guard lock(mutex_);
-    for (const Run& run : runs_) finish(run);
-    runs_.clear();
+    std::deque<std::shared_ptr<const Run>> runs;
+    {
+      const std::lock_guard lock(mutex_);
+      runs = runs_;
+    }
+    for (const auto& run : runs) {
+      for (const pjrt::Event& done : run->done) {
+        try {
+          done.await();
+        } catch (const pjrt::Error&) {
+          // finish() takes note of it
+        }
+      }
+    }
   }
   report();
 }
@@ -102,10 +114,10 @@ std::shared_ptr<const Mark> InFlight::mark() {
   const std::lock_guard lock(mutex_);
   finish_ready_runs();
   size_t events = 1;  // the moment itself
-  for (const Run& run : runs_) events += run.done.size();
+  for (const auto& run : runs_) events += run->done.size();
   const auto mark = std::make_shared<Mark>(events);
-  for (const Run& run : runs_) {
-    for (const pjrt::Event& done : run.done) {
+  for (const auto& run : runs_) {
+    for (const pjrt::Event& done : run->done) {
       done.on_ready([mark](std::exception_ptr) { mark->run_ended(); });
     }
   }

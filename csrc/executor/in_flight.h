@@ -67,8 +67,8 @@ class InFlight {
   void finish(const Run& run);
   void finish_ready_runs();
 
-  std::mutex mutex_;
-  std::deque<Run> runs_;  // in the order of launch
+  std::mutex mutex_;                             // never held while a device works
+  std::deque<std::shared_ptr<const Run>> runs_;  // in the order of launch
   std::exception_ptr failure_;
 };
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 
 SECONDS = 0.6  # for a test that repeats as often as it can
 DEADLINE = 60.0
@@ -313,3 +314,41 @@ def test_tensors_die_in_another_thread():
             torch_xla.sync()
 
     run_threads(produce, consume, sync)
+
+
+def test_others_record_and_sync_while_one_waits():
+    """What waits for the device stops nobody else."""
+    x = torch.randn(1000, 1000, device="xla")
+    y = torch.ones(8, device="xla")
+    torch_xla.sync(wait=True)
+
+    def launch():
+        z = x
+        for _ in range(8):
+            z = z @ x / 40
+        torch_xla.sync()
+
+    launch()  # compiles
+    y.add_(1)
+    torch_xla.sync(wait=True)
+    waiting, done = threading.Event(), threading.Event()
+    syncs = 0
+
+    def wait():
+        launch()
+        waiting.set()
+        xm.wait_device_ops()
+        done.set()
+
+    def work():
+        nonlocal syncs
+        waiting.wait()
+        time.sleep(0.05)  # the other one waits by now
+        while not done.is_set():
+            y.add_(1)
+            torch_xla.sync()
+            syncs += 1
+
+    run_threads(wait, work)
+    assert syncs > 10
+    assert y.tolist() == [2.0 + syncs] * 8
