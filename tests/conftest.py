@@ -50,6 +50,14 @@ def run_python(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture(autouse=True)
+def check_donation() -> None:
+    """Each run is followed by a search for calls that read memory which it has taken over."""
+    extension = sys.modules.get("torch_xla._XLAC")  # some tests look at the import itself
+    if extension is not None:
+        extension._xla_set_check_donation(True)
+
+
 @pytest.fixture
 def share_of_the_launch() -> Callable[[], float]:
     """Launches long products; what part of their time `torch_xla.sync()` itself took."""

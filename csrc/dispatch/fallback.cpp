@@ -30,7 +30,7 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
     TXLA_CHECK(head != nullptr, "xla: expected an xla tensor, got one on ",
                tensors[first].device().str(), ".");
     const int device = head->device_index();
-    std::vector<lazy::Value> values;
+    std::vector<lazy::Value> values, of_views;
     std::vector<size_t> positions;
     {
       const lazy::GraphLock lock;
@@ -38,15 +38,16 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
         lazy::TensorImpl* impl = lazy::as_lazy(tensors[i]);
         if (done[i] || impl == nullptr || impl->device_index() != device) continue;
         values.push_back(impl->read());
+        of_views.push_back(impl->view().defined() ? values.back() : lazy::Value());
         positions.push_back(i);
         done[i] = true;
       }
     }
-    const std::vector<lazy::Value> read = values;
     std::vector<at::Tensor> fetched = executor::download(values, device);
     const lazy::GraphLock lock;
     for (size_t k = 0; k < positions.size(); ++k) {
-      lazy::as_lazy(tensors[positions[k]])->computed(read[k], values[k]);
+      // A storage has its data by now.
+      if (of_views[k]) lazy::as_lazy(tensors[positions[k]])->computed(of_views[k], values[k]);
       results[positions[k]] = std::move(fetched[k]);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <unordered_map>
 
 #include <ATen/Context.h>
@@ -29,6 +30,10 @@ uint64_t next_walk() {
   return ++counter;
 }
 
+uint32_t references(const Node* node) {
+  return c10::raw::intrusive_ptr::use_count(const_cast<Node*>(node));
+}
+
 }  // namespace
 
 void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
@@ -47,21 +52,20 @@ void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
   }
 }
 
-Graph::Graph(std::vector<Value> wanted, int device_index, bool donate)
+Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<const Node*>* ending)
     : roots(std::move(wanted)), device(device_index) {
   util::Hasher h;
   walk(h);
   aliases.assign(inputs.size(), -1);
-  if (donate) choose_aliases();
+  if (ending != nullptr) {
+    find_survivors(*ending);
+    choose_aliases();
+  }
   for (const int32_t alias : aliases) h.add(static_cast<uint64_t>(static_cast<int64_t>(alias)));
   h.add(static_cast<uint64_t>(device)).add(Runtime::get().devices(device).size());
   h.add_bytes(util::flags::cache_key_text());
   h.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   key = h.finish();
-}
-
-bool Graph::reuses_buffers() const {
-  return std::any_of(aliases.begin(), aliases.end(), [](int32_t root) { return root >= 0; });
 }
 
 void Graph::walk(util::Hasher& h) {
@@ -74,7 +78,6 @@ void Graph::walk(util::Hasher& h) {
                "xla: expected a tensor with a value, got a "
                "placeholder. Values cannot be read while an operator is being decomposed.");
     node->ordinal = ordinal++;
-    node->uses = 0;
     inputs.push_back(node);
     h.add(0xda7a).add(node->output(0).hash);
     if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
@@ -82,6 +85,7 @@ void Graph::walk(util::Hasher& h) {
   const auto enter = [&](const Node* node) {
     if (node->walk == walk) return;
     node->walk = walk;
+    node->uses = 0;
     if (node->is_data()) {
       visit_leaf(node);
     } else {
@@ -139,7 +143,25 @@ bool Dependents::contains(const Node* start) const {
   return start->walk == yes_;
 }
 
-// A buffer that only this graph still refers to may hold a result of the same type.
+// A call that somebody goes on referring to may be computed again: what it reads must stay. Marks
+// such operands by a number of uses that nothing has.
+void Graph::find_survivors(const std::vector<const Node*>& ending) {
+  constexpr auto kStays = std::numeric_limits<uint32_t>::max();
+  const uint64_t becomes_data = next_walk();
+  for (const Value& root : roots) {
+    ++root.node->uses;
+    if (root.node->num_outputs() == 1) root.node->walk = becomes_data;
+  }
+  for (const Node* call : ending) ++call->uses;
+  for (auto it = calls.rbegin(); it != calls.rend(); ++it) {  // users before operands
+    const Node* call = *it;
+    if (call->walk == becomes_data || references(call) == call->uses) continue;
+    for (const Value& operand : call->operands()) operand.node->uses = kStays;
+  }
+}
+
+// The rule: a run takes over a buffer when all that refers to it are calls that end with the run,
+// because nobody refers to them or because they become leaves. It may hold a result of its type.
 void Graph::choose_aliases() {
   std::unordered_multimap<const Geometry*, int32_t> free_roots;
   for (size_t i = 0; i < roots.size(); ++i) {
@@ -149,7 +171,7 @@ void Graph::choose_aliases() {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node* leaf = inputs[i];
     if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
-    if (c10::raw::intrusive_ptr::use_count(const_cast<Node*>(leaf)) != leaf->uses) continue;
+    if (references(leaf) != leaf->uses) continue;
     const Geometry& g = leaf->output(0);
     if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
       continue;  // it was made under other flags
@@ -380,7 +402,9 @@ bool try_lowering(const Signature& signature, std::string_view platform) {
   return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
 }
 
-std::string lower(const Graph& graph, std::string_view platform) {
+namespace {
+
+std::string program_of(const Graph& graph, std::string_view platform, bool reuses_buffers) {
   hlo::Builder b = builder_for(platform);
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
@@ -388,7 +412,7 @@ std::string lower(const Graph& graph, std::string_view platform) {
     const Geometry& g = graph.inputs[i]->output(0);
     types.push_back({ops::to_hlo(held_dtype(*graph.inputs[i]->data().array)), g.sizes});
     attributes.emplace_back();
-    if (graph.aliases[i] >= 0) {
+    if (reuses_buffers && graph.aliases[i] >= 0) {
       attributes.back().push_back({"tf.aliasing_output", hlo::attr::i32(graph.aliases[i])});
     }
   }
@@ -414,6 +438,21 @@ std::string lower(const Graph& graph, std::string_view platform) {
   for (const Value& root : graph.roots) roots.push_back(results.at(root.node.get()).at(root.index));
   b.end_function(roots);
   return b.finish();
+}
+
+}  // namespace
+
+Lowered lower(const Graph& graph, std::string_view platform) {
+  Lowered lowered;
+  lowered.reuses_buffers = std::any_of(graph.aliases.begin(), graph.aliases.end(),
+                                       [](int32_t root) { return root >= 0; });
+  lowered.text = program_of(graph, platform, lowered.reuses_buffers);
+  lowered.can_fail = ops::can_fail(lowered.text);
+  if (lowered.can_fail && lowered.reuses_buffers) {
+    lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
+    lowered.text = program_of(graph, platform, false);
+  }
+  return lowered;
 }
 
 }  // namespace torch_xla::executor

@@ -24,15 +24,18 @@ struct Graph {
   std::vector<const lazy::Node*> inputs;  // data leaves, in the order the walk met them
   std::vector<lazy::Value> roots;         // distinct, none of them data
   PackedNumbers numbers;
-  std::vector<int32_t> aliases;  // per input: the root that takes its buffer, or -1
+  std::vector<int32_t> aliases;  // per input: the root that may take its buffer, or -1
   int device = 0;
   util::Hash128 key;  // over everything that the program depends on
 
-  Graph(std::vector<lazy::Value> roots, int device, bool donate);
-  bool reuses_buffers() const;
+  // `ending` has a call as often as the caller will have let it go when the run has begun. Without
+  // it, no buffer is reused.
+  Graph(std::vector<lazy::Value> roots, int device,
+        const std::vector<const lazy::Node*>* ending = nullptr);
 
  private:
   void walk(util::Hasher& h);
+  void find_survivors(const std::vector<const lazy::Node*>& ending);
   void choose_aliases();
 };
 
@@ -50,7 +53,13 @@ class Dependents {
 // Whether the program calls a kernel of PyTorch's.
 bool try_lowering(const lazy::Signature& signature, std::string_view platform);
 
-// The StableHLO program of a graph: inputs, then the packed floats and ints where there are any.
-std::string lower(const Graph& graph, std::string_view platform);
+struct Lowered {
+  // StableHLO: inputs, then the packed floats and ints where there are any.
+  std::string text;
+  bool reuses_buffers = false;  // those of Graph::aliases
+  bool can_fail = false;        // once it runs; such a program reuses none
+};
+
+Lowered lower(const Graph& graph, std::string_view platform);
 
 }  // namespace torch_xla::executor

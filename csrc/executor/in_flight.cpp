@@ -5,11 +5,13 @@
 
 #include <Python.h>
 
+#include "ops/host_kernel.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
 
 void fail(const pjrt::Error& error, const std::string& context) {
+  ops::rethrow_host_failure(error.what(), context);
   const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
   constexpr const char* kAdvice =
       " Let go of tensors (del), make the batch smaller, or cut the step (torch_xla.sync()).";

@@ -13,6 +13,8 @@ namespace torch_xla::executor {
 
 struct Program {
   std::unique_ptr<pjrt::Executable> executable;
+  bool reuses_buffers = false;
+  bool can_fail = false;
   std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
 };
 

@@ -1,8 +1,10 @@
 #include "executor/sync.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <malloc.h>
 
@@ -33,7 +35,7 @@ ProgramCache& programs() {  // guarded by the graph lock
 // A program that must be compiled, or loaded, before its graph can run.
 struct Missing {
   util::Hash128 key;
-  std::string text;
+  Lowered lowered;
   pjrt::CompileOptions options;
 };
 
@@ -47,12 +49,13 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   if (program != nullptr && !check) return program;
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
-  missing.text = lower(graph, runtime.device_type());
+  missing.lowered = lower(graph, runtime.device_type());
   missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;
-  TXLA_CHECK(program->text.empty() || program->text == missing.text,
+  const std::string& text = missing.lowered.text;
+  TXLA_CHECK(program->text.empty() || program->text == text,
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
-             ", got another:\n", missing.text, "\nthan the one that was compiled:\n", program->text,
+             ", got another:\n", text, "\nthan the one that was compiled:\n", program->text,
              "\nPlease report this.");
   return program;
 }
@@ -63,12 +66,13 @@ std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
   static const debug::Metric time("CompileTime");
   misses.add();
   const debug::TimedScope scope(time);
-  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << missing.text;
+  const std::string& text = missing.lowered.text;
+  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
   try {
     const BlockingScope blocking;
-    auto executable = Runtime::get().client().compile(missing.text, missing.options);
+    auto executable = Runtime::get().client().compile(text, missing.options);
     // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
-    if (missing.text.size() > (1 << 17)) malloc_trim(0);
+    if (text.size() > (1 << 17)) malloc_trim(0);
     return executable;
   } catch (const pjrt::Error& e) {
     fail(e);
@@ -80,13 +84,13 @@ std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
   static const debug::Counter hits("CachedCompile");
   DiskCache* disk = DiskCache::get();
   if (disk != nullptr) {
-    if (auto executable = disk->load(missing.text, missing.options)) {
+    if (auto executable = disk->load(missing.lowered.text, missing.options)) {
       hits.add();
       return executable;
     }
   }
   auto executable = compile(missing);
-  if (disk != nullptr) disk->store(missing.text, missing.options, *executable);
+  if (disk != nullptr) disk->store(missing.lowered.text, missing.options, *executable);
   return executable;
 }
 
@@ -94,7 +98,9 @@ std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
 void provide(const Missing& missing) {
   auto program = std::make_shared<Program>();
   program->executable = make_executable(missing);
-  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.text;
+  program->reuses_buffers = missing.lowered.reuses_buffers;
+  program->can_fail = missing.lowered.can_fail;
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.lowered.text;
   const lazy::GraphLock lock;
   programs().insert(missing.key, std::move(program),
                     static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
@@ -127,8 +133,24 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const
   fail(error);
 }
 
-// Launches the run and returns the data of each root.
-std::vector<DeviceData> run(const Graph& graph, const Program& program) {
+// While a run may fail, what it computes stays recorded.
+void await(const std::vector<pjrt::Event>& done, int device) {
+  try {
+    const BlockingScope blocking;
+    for (const pjrt::Event& event : done) event.await();
+  } catch (const pjrt::Error& e) {
+    InFlight::of(device).fail_read(e);  // an earlier run may have failed, whose results it reads
+  }
+}
+
+struct Launched {
+  std::vector<DeviceData> data;  // of each root
+  InFlight::Arrays taken_over;   // inputs whose memory results have now, for check_donation()
+};
+
+std::atomic<bool> checks_donation{false};
+
+Launched run(const Graph& graph, const Program& program) {
   static const debug::Metric time("ExecuteTime");
   const debug::TimedScope scope(time);
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
@@ -154,15 +176,21 @@ std::vector<DeviceData> run(const Graph& graph, const Program& program) {
   } catch (const pjrt::Error& e) {
     fail_launch(graph, e);
   }
-  InFlight::Arrays donated;
-  for (size_t i = 0; i < graph.inputs.size(); ++i) {
-    if (graph.aliases[i] >= 0) donated.push_back(graph.inputs[i]->data().array);
+  InFlight::Arrays taken_over;
+  for (size_t i = 0; program.reuses_buffers && i < graph.inputs.size(); ++i) {
+    if (graph.aliases[i] >= 0) taken_over.push_back(graph.inputs[i]->data().array);
   }
-  InFlight::of(graph.device).add(std::move(result.done), util::source_line(), std::move(donated));
-  std::vector<DeviceData> data;
-  data.reserve(result.outputs.size());
-  for (auto& array : result.outputs) data.push_back(counted(std::move(array)));
-  return data;
+  Launched launched;
+  if (checks_donation) launched.taken_over = taken_over;
+  if (program.can_fail) {
+    await(result.done, graph.device);
+  } else {
+    InFlight::of(graph.device)
+        .add(std::move(result.done), util::source_line(), std::move(taken_over));
+  }
+  launched.data.reserve(result.outputs.size());
+  for (auto& array : result.outputs) launched.data.push_back(counted(std::move(array)));
+  return launched;
 }
 
 }  // namespace
@@ -190,21 +218,23 @@ struct Pending {
   std::vector<Storage*> storages;
   std::vector<size_t> root_of;
   std::vector<Value> roots;
+  std::vector<const Node*> ending;  // what `storages` and their views refer to until they have data
 
   explicit Pending(int device) {
     Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
   }
 
-  // The values that are read, and all that waits for something on the way to them: nothing is
-  // computed twice, neither what a loop of `item()` carries on nor a forward pass whose loss is
-  // read before its gradients.
-  Pending(int device, std::vector<Value> read) {
+  // The values that are read and, unless `alone`, all that waits for something on the way to them:
+  // nothing is computed twice, neither what a loop of `item()` carries on nor a forward pass whose
+  // loss is read before its gradients.
+  Pending(int device, std::vector<Value> read, bool alone) {
     for (const Value& value : read) root(value);
-    const Graph graph(std::move(read), device, false);
+    const Graph graph(std::move(read), device);
     const Dependents dependents(graph);
     Storage::for_each_pending(device, [&](Storage& storage) {
       const Node* node = storage.value().node.get();
-      if (node->is_data() || dependents.contains(node)) add(storage);
+      const bool wanted = alone ? seen_.contains(node) : dependents.contains(node);
+      if (node->is_data() || wanted) add(storage);
     });
   }
 
@@ -216,6 +246,8 @@ struct Pending {
       return;
     }
     storages.push_back(&storage);
+    ending.push_back(value.node.get());
+    storage.add_kept_by_views(ending);
     root_of.push_back(root(value));
   }
 
@@ -231,6 +263,11 @@ struct Pending {
 
   std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> seen_;
 };
+
+Graph graph_of_run(Pending& pending, int device) {
+  return Graph(std::move(pending.roots), device,
+               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending);
+}
 
 // Results as leaves. Whoever else uses a call's only result uses the leaf from now on.
 std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<DeviceData> data,
@@ -249,6 +286,25 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
     }
   }
   return leaves;
+}
+
+// Throws if what still waits to be computed reads memory that a run has taken over.
+void check_donation(const InFlight::Arrays& taken_over, int device) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> stack;
+  const auto visit = [&](const Node* node) {
+    if (seen.insert(node).second) stack.push_back(node);
+  };
+  Storage::for_each_pending(device, [&](Storage& s) { visit(s.value().node.get()); });
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    stack.pop_back();
+    for (const Value& operand : node->operands()) visit(operand.node.get());
+    TXLA_CHECK(
+        !node->is_data() || std::ranges::find(taken_over, node->data().array) == taken_over.end(),
+        "donation: expected that nothing reads the memory that a run has taken over, got a "
+        "call that does. Please report this.");
+  }
 }
 
 // Calls `attempt`, under the graph lock, until the program it needs is there. It returns whether it
@@ -275,20 +331,26 @@ void sync_device(int device, bool wait) {
   with_program([&](Missing& missing) {
     Pending pending(device);
     if (pending.roots.empty()) return true;
-    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
+    const Graph graph = graph_of_run(pending, device);
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
-    const std::vector<Value> leaves = leaves_of(graph.roots, run(graph, *program), device);
+    Launched launched = run(graph, *program);
+    const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
     for (size_t i = 0; i < pending.storages.size(); ++i) {
       pending.storages[i]->materialize(leaves[pending.root_of[i]]);
     }
+    if (checks_donation) check_donation(launched.taken_over, device);
     return true;
   });
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
-void materialize(std::vector<Value>& values, int device) {
-  with_program([&](Missing& missing) {
+namespace {
+
+// As materialize(). Returns false where what was computed along with the values may have failed.
+bool try_materialize(std::vector<Value>& values, int device, bool alone) {
+  bool can_blame_others = false;
+  const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
@@ -304,24 +366,47 @@ void materialize(std::vector<Value>& values, int device) {
       if (known == roots.end()) roots.push_back(value);
     }
     if (roots.empty()) return true;
-    Pending pending(device, std::move(roots));
-    const Graph graph(std::move(pending.roots), device, !util::flag::XLA_NO_DONATION());
+    const size_t read = roots.size();
+    Pending pending(device, std::move(roots), alone);
+    const bool has_others = pending.roots.size() > read;
+    for (const Value& value : values) {
+      if (!value.node->is_data()) pending.ending.push_back(value.node.get());
+    }
+    const Graph graph = graph_of_run(pending, device);
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
-    const std::vector<Value> leaves = leaves_of(graph.roots, run(graph, *program), device);
+    can_blame_others = has_others && program->can_fail;
+    Launched launched = run(graph, *program);
+    const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
     for (size_t i = 0; i < values.size(); ++i) {
       if (waits[i]) values[i] = leaves[root_of[i]];
     }
     for (size_t i = 0; i < pending.storages.size(); ++i) {
-      pending.storages[i]->materialize(leaves[pending.root_of[i]], graph.reuses_buffers());
+      pending.storages[i]->materialize(leaves[pending.root_of[i]], program->reuses_buffers);
     }
+    if (checks_donation) check_donation(launched.taken_over, device);
     return true;
-  });
+  };
+  try {
+    with_program(attempt);
+    return true;
+  } catch (...) {
+    if (!can_blame_others) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+void materialize(std::vector<Value>& values, int device) {
+  if (!try_materialize(values, device, false)) try_materialize(values, device, true);
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }
+
+void set_check_donation(bool on) { checks_donation = on; }
 
 namespace {
 
@@ -330,7 +415,7 @@ Graph graph_of(const std::vector<Value>& values, int device) {
   for (const Value& v : values) {
     if (!v.node->is_data()) roots.push_back(v);
   }
-  return Graph(std::move(roots), device, false);
+  return Graph(std::move(roots), device);
 }
 
 }  // namespace
@@ -351,7 +436,7 @@ pjrt::CompileOptions compile_options_of(int device) {
 std::string stablehlo_of(const std::vector<Value>& values, int device, std::string_view platform) {
   const lazy::GraphLock lock;
   if (platform.empty()) platform = Runtime::get().device_type();
-  return lower(graph_of(values, device), platform);
+  return lower(graph_of(values, device), platform).text;
 }
 
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {

@@ -62,9 +62,10 @@ Storage::Storage(const Geometry* geometry, int device, Value value)
 
 Storage::~Storage() {
   live_storages[device_].fetch_sub(1, std::memory_order_relaxed);
-  if (linked_ || value_) {
+  if (linked_ || value_ || readers_ != nullptr) {
     const GraphLock lock;
     unlink();
+    replay_views();
     value_ = {};
   }
 }
@@ -80,7 +81,7 @@ const Value& Storage::value() {
 
 void Storage::set_value(Value value) {
   value_ = std::move(value);
-  ++version_;
+  replay_views();
   if (value_ && !value_.node->is_data()) {
     link();
   } else {
@@ -88,10 +89,20 @@ void Storage::set_value(Value value) {
   }
 }
 
-void Storage::materialize(Value data, bool replay_views) {
+void Storage::materialize(Value data, bool replay) {
   value_ = std::move(data);
-  if (replay_views) ++version_;
+  if (replay) replay_views();
   unlink();
+}
+
+void Storage::add_kept_by_views(std::vector<const Node*>& nodes) const {
+  for (const View* view = readers_; view != nullptr; view = view->next_) {
+    nodes.push_back(view->cached_.node.get());
+  }
+}
+
+void Storage::replay_views() {
+  while (readers_ != nullptr) readers_->forget();
 }
 
 void Storage::reset(const Geometry* geometry, Value value) {
@@ -132,16 +143,41 @@ void Storage::for_each_pending(int device, const std::function<void(Storage&)>& 
 
 // --- view ----------------------------------------------------------------------------------
 
+View::~View() {
+  if (storage_.load(std::memory_order_acquire) == nullptr) return;
+  const GraphLock lock;
+  forget();
+}
+
+void View::remember(Storage& storage, Value value) {
+  forget();
+  cached_ = std::move(value);
+  next_ = storage.readers_;
+  if (next_ != nullptr) next_->previous_ = this;
+  storage.readers_ = this;
+  storage_.store(&storage, std::memory_order_relaxed);
+}
+
+void View::forget() {
+  Storage* storage = storage_.load(std::memory_order_relaxed);
+  if (storage == nullptr) return;
+  (previous_ != nullptr ? previous_->next_ : storage->readers_) = next_;
+  if (next_ != nullptr) next_->previous_ = previous_;
+  previous_ = next_ = nullptr;
+  cached_ = {};
+  storage_.store(nullptr, std::memory_order_release);  // last: now it may die in another thread
+}
+
 Value View::read(Storage& storage) {
-  if (cached_ && cached_version_ == storage.version()) return cached_;
+  if (storage_.load(std::memory_order_relaxed) == &storage) return cached_;
   Value from = parent_.defined() ? parent_->read(storage)
                                  : value_over(storage, *step_->operands[0].geometry);
   Operands operands;
   operands.push_back(std::move(from));
-  cached_ = {c10::make_intrusive<Node>(step_, std::move(operands), Numbers{}), index_};
-  cached_.node->set_device(storage.device_index());
-  cached_version_ = storage.version();
-  return cached_;
+  Value value = {c10::make_intrusive<Node>(step_, std::move(operands), Numbers{}), index_};
+  value.node->set_device(storage.device_index());
+  remember(storage, value);
+  return value;
 }
 
 // --- tensor --------------------------------------------------------------------------------

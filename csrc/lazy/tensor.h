@@ -3,6 +3,7 @@
 // value when it is read and inverted when it is written.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <vector>
 
@@ -15,6 +16,8 @@
 
 namespace torch_xla::lazy {
 
+class View;
+
 // A storage with a value in place of bytes. Its geometry is that of the tensor it was made for.
 // Guarded by GraphLock.
 class Storage final : public c10::StorageImpl {
@@ -24,7 +27,6 @@ class Storage final : public c10::StorageImpl {
 
   const Geometry& geometry() const { return *geometry_; }
   int device_index() const { return device_; }
-  uint64_t version() const { return version_; }
 
   // The value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
   const Value& value();
@@ -33,6 +35,8 @@ class Storage final : public c10::StorageImpl {
   // The value has been computed: same contents. Views are replayed from the data, or keep what they
   // were made of, if the run has reused no buffers.
   void materialize(Value data, bool replay_views = true);
+  // Adds what views keep until they are replayed.
+  void add_kept_by_views(std::vector<const Node*>& nodes) const;
   // Takes other sizes (resize_, set_); the contents are replaced.
   void reset(const Geometry* geometry, Value value);
 
@@ -44,16 +48,18 @@ class Storage final : public c10::StorageImpl {
  private:
   void link();
   void unlink();
+  void replay_views();
 
   const Geometry* geometry_;
   int device_;
   Value value_;
-  uint64_t version_ = 1;
+  View* readers_ = nullptr;  // those that keep what they have read, until the value changes
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;
   bool linked_ = false;
 
   friend struct PendingList;
+  friend class View;
 };
 
 // One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.
@@ -61,6 +67,7 @@ class View final : public c10::intrusive_ptr_target {
  public:
   View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index)
       : parent_(std::move(parent)), step_(std::move(step)), index_(index) {}
+  ~View() override;
 
   const c10::intrusive_ptr<View>& parent() const { return parent_; }
   const c10::intrusive_ptr<const Signature>& step() const { return step_; }
@@ -73,17 +80,22 @@ class View final : public c10::intrusive_ptr_target {
     if (cached_ == value) cached_ = data;
   }
   // The caller has written `value` through this view into the storage.
-  void remember(Storage& storage, Value value) {
-    cached_ = std::move(value);
-    cached_version_ = storage.version();
-  }
+  void remember(Storage& storage, Value value);
 
  private:
+  void forget();
+
   c10::intrusive_ptr<View> parent_;
   c10::intrusive_ptr<const Signature> step_;
   uint32_t index_;
+  // What was read, or written, while the storage's value stays the same; and the place among those
+  // that keep something of it.
   Value cached_;
-  uint64_t cached_version_ = 0;
+  std::atomic<Storage*> storage_{nullptr};
+  View* previous_ = nullptr;
+  View* next_ = nullptr;
+
+  friend class Storage;
 };
 
 class TensorImpl final : public c10::TensorImpl {

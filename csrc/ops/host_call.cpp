@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
+#include <unordered_set>
 
 #include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
@@ -78,13 +80,49 @@ bool is_random(const c10::OperatorHandle& op) {
   return false;
 }
 
+constexpr std::string_view kCanFail = "torch_xla.can_fail = true";
+
+// Kernels that compute on, whatever the values are: arithmetic on each element, and those that
+// training steps are made of. All others may find fault with values (a matrix without an inverse, a
+// negative rate), or raise for an algorithm that does not converge.
+bool never_fails(std::string_view op) {
+  static const std::unordered_set<std::string_view> kSafe = {
+      "aten::convolution",
+      "aten::convolution_backward",
+      "aten::mm",
+      "aten::bmm",
+      "aten::addmm",
+      "aten::baddbmm",
+      "aten::linear",
+      "aten::_scaled_dot_product_flash_attention_for_cpu",
+      "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+      "aten::_fused_adam_",
+      "aten::_fused_adam_.tensor_lr",
+      "aten::_fused_adamw_",
+      "aten::_fused_adamw_.tensor_lr",
+      "aten::_fused_sgd_",
+      "aten::_fused_sgd_.tensor_lr",
+      "aten::linalg_solve_triangular",
+      "aten::triangular_solve",
+  };
+  if (kSafe.contains(op)) return true;
+  const size_t dot = op.find('.');
+  const auto handle = c10::Dispatcher::singleton().findSchema(
+      {std::string(op.substr(0, dot)),
+       dot == op.npos ? std::string() : std::string(op.substr(dot + 1))});
+  return handle && !is_random(*handle) && handle->hasTag(at::Tag::pointwise);
+}
+
 }  // namespace
 
 bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform) {
   return platform == "CPU" && has_cpu_kernel(op) && (!is_random(op) || has_generator(op.schema()));
 }
 
-HostCall::HostCall(hlo::Builder& b, std::string_view op) : b_(b), key_(op) {}
+HostCall::HostCall(hlo::Builder& b, std::string_view op)
+    : b_(b), can_fail_(!never_fails(op)), key_(op) {}
+
+bool can_fail(std::string_view program) { return program.find(kCanFail) != program.npos; }
 
 HostCall& HostCall::argument(const std::string& token) {
   key_ += ' ';
@@ -143,7 +181,8 @@ Values HostCall::updates() {
 }
 
 std::string HostCall::config(const std::string& wanted) const {
-  return "{key = " + hlo::attr::string(key_ + " =" + wanted) + "}";
+  const std::string key = "key = " + hlo::attr::string(key_ + " =" + wanted);
+  return can_fail_ ? "{" + std::string(kCanFail) + ", " + key + "}" : "{" + key + "}";
 }
 
 Values HostCall::results(std::span<const std::optional<hlo::Type>> types,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <type_traits>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -538,18 +539,25 @@ void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
   });
 }
 
-// Parsed once per text; a program has few.
-const HostKernel& kernel_for(std::string_view key) {
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+// Parsed once per text. Texts hold numbers, so that new ones may come for ever.
+std::shared_ptr<const HostKernel> kernel_for(std::string_view key) {
+  constexpr size_t kMost = 16384;
   static std::shared_mutex mutex;
-  static auto& table = *new std::unordered_map<std::string_view, std::unique_ptr<HostKernel>>;
+  static auto& table = *new std::unordered_map<std::string, std::shared_ptr<const HostKernel>,
+                                               TextHash, std::equal_to<>>;
   {
     const std::shared_lock lock(mutex);
-    if (const auto it = table.find(key); it != table.end()) return *it->second;
+    if (const auto it = table.find(key); it != table.end()) return it->second;
   }
-  auto kernel = std::make_unique<HostKernel>(key);
+  auto kernel = std::make_shared<const HostKernel>(key);
   const std::unique_lock lock(mutex);
-  if (const auto it = table.find(key); it != table.end()) return *it->second;
-  return *table.emplace(*new std::string(key), std::move(kernel)).first->second;
+  if (table.size() >= kMost) table.clear();
+  return table.try_emplace(std::string(key), std::move(kernel)).first->second;
 }
 
 // --- the handler ---------------------------------------------------------------------------
@@ -566,8 +574,58 @@ std::string_view config_key(const XLA_FFI_CallFrame& frame) {
   util::fail(util::ErrorKind::Runtime, "host kernel: expected the attribute 'key', got none.");
 }
 
-XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, const char* message) {
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message,
+// Classes of PyTorch's errors that Python tells apart; all others are RuntimeError.
+enum class Class : char {
+  LinAlg = 'l',
+  Index = 'i',
+  Value = 'v',
+  Type = 't',
+  NotImplemented = 'n',
+  Memory = 'm',
+  Other = 'o',
+};
+
+Class class_of(const c10::Error& e) {
+  const auto is = [&e]<class T>(std::type_identity<T>) {
+    return dynamic_cast<const T*>(&e) != nullptr;
+  };
+  if (is(std::type_identity<c10::LinAlgError>())) return Class::LinAlg;
+  if (is(std::type_identity<c10::IndexError>())) return Class::Index;
+  if (is(std::type_identity<c10::ValueError>())) return Class::Value;
+  if (is(std::type_identity<c10::TypeError>())) return Class::Type;
+  if (is(std::type_identity<c10::NotImplementedError>())) return Class::NotImplemented;
+  if (is(std::type_identity<c10::OutOfMemoryError>())) return Class::Memory;
+  return Class::Other;
+}
+
+[[noreturn]] void throw_as(Class which, const std::string& message) {
+  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (which) {
+    case Class::LinAlg:
+      throw c10::LinAlgError(here, message);
+    case Class::Index:
+      throw c10::IndexError(here, message);
+    case Class::Value:
+      throw c10::ValueError(here, message);
+    case Class::Type:
+      throw c10::TypeError(here, message);
+    case Class::NotImplemented:
+      throw c10::NotImplementedError(here, message);
+    case Class::Memory:
+      throw c10::OutOfMemoryError(here, message);
+    case Class::Other:
+      break;
+  }
+  throw c10::Error(here, message);
+}
+
+// A kernel's message within that of the run: the class follows the first.
+constexpr std::string_view kFailure = "<torch_xla.host_kernel ", kFailureEnd = "</torch_xla>";
+
+XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, Class which, const char* message) {
+  const std::string text =
+      util::concat(kFailure, static_cast<char>(which), ">", message, kFailureEnd);
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
                                     XLA_FFI_Error_Code_INTERNAL};
   return frame.api->XLA_FFI_Error_Create(&args);
 }
@@ -583,16 +641,25 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   }
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   try {
-    kernel_for(config_key(*frame)).run(*frame);
+    kernel_for(config_key(*frame))->run(*frame);
     return nullptr;
   } catch (const c10::Error& e) {
-    return make_error(*frame, e.what_without_backtrace());
+    return make_error(*frame, class_of(e), e.what_without_backtrace());
   } catch (const std::exception& e) {
-    return make_error(*frame, e.what());
+    return make_error(*frame, Class::Other, e.what());
   }
 }
 
 }  // namespace
+
+void rethrow_host_failure(std::string_view message, const std::string& context) {
+  const size_t begin = message.find(kFailure);
+  if (begin == message.npos) return;
+  message.remove_prefix(begin + kFailure.size());
+  const auto which = static_cast<Class>(message.front());
+  message.remove_prefix(std::string_view("o>").size());
+  throw_as(which, std::string(message.substr(0, message.find(kFailureEnd))) + context);
+}
 
 void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }
 

@@ -34,6 +34,12 @@ struct Partition {
   std::vector<int64_t> results;
 };
 
+// Whether a program holds a call whose kernel may throw once it sees the values. The list of those
+// that do not is in ops/host_call.cpp.
+bool can_fail(std::string_view program);
+// Throws what such a kernel threw, of the same class, if that is why XLA says that a run failed.
+void rethrow_host_failure(std::string_view message, const std::string& context);
+
 // Rule: PyTorch's CPU kernel for this very node.
 hlo::Values on_host(Lowering& l, const Partition& partition = {});
 // The same, with the first operand laid out as the node's is, row by row or column by column: what
@@ -100,6 +106,7 @@ class HostCall {
   std::string config(const std::string& wanted) const;
 
   hlo::Builder& b_;
+  bool can_fail_;
   std::string key_;
   hlo::Values operands_;
   std::vector<std::pair<int64_t, int64_t>> updates_;  // result and operand

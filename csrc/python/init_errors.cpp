@@ -35,6 +35,13 @@ PyObject* out_of_memory() {
   return type.ptr();
 }
 
+PyObject* linalg_error() {
+  static const pybind11::handle type =
+      pybind11::object(pybind11::module_::import("torch").attr("linalg").attr("LinAlgError"))
+          .release();
+  return type.ptr();
+}
+
 }  // namespace
 
 void init_errors(pybind11::module_&) {
@@ -52,6 +59,8 @@ void init_errors(pybind11::module_&) {
       PyErr_SetString(PyExc_NotImplementedError, e.what_without_backtrace());
     } catch (const c10::OutOfMemoryError& e) {
       PyErr_SetString(out_of_memory(), e.what_without_backtrace());
+    } catch (const c10::LinAlgError& e) {
+      PyErr_SetString(linalg_error(), e.what_without_backtrace());
     } catch (const c10::Error& e) {
       PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
     } catch (const pjrt::Error& e) {

@@ -243,6 +243,7 @@ void init_runtime(py::module_& m) {
       py::call_guard<py::gil_scoped_release>());
   // Whether this process has compiled or loaded a program, so that the cache is chosen.
   m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
+  m.def("_xla_set_check_donation", &executor::set_check_donation);
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

@@ -61,19 +61,86 @@ def test_a_launch_that_fails_loses_nothing():
     assert x.tolist() == [2, 2, 2]
 
 
-def test_a_value_that_a_failed_run_took_over_is_reported_as_lost():
-    x = torch.ones(3, device="xla")
+def nans(device: str) -> torch.Tensor:
+    return torch.full((3, 3), torch.nan).to(device)
+
+
+KERNELS = {
+    "svdvals": lambda d: torch.linalg.svdvals(nans(d)),
+    "pinv": lambda d: torch.linalg.pinv(nans(d)),
+    "matrix_rank": lambda d: torch.linalg.matrix_rank(nans(d)),
+    "eigvalsh": lambda d: torch.linalg.eigvalsh(nans(d)),
+    "eig": lambda d: torch.linalg.eig(torch.full((2, 2), torch.inf).to(d))[0],
+    "poisson": lambda d: torch.poisson(torch.full((3,), -1.0).to(d)),
+}
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["sync", "read"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_fails_takes_nothing_along(name, read):
+    """The error is the CPU's, in class and words, and no value of the step is lost."""
+    with pytest.raises(RuntimeError) as expected:
+        KERNELS[name]("cpu")
+    w = torch.ones(3, device="xla")
     torch_xla.sync()
-    x += 1  # in the memory of x, by the run that fails
-    values = torch.linalg.eig(torch.full((2, 2), torch.inf, device="xla"))[0]
-    with pytest.raises(RuntimeError, match="should not contain infs"):
+    w.mul_(2)  # would be in the memory of w
+    result = KERNELS[name]("xla")
+    depends = w + result.flatten()[0].abs()
+    for _ in range(2):  # as long as the result is wanted
+        with pytest.raises(type(expected.value)) as caught:
+            depends.cpu() if read else torch_xla.sync()
+        assert type(caught.value) is type(expected.value)
+        assert str(caught.value) == str(expected.value)
+    assert w.tolist() == [2, 2, 2]
+    del result, depends
+    torch_xla.sync(wait=True)
+    assert (w + 1).tolist() == [3, 3, 3]
+
+
+def test_a_kernel_that_fails_while_others_run():
+    """A step that is launched behind one that runs waits for it before it says what failed."""
+    x = torch.randn(600, 600, device="xla")
+    w = torch.ones(3, device="xla")
+    torch_xla.sync()
+    for _ in range(5):
+        x = x @ x / 25
+    torch_xla.sync()
+    w.mul_(2)
+    matrix = x[:3, :3] * torch.nan
+    result = torch.linalg.eigvalsh(matrix)
+    with pytest.raises(torch.linalg.LinAlgError, match="linalg.eigh"):
+        torch_xla.sync()
+    del result
+    assert w.tolist() == [2, 2, 2]
+
+
+def test_training_reuses_its_buffers():
+    """The kernels that training steps are made of do not fail, so their programs take buffers over.
+
+    One that may fail leaves the parameters where they are.
+    """
+    layers = [torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(64, 4)]
+    model = torch.nn.Sequential(*layers).to("xla")
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(2, 1, 6, 6, device="xla")
+
+    def step(loss_of):
+        optimizer.zero_grad()
+        loss_of(model(x)).backward()
+        optimizer.step()
         torch_xla.sync(wait=True)
-    del values
-    with pytest.raises(RuntimeError, match="lost when the run .* failed .*should not contain infs"):
-        x.tolist()
-    x.copy_(torch.ones(3))
-    torch_xla.sync()
-    assert (x + 1).tolist() == [2, 2, 2]
+
+    def pointers():
+        moments = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
+        tensors = [*model.parameters(), *moments]
+        return {torch.from_dlpack(t.detach()).data_ptr() for t in tensors}
+
+    step(lambda y: y.square().mean())
+    before = pointers()
+    step(lambda y: y.square().mean())
+    assert len(pointers() & before) >= 8  # gradients take others
+    step(lambda y: torch.linalg.svdvals(y).sum())
+    assert pointers().isdisjoint(before)
 
 
 def test_failing_compile_leaves_the_graph_and_the_process():

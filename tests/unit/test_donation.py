@@ -1,0 +1,169 @@
+"""A run takes over a buffer only when nothing that outlives the run reads it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import torch_xla
+
+
+def test_a_read_that_computes_a_part_of_what_waits():
+    """The read of an index computes what was written by it, and `w` reads the same view later."""
+
+    def program(device: str):
+        torch.manual_seed(0)
+        base = torch.randn(5, 8).to(device)
+        rows = torch.randn(3, 4).to(device)
+        index = torch.tensor([4, 1, 3, 0, 2]).to(device)[:3]
+        torch_xla.sync()
+        v = base[..., ::2]
+        w = v.clone()
+        v.index_copy_(0, index, rows)
+        w[index[0]] = rows[0]
+        return v.cpu(), w.cpu(), base.cpu()
+
+    for got, want in zip(program("xla"), program("cpu"), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_a_read_between_two_users_of_one_call():
+    x = torch.arange(8.0, device="xla")
+    n = torch.ones(8, device="xla")
+    torch_xla.sync()
+    shared = x.exp()
+    one, other = shared + n, shared * 2
+    del shared
+    m = n * 3
+    x.add_(m)
+    both = one + m
+    m[0].item()  # computes `both` and the new `x`; `other` still waits for what they were made of
+    torch_xla.sync()
+    expected = torch.arange(8.0).exp()
+    torch.testing.assert_close(other.cpu(), expected * 2)
+    torch.testing.assert_close(both.cpu(), expected + 1 + 3)
+    assert x.tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_view_whose_storage_was_read_alone():
+    y = torch.arange(4.0, device="xla")
+    torch_xla.sync()
+    x = torch.zeros(8, device="xla")
+    v = x[::2]
+    v.add_(y)
+    del y
+    assert x.tolist() == [0, 0, 1, 0, 2, 0, 3, 0]
+    u = v + 1
+    torch_xla.sync()
+    assert v.tolist() == [0, 1, 2, 3] and u.tolist() == [1, 2, 3, 4]
+
+
+def pointer(x: torch.Tensor) -> int:
+    return torch.from_dlpack(x).data_ptr()
+
+
+def test_views_do_not_keep_what_is_overwritten():
+    """Parameters that are views of one tensor, as some optimizers keep them, exist once."""
+    flat = torch.zeros(64, device="xla")
+    parts = [flat[:32], flat[32:].view(4, 8)]
+    torch_xla.sync()
+    for step in range(1, 4):
+        for part in parts:
+            part.add_(part.mean() + 1)
+        torch_xla.sync(wait=True)
+        if step == 1:
+            where = pointer(flat)
+    assert pointer(flat) == where
+    assert flat.tolist() == [7.0] * 64 and parts[1][0].tolist() == [7.0] * 8
+
+
+def test_calls_with_several_results_do_not_keep_what_is_overwritten():
+    def step() -> torch.Tensor:
+        values, indices = x.sort()
+        x.copy_(values + indices)
+        return values
+
+    x = torch.zeros(64, device="xla")
+    step()
+    torch_xla.sync(wait=True)
+    where = pointer(x)
+    for _ in range(3):
+        values = step()
+        assert values[0].item() == 0  # a result of `sort`, beside which `x` is computed
+    assert pointer(x) == where
+
+
+def test_a_loss_of_several_results_that_is_read_before_the_sync():
+    """As cross entropy is: its call gives the weight too."""
+    w = torch.zeros(4, 5, device="xla", requires_grad=True)
+    labels = torch.arange(4, device="xla")
+    optimizer = torch.optim.SGD([w], lr=0.1)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(w, labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    losses = [step() for _ in range(2)]
+    torch_xla.sync(wait=True)
+    where = pointer(w.detach())
+    losses += [step() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert pointer(w.detach()) == where
+
+
+def write(rng: random.Random, tensors: list[torch.Tensor]) -> None:
+    target, other = rng.choice(tensors), rng.choice(tensors)
+    other = other.flatten()[: target.numel()].clone()
+    if other.numel() == target.numel():
+        kind = rng.randrange(4)
+        if kind == 0:
+            target.add_(other.view(target.shape))
+        elif kind == 1:
+            target.copy_(other.view(target.shape) * 0.5)
+        elif kind == 2:
+            target.copy_(other.sort()[0].view(target.shape))
+        else:
+            target.mul_(-0.5)
+
+
+def step(rng: random.Random, tensors: list[torch.Tensor]) -> list[float]:
+    """One random step: what it reads."""
+    kind = rng.randrange(10)
+    chosen = rng.choice(tensors)
+    if kind <= 3:
+        write(rng, tensors)
+    elif kind == 4:
+        tensors.append(chosen * 0.5 + 1)
+    elif kind == 5:
+        tensors.append(chosen.flatten()[:: rng.choice([1, 2])])
+    elif kind == 6:
+        tensors.extend(part for part in chosen.flatten().chunk(2) if part.numel())
+    elif kind == 7 and len(tensors) > 4:
+        tensors.pop(rng.randrange(len(tensors)))
+    elif kind == 8:
+        return chosen.flatten()[:3].tolist()
+    elif rng.random() < 0.5:
+        return [chosen.sum().item()]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed):
+    def program(device: str) -> list[list[float]]:
+        rng = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        tensors = [torch.randn(8, generator=generator).to(device) for _ in range(3)]
+        read = []
+        for _ in range(40):
+            read.append(step(rng, tensors))
+            if rng.random() < 0.1:
+                torch_xla.sync()
+        return read + [t.flatten().tolist() for t in tensors]
+
+    for got, want in zip(program("xla"), program("cpu"), strict=True):
+        assert got == pytest.approx(want, rel=1e-4, abs=1e-4)
