@@ -1,8 +1,10 @@
 #include "hlo/builder.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "util/error.h"
+#include "util/hash.h"
 
 namespace torch_xla::hlo {
 namespace attr {
@@ -104,6 +106,40 @@ void append_attributes(std::string& text, const Attributes& attributes) {
 
 }  // namespace
 
+Value Builder::fresh(const Type& type, uint64_t hash, std::vector<int> operands) {
+  const size_t bytes = static_cast<size_t>(type.elements()) * byte_size(type.dtype);
+  origins_.push_back({hash, bytes, std::move(operands)});
+  return Value(this, static_cast<int>(origins_.size()) - 1, type);
+}
+
+bool Builder::may_read(const Value& value, const Value& whole) const {
+  // Visits a value and what it is computed from; `enter` says whether to go on from there.
+  const auto walk = [&](int from, const auto& enter) {
+    std::unordered_set<int> seen = {from};
+    std::vector<int> open = {from};
+    while (!open.empty()) {
+      const int id = open.back();
+      open.pop_back();
+      if (!enter(origins_[id])) continue;
+      for (const int operand : origins_[id].operands) {
+        if (seen.insert(operand).second) open.push_back(operand);
+      }
+    }
+  };
+  const size_t bytes = origins_[whole.id()].bytes;
+  std::unordered_set<uint64_t> memory;
+  walk(whole.id(), [&](const Origin& o) {
+    if (o.bytes == bytes) memory.insert(o.hash);
+    return o.bytes == bytes;
+  });
+  bool found = false;
+  walk(value.id(), [&](const Origin& o) {
+    found = found || memory.contains(o.hash);
+    return !found;
+  });
+  return found;
+}
+
 Values Builder::op(std::string_view name, std::span<const Value> operands,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
@@ -112,9 +148,19 @@ Values Builder::op(std::string_view name, std::span<const Value> operands,
     TXLA_CHECK(&operand.builder() == this, name, ": expected operands of this module, got ",
                operand.type().str(), " of another builder.");
   }
+  util::Hasher h;
+  h.add_bytes(name);
+  std::vector<int> ids;
+  ids.reserve(operands.size());
+  for (const Value& operand : operands) {
+    ids.push_back(operand.id());
+    h.add(origins_[operand.id()].hash);
+  }
+  for (const Attribute& a : attributes) h.add_bytes(a.name).add_bytes(a.text);
+  const uint64_t hash = h.finish().low;
   Values values;
   values.reserve(results.size());
-  for (const Type& type : results) values.push_back(fresh(type));
+  for (const Type& type : results) values.push_back(fresh(type, hash, ids));
 
   body_.append(depth_ * 2, ' ');
   for (size_t i = 0; i < values.size(); ++i) {
@@ -172,7 +218,7 @@ Region Builder::region(std::span<const Type> arguments,
   body_.clear();
   Values values;
   values.reserve(arguments.size());
-  for (const Type& type : arguments) values.push_back(fresh(type));
+  for (const Type& type : arguments) values.push_back(fresh(type, ++arguments_));
   body_ += "{\n";
   if (!values.empty()) {
     body_.append(depth_ * 2, ' ');
@@ -213,10 +259,13 @@ Values Builder::begin_function(std::string_view name, std::span<const Type> argu
   function.name = name;
   function.is_public = is_public;
   function.outer_body = std::move(body_);
-  function.outer_next_id = next_id_;
+  function.outer_origins = std::exchange(origins_, {});
   body_.clear();
-  next_id_ = 0;
-  for (const Type& type : arguments) function.arguments.push_back(fresh(type));
+  // A caller may pass one value, in two forms, as two arguments.
+  ++arguments_;
+  for (const Type& type : arguments) {
+    function.arguments.push_back(fresh(type, is_public ? ++arguments_ : arguments_));
+  }
   function.argument_attributes.assign(argument_attributes.begin(), argument_attributes.end());
   function.argument_attributes.resize(arguments.size());
   open_.push_back(std::move(function));
@@ -261,7 +310,7 @@ void Builder::end_function(std::span<const Value> results,
   text += "  }\n";
   functions_ += text;
   body_ = std::move(function.outer_body);
-  next_id_ = function.outer_next_id;
+  origins_ = std::move(function.outer_origins);
 }
 
 bool Builder::private_function(std::string_view name, std::span<const Type> arguments,

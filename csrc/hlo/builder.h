@@ -75,6 +75,9 @@ enum class Precision { Default, High, Highest };
 // What StableHLO has and the target's compiler has not: hlo/ops.h makes it of other operations.
 struct Lacks {
   bool wide_products = false;  // matrix products and convolutions of 64-bit integers
+  // Updates in place of a value by what is read from it: the compiler may fuse the two, and then
+  // reads what it has just written.
+  bool updates_from_self = false;
 };
 
 class Builder {
@@ -114,6 +117,10 @@ class Builder {
   void set_lacks(const Lacks& lacks) { lacks_ = lacks; }
   const Lacks& lacks() const { return lacks_; }
 
+  // Whether `value` is computed from what may lie in the memory of `whole`: from `whole`, from a
+  // value of as many bytes that it is made of, or from another that is computed alike.
+  bool may_read(const Value& value, const Value& whole) const;
+
   // Top-level operations that precede the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
@@ -123,16 +130,22 @@ class Builder {
   std::string finish(std::string_view module_name = "torch_xla") const;
 
  private:
+  // How a value came about. `hash` is the same for values that are computed alike.
+  struct Origin {
+    uint64_t hash = 0;
+    size_t bytes = 0;
+    std::vector<int> operands;
+  };
   struct Function {
     std::string name;
     Values arguments;
     std::vector<Attributes> argument_attributes;
     bool is_public = true;
     std::string outer_body;
-    int outer_next_id = 0;
+    std::vector<Origin> outer_origins;
   };
 
-  Value fresh(const Type& type) { return Value(this, next_id_++, type); }
+  Value fresh(const Type& type, uint64_t hash, std::vector<int> operands = {});
 
   std::string items_;
   Attributes module_attributes_;
@@ -143,7 +156,8 @@ class Builder {
   Lacks lacks_;
   std::vector<Function> open_;
   std::vector<std::string> private_names_;  // and their arguments' types, on a second line
-  int next_id_ = 0;
+  std::vector<Origin> origins_;  // of each value of the function that is being built, by its id
+  uint64_t arguments_ = 0;       // of all functions and regions so far
   int depth_ = 2;
 };
 

@@ -331,12 +331,49 @@ Value dynamic_slice(const Value& x, std::span<const Value> starts, const Dims& s
                         {{"slice_sizes", attr::array(sizes)}})[0];
 }
 
+namespace {
+
+// dynamic_update_slice as a scatter of several windows, which compilers leave by itself and which
+// writes in place as fast. The update has more than one element.
+Value scattered(const Value& x, const Value& update, std::span<const Value> starts) {
+  Builder& b = x.builder();
+  // The windows lie along the first dimension of more than one element; what comes before it, and
+  // every dimension that has a start, needs a position.
+  int64_t first = 0, last = x.rank() - 1;
+  while (update.dim(first) == 1) ++first;
+  while (last > first && update.dim(last) == x.dim(last)) --last;
+  const Type column{starts[0].dtype(), {update.dim(first), 1}};
+  ScatterDims d;
+  d.index_vector_dim = 1;
+  Values columns;
+  for (int64_t i = 0; i <= last; ++i) {
+    const Value start = clamp(scalar_int(b, 0, column.dtype), starts[i],
+                              scalar_int(b, x.dim(i) - update.dim(i), column.dtype));
+    const Value at = broadcast_in_dim(start, column.dims, {});
+    columns.push_back(i == first ? add(at, iota(b, column, 0)) : at);
+    d.scatter_dims_to_operand_dims.push_back(i);
+  }
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    (i <= first ? d.inserted_window_dims : d.update_window_dims)
+        .push_back(i <= first ? i : i - first);
+  }
+  const Value windows = reshape(update, {update.dims().begin() + first, update.dims().end()});
+  const auto replace = [](const Value&, const Value& written) { return written; };
+  return scatter(x, concatenate(columns, 1), windows, d, replace, true, true);
+}
+
+}  // namespace
+
 Value dynamic_update_slice(const Value& x, const Value& update, std::span<const Value> starts) {
   constexpr std::string_view kOp = "stablehlo.dynamic_update_slice";
   check_starts(kOp, x, starts);
   bool fits = update && update.dtype() == x.dtype() && update.rank() == x.rank();
   for (int64_t i = 0; fits && i < x.rank(); ++i) fits = update.dim(i) <= x.dim(i);
   TXLA_CHECK(fits, kOp, ": expected an update within ", show(x), ", got ", show(update), ".");
+  if (x.builder().lacks().updates_from_self && update.type().elements() > 1 &&
+      x.builder().may_read(update, x)) {
+    return scattered(x, update, starts);
+  }
   Values operands = {x, update};
   operands.insert(operands.end(), starts.begin(), starts.end());
   return x.builder().op(kOp, operands, std::span<const Type>(&x.type(), 1))[0];

@@ -91,6 +91,33 @@ void check_indices(std::string_view op, const Value& indices, int64_t index_vect
              ".");
 }
 
+// Whether a scatter writes one window only.
+bool is_single(const Value& indices, const ScatterDims& d) {
+  if (!d.input_batching_dims.empty() || d.scatter_dims_to_operand_dims.empty()) return false;
+  const int64_t numbers = static_cast<int64_t>(d.scatter_dims_to_operand_dims.size());
+  return indices.type().elements() == numbers;
+}
+
+// The scatter of one window as one of two, the second of which lies outside and is not written.
+Value scatter_two(const Value& operand, const Value& indices, const Value& updates,
+                  const ScatterDims& d, const Combine& combine) {
+  const int64_t numbers = static_cast<int64_t>(d.scatter_dims_to_operand_dims.size());
+  ScatterDims two = d;
+  two.index_vector_dim = 1;
+  // Dimensions of the updates that stand for indices are 1; one is put before the window's.
+  Dims window = {1};
+  two.update_window_dims.clear();
+  for (size_t i = 0; i < d.update_window_dims.size(); ++i) {
+    window.push_back(updates.dim(d.update_window_dims[i]));
+    two.update_window_dims.push_back(static_cast<int64_t>(i) + 1);
+  }
+  const Value inside = reshape(convert(indices, DType::S64), {1, numbers});
+  const Value outside = splat_int(operand.builder(), -1, inside.type());
+  const Value update = reshape(updates, window);
+  const std::array<Value, 2> both_indices = {inside, outside}, both_updates = {update, update};
+  return scatter(operand, concatenate(both_indices, 0), concatenate(both_updates, 0), two, combine);
+}
+
 Region combine_region(std::string_view op, Builder& b, std::span<const Value> inits,
                       const CombineMany& combine) {
   std::vector<Type> types;
@@ -323,6 +350,11 @@ Value scatter(const Value& operand, const Value& indices, const Value& updates,
       ", scatter_dims_to_operand_dims = " + show(d.scatter_dims_to_operand_dims) +
       ", index_vector_dim = " + std::to_string(d.index_vector_dim) + ">";
   Builder& b = operand.builder();
+  // The compiler makes an update in place of it.
+  if (b.lacks().updates_from_self && is_single(indices, d) && updates.type().elements() > 1 &&
+      b.may_read(updates, operand)) {
+    return scatter_two(operand, indices, updates, d, combine);
+  }
   const std::array<Type, 2> types = {scalar_of(operand), scalar_of(operand)};
   const Region region = b.region(types, [&](std::span<const Value> args) {
     Values results = {combine(args[0], args[1])};

@@ -13,6 +13,7 @@ constexpr MissingDType kTpuDTypes[] = {
 };
 
 const std::pair<std::string_view, Limits> kPlatforms[] = {
+    {"CPU", {{}, {.updates_from_self = true}}},
     {"TPU", {kTpuDTypes, {.wide_products = true}}},
 };
 

@@ -220,6 +220,36 @@ TEST(HloOps, Shapes) {
   p.run();
 }
 
+TEST(HloOps, UpdatesFromSelf) {
+  const auto program = [](const std::function<Value(Program&, const Value&)>& update,
+                          const std::vector<double>& expected) {
+    Program p;
+    p.b.set_lacks({.updates_from_self = true});
+    const Value x = reshape(p.floats({6}, {1, 2, 3, 4, 5, 6}), {2, 3});
+    const Value zero = p.ints({}, {0}), one = p.ints({}, {1});
+    p.expect(dynamic_update_slice(x, update(p, x), array{one, zero}), expected);
+    p.run();
+  };
+  const auto other = [](Program& p, const Value&) { return p.floats({1, 3}, {7, 8, 9}); };
+  const auto row = [](Program&, const Value& x) { return slice_dim(x, 0, 0, 1); };
+  const auto late = [](Program& p, const Value&) { return p.floats({1, 2}, {8, 9}); };
+  program(other, {1, 2, 3, 7, 8, 9});
+  program(row, {1, 2, 3, 1, 2, 3});
+  program(late, {1, 2, 3, 8, 9, 6});
+}
+
+TEST(HloOps, MayRead) {
+  Program p;
+  const Value line = p.floats({6}, {1, 2, 3, 4, 5, 6}), other = p.floats({6}, {1, 2, 3, 4, 5, 7});
+  const Value x = reshape(line, {2, 3});
+  EXPECT_TRUE(p.b.may_read(slice_dim(x, 0, 0, 1), x));
+  EXPECT_TRUE(p.b.may_read(slice_dim(line, 0, 0, 3), x));
+  EXPECT_TRUE(p.b.may_read(slice_dim(reshape(line, {3, 2}), 0, 0, 1), neg(x)));
+  EXPECT_TRUE(p.b.may_read(slice_dim(add(line, line), 0, 0, 3), add(line, line)));
+  EXPECT_FALSE(p.b.may_read(slice_dim(other, 0, 0, 3), x));
+  EXPECT_FALSE(p.b.may_read(other, slice_dim(line, 0, 0, 3)));
+}
+
 TEST(HloOps, Pad) {
   Program p;
   using A = array<int64_t, 1>;
