@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/call.h"
@@ -169,6 +170,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   h.add_bytes(plan_->target->name);
   op_hash_ = h.finish();
   if (plan_->writes.empty()) return;
+  counts_list_writes_ = !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
   std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
   meta.emplace(op);
   if (plan_->writes[0].is_out && !meta->speaks_for_cpu()) meta.reset();
@@ -445,6 +447,27 @@ bool Recorder::overwrites_all_results() const {
                       [](const Plan::Write& w) { return w.is_out; });
 }
 
+// The memory of what is written, as PyTorch's kernels for elementwise and random operators see it.
+void Recorder::check_overlap(const Stack& stack, size_t base) const {
+  if (!cpu_kernel_.is_elementwise() && !plan_->is_random) return;
+  for (const Plan::Write& w : plan_->writes) {
+    const c10::IValue& v = stack[base + w.argument];
+    if (!v.isTensor()) continue;
+    const at::Tensor& written = v.toTensor();
+    lazy::TensorImpl* to = lazy::as_lazy(written);
+    if (to == nullptr) continue;
+    if (plan_->is_random && !w.is_out) at::assert_no_internal_overlap(written);
+    if (!cpu_kernel_.is_elementwise()) continue;
+    for (size_t i = 0; i < plan_->arguments.size(); ++i) {
+      const c10::IValue& read = stack[base + i];
+      if (!read.isTensor()) continue;
+      lazy::TensorImpl* from = lazy::as_lazy(read.toTensor());
+      if (from == nullptr || from == to || &from->lazy_storage() != &to->lazy_storage()) continue;
+      at::assert_no_partial_overlap(written, read.toTensor());
+    }
+  }
+}
+
 void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
                              int device, Stack& stack, size_t base) const {
   const auto write_one = [&](const at::Tensor& target, uint32_t output, bool is_out) {
@@ -460,6 +483,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
+  check_overlap(stack, base);
   if (out_meta_) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
@@ -469,7 +493,11 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
       write_one(v.toTensor(), first, w.is_out);
     } else {
       uint32_t k = first;
-      for (const c10::IValue& e : v.toListRef()) write_one(e.toTensor(), k++, w.is_out);
+      for (const c10::IValue& e : v.toListRef()) {
+        const at::Tensor& t = e.toTensor();
+        write_one(t, k++, w.is_out);
+        if (counts_list_writes_ && t.defined()) t.unsafeGetTensorImpl()->bump_version();
+      }
     }
     (void)count;
   }

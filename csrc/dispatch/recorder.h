@@ -52,6 +52,7 @@ class Recorder final : public c10::OperatorKernel {
   // kernel of the out= form knows.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
+  void check_overlap(const torch::jit::Stack& stack, size_t base) const;
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
@@ -61,6 +62,8 @@ class Recorder final : public c10::OperatorKernel {
   CpuKernel cpu_kernel_;
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
+  // PyTorch has no kernel above this one that counts the versions of a list that is written.
+  bool counts_list_writes_ = false;
   NumberCheck check_numbers_;
   ConvertedNumbers converted_numbers_;
   ValueCheck suspects_values_;

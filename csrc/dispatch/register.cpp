@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_assert_async_native.h>
 #include <ATen/ops/_functional_assert_async_native.h>
@@ -107,6 +108,8 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
 // --- copies --------------------------------------------------------------------------------
 
 at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src, TensorImpl& from) {
+  if (&to == &from) return self;
+  if (&to.lazy_storage() == &from.lazy_storage()) at::assert_no_partial_overlap(self, src);
   const lazy::GraphLock lock;
   const int device = to.device_index();
   Value value = from.read();
@@ -126,6 +129,7 @@ at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src,
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/) {
   TensorImpl* to = lazy::as_lazy(self);
   TensorImpl* from = lazy::as_lazy(src);
+  if (to != nullptr) at::assert_no_internal_overlap(self);
   if (to != nullptr && from != nullptr) return copy_within(self, *to, src, *from);
   if (to != nullptr) {
     TXLA_CHECK(src.is_cpu(), "copy_: expected a source on cpu or xla, got ", src.device().str(),

@@ -1,6 +1,8 @@
 #include "dispatch/view_kernel.h"
 
 #include <array>
+#include <numeric>
+#include <string_view>
 
 #include "dispatch/call.h"
 #include "dispatch/recorder.h"
@@ -127,7 +129,73 @@ ViewKernel::Entry ViewKernel::find_entry(const TensorImpl& self, Stack arguments
   signature->outputs.push_back(geometry);
   // Attributes that never repeat must not fill memory; views in use keep what they need.
   if (memo_.size() > 16384) memo_.clear();
-  return memo_[key] = {key, std::move(signature), geometry, result.storage_offset()};
+  return memo_[key] = {key, std::move(signature), geometry, result.storage_offset(),
+                       view_kind(*op_)};
+}
+
+ViewKind view_kind(const lazy::Operator& op) {
+  static const auto& kinds = *new std::unordered_map<std::string_view, ViewKind>{
+      {"aten::view", ViewKind::Shape},          {"aten::_reshape_alias", ViewKind::Shape},
+      {"aten::squeeze", ViewKind::Shape},       {"aten::squeeze.dim", ViewKind::Shape},
+      {"aten::squeeze.dims", ViewKind::Shape},  {"aten::unsqueeze", ViewKind::Shape},
+      {"aten::transpose.int", ViewKind::Order}, {"aten::t", ViewKind::Order},
+      {"aten::permute", ViewKind::Order},
+  };
+  const auto it = kinds.find(op.name);
+  return it == kinds.end() ? ViewKind::Other : it->second;
+}
+
+namespace {
+
+int64_t wrap(int64_t dim, size_t rank) { return dim < 0 ? dim + static_cast<int64_t>(rank) : dim; }
+
+// The dimension of its input that each dimension of a reordering view is.
+std::vector<int64_t> order_of(const Signature& step) {
+  const size_t rank = step.outputs[0]->sizes.size();
+  std::vector<int64_t> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  if (step.op->name == "aten::permute") {
+    order = step.arguments[1].value.toIntVector();
+    for (int64_t& dim : order) dim = wrap(dim, rank);
+  } else if (step.op->name == "aten::t") {
+    if (rank == 2) std::swap(order[0], order[1]);
+  } else if (rank > 0) {
+    std::swap(order[wrap(step.arguments[1].value.toInt(), rank)],
+              order[wrap(step.arguments[2].value.toInt(), rank)]);
+  }
+  return order;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
+                                      const Signature& step) {
+  const Geometry* from = parent.step()->operands[0].geometry;
+  const Geometry* to = step.outputs[0];
+  std::vector<int64_t> argument = to->sizes;
+  bool same = from == to;
+  if (kind == ViewKind::Order) {
+    const std::vector<int64_t> first = order_of(*parent.step());
+    argument = order_of(step);
+    for (int64_t& dim : argument) dim = first[dim];
+    same = same && std::is_sorted(argument.begin(), argument.end());
+  }
+  if (same) return parent.parent();
+  static const auto view = find_operator({"aten::view", ""});
+  static const auto permute = find_operator({"aten::permute", ""});
+  auto signature = c10::make_intrusive<Signature>();
+  signature->op = kind == ViewKind::Order ? permute.get() : view.get();
+  util::Hasher h;
+  h.add_bytes(signature->op->name).add_bytes("joined").add(from->hash).add(to->hash);
+  for (const int64_t n : argument) h.add(static_cast<uint64_t>(n));
+  signature->key = h.finish();
+  signature->arguments.resize(2);
+  signature->arguments[0].kind = Argument::Kind::Tensor;
+  signature->arguments[0].count = 1;
+  signature->arguments[1].value = argument;
+  signature->operands.push_back({from, false, -1});
+  signature->outputs.push_back(to);
+  return c10::make_intrusive<lazy::View>(parent.parent(), std::move(signature), 0);
 }
 
 void check_window(const Geometry& window, int64_t offset, size_t storage_bytes) {

@@ -17,6 +17,22 @@ namespace torch_xla::dispatch {
 // Throws where a window that starts at element `offset` does not lie in the storage.
 void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
 
+// Views of which two are one: the same elements in another shape, and in another order.
+enum class ViewKind : uint8_t { Other, Shape, Order };
+ViewKind view_kind(const lazy::Operator& op);
+
+// `parent` and the step of the same kind after it as one step, or as none.
+c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
+                                      const lazy::Signature& step);
+
+// Where the tensor begins in its storage, in elements of another dtype.
+inline int64_t offset_as(const lazy::TensorImpl& tensor, at::ScalarType dtype) {
+  const at::ScalarType from = tensor.geometry()->dtype;
+  if (from == dtype) return tensor.storage_offset();
+  return tensor.storage_offset() * static_cast<int64_t>(c10::elementSize(from)) /
+         static_cast<int64_t>(c10::elementSize(dtype));
+}
+
 // One view operator. Arguments come unboxed: hashing integers costs less than boxing lists of them.
 class ViewKernel {
  public:
@@ -32,8 +48,14 @@ class ViewKernel {
     const util::Hash128 key = h.finish();
     Entry& entry = recent(key);
     if (entry.key != key) entry = find_entry(*impl, {box(args)...}, key);
+    const int64_t offset = offset_as(*impl, entry.geometry->dtype) + entry.offset;
+    if (entry.kind != ViewKind::Other && impl->view().defined() &&
+        view_kind(*impl->view()->step()->op) == entry.kind) {
+      return lazy::make_view(*impl, joined(*impl->view(), entry.kind, *entry.signature),
+                             entry.geometry, offset);
+    }
     return lazy::make_view(*impl, c10::make_intrusive<lazy::View>(impl->view(), entry.signature, 0),
-                           entry.geometry, impl->storage_offset() + entry.offset);
+                           entry.geometry, offset);
   }
 
  private:
@@ -42,6 +64,7 @@ class ViewKernel {
     c10::intrusive_ptr<const lazy::Signature> signature;
     const lazy::Geometry* geometry = nullptr;
     int64_t offset = 0;  // relative to the input's
+    ViewKind kind = ViewKind::Other;
   };
   // The calling thread's last view with a key like this one, of whatever operator: no lock.
   static Entry& recent(const util::Hash128& key);

@@ -3,6 +3,9 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
 #include "dispatch/call.h"
 #include "dispatch/resize.h"
 #include "lazy/memory.h"
@@ -20,6 +23,7 @@ struct Inversion {
   const Signature& step;
   const Value& parent;  // the parent's present value
   const Value& value;   // what the view shall hold
+  bool whole;           // the view itself was written, not a part of it
   int device;
 
   const Geometry* parent_geometry() const {
@@ -77,38 +81,42 @@ Value un_diagonal(const Inversion& v) {
   return call("aten::diagonal_scatter", v.device,
               {v.parent, v.value, v.attr(1), v.attr(2), v.attr(3)}, v.parent_geometry());
 }
+// A window on the parent's memory, row-major or of the layout `memory`, may show an element several
+// times. Of those, the one that was written counts.
+Value write_window(const Inversion& v, const Geometry* memory, const std::vector<int64_t>& sizes,
+                   const std::vector<int64_t>& strides, int64_t offset) {
+  return call(
+      v.whole ? "aten::as_strided_scatter" : "torch_xla::as_strided_update", v.device,
+      {{memory, v.parent}, v.value, c10::IValue(sizes), c10::IValue(strides), c10::IValue(offset)},
+      v.parent_geometry());
+}
 Value un_as_strided(const Inversion& v) {
   const Geometry& memory = *v.step.operands[0].geometry;
   TXLA_CHECK(memory.storage_elements() == memory.numel,
              "as_strided: expected a base that fills its memory, to write into, got strides with "
              "gaps. Call contiguous() on the base first.");
-  return call("aten::as_strided_scatter", v.device,
-              {v.parent, v.value, v.attr(1), v.attr(2), v.attr(3)}, v.parent_geometry());
+  return write_window(v, v.parent_geometry(), v.attr(1).toIntVector(), v.attr(2).toIntVector(),
+                      v.attr(3).toInt());
 }
 
-// Every copy along an expanded dimension was written the same, or PyTorch has refused the write.
+// Copies are windows that do not move.
 Value un_expand(const Inversion& v) {
   const std::vector<int64_t>& parent = v.parent.geometry().sizes;
-  Value value = v.value;
-  std::vector<int64_t> sizes = value.geometry().sizes;
+  const std::vector<int64_t>& sizes = v.value.geometry().sizes;
+  if (v.value.geometry().numel == v.parent.geometry().numel) return back_to_shape(v);
   const size_t extra = sizes.size() - parent.size();
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const bool expanded = i < extra || (parent[i - extra] == 1 && sizes[i] != 1);
-    if (!expanded || sizes[i] == 1) continue;
-    sizes[i] = 1;
-    value = call("aten::slice.Tensor", v.device,
-                 {value, c10::IValue(static_cast<int64_t>(i)), c10::IValue(int64_t{0}),
-                  c10::IValue(int64_t{1}), c10::IValue(int64_t{1})},
-                 lazy::intern_contiguous(value.geometry().dtype, sizes));
+  std::vector<int64_t> strides(sizes.size(), 0);
+  for (size_t i = extra; i < sizes.size(); ++i) {
+    if (parent[i - extra] != 1) strides[i] = v.parent_geometry()->strides[i - extra];
   }
-  return reshape(value, parent, v.device);
+  Inversion part = v;
+  part.whole = false;  // masked writes are permitted, and leave some copies as they were
+  return write_window(part, v.parent_geometry(), sizes, strides, 0);
 }
 
-// Windows over a row-major parent are strided memory: the general scatter serves.
 Value un_unfold(const Inversion& v) {
   const std::vector<int64_t>& sizes = v.parent.geometry().sizes;
-  const Geometry* row_major = v.parent_geometry();
-  std::vector<int64_t> strides = row_major->strides;
+  std::vector<int64_t> strides = v.parent_geometry()->strides;
   if (sizes.empty()) {
     strides = {1};
   } else {
@@ -116,10 +124,7 @@ Value un_unfold(const Inversion& v) {
     strides.push_back(strides[dim]);
     strides[dim] *= v.attr(3).toInt();
   }
-  return call("aten::as_strided_scatter", v.device,
-              {v.parent, v.value, c10::IValue(v.value.geometry().sizes), c10::IValue(strides),
-               c10::IValue(int64_t{0})},
-              row_major);
+  return write_window(v, v.parent_geometry(), v.value.geometry().sizes, strides, 0);
 }
 
 Value un_view_dtype(const Inversion& v) {
@@ -177,21 +182,9 @@ void write_base(lazy::Storage& storage, const Geometry& base, const Value& value
   }
 }
 
-void write_through(lazy::Storage& storage, const c10::intrusive_ptr<lazy::View>& view,
-                   const Value& value) {
-  const Inverse inverse = inverse_of(view->step()->op->name);
-  TXLA_CHECK(inverse != nullptr, view->step()->op->name,
-             ": expected a view that can be written through, this one has no inverse. "
-             "Clone the tensor before writing into it.");
-  const bool is_first = !view->parent().defined();
-  const Geometry& base = *view->step()->operands[0].geometry;
-  const Value parent = is_first ? lazy::value_over(storage, base) : view->parent()->read(storage);
-  const Value written = inverse({*view->step(), parent, value, storage.device_index()});
-  if (is_first) {
-    write_base(storage, base, written);
-  } else {
-    write_through(storage, view->parent(), written);
-  }
+// Whether an element of the parent may be seen several times.
+bool repeats(std::string_view op) {
+  return op == "aten::expand" || op == "aten::unfold" || op == "aten::as_strided";
 }
 
 }  // namespace
@@ -202,9 +195,38 @@ void write(lazy::TensorImpl& tensor, lazy::Value value) {
     write_base(storage, *tensor.geometry(), value);
     return;
   }
-  write_through(storage, tensor.view(), value);
+  Value next = value;
+  const Geometry* base = nullptr;  // of what the first step of the chain reads
+  bool exact = true;
+  for (const lazy::View* view = tensor.view().get(); view != nullptr; view = view->parent().get()) {
+    const std::string& op = view->step()->op->name;
+    const Inverse inverse = inverse_of(op);
+    TXLA_CHECK(inverse != nullptr, op,
+               ": expected a view that can be written through, this one has no inverse. "
+               "Clone the tensor before writing into it.");
+    base = view->step()->operands[0].geometry;
+    const Value parent =
+        view->parent().defined() ? view->parent()->read(storage) : lazy::value_over(storage, *base);
+    next =
+        inverse({*view->step(), parent, next, view == tensor.view().get(), storage.device_index()});
+    exact = exact && !repeats(op);
+  }
+  write_base(storage, *base, next);
   // Reading this view again needs no replay.
-  tensor.view()->remember(storage, std::move(value));
+  if (exact) tensor.view()->remember(storage, std::move(value));
+}
+
+at::Tensor as_strided_update_meta(const at::Tensor& self, const at::Tensor&, at::IntArrayRef,
+                                  at::IntArrayRef, int64_t) {
+  return at::empty_like(self);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def(
+      "as_strided_update(Tensor self, Tensor src, int[] size, int[] stride, int offset) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
+  m.impl("as_strided_update", TORCH_FN(as_strided_update_meta));
 }
 
 }  // namespace torch_xla::dispatch

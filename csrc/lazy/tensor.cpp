@@ -37,13 +37,17 @@ size_t storage_bytes(const Geometry& g) {
 
 // Libraries compare addresses to see which tensors share memory. A storage has none, so it gets a
 // range of addresses for itself that no process can have: whoever reads there fails at once. Ranges
-// are given out once; 2^55 bytes are 36 PB of tensors.
+// are given out in turn, in 9 EB. No memory is as large as the longest range: more is only asked
+// for by tensors that are never computed. The first ranges, of what was made first and may live
+// long (parameters), are given out once.
 at::DataPtr address_range(size_t bytes, int device) {
-  constexpr uint64_t kFirst = uint64_t{1} << 48, kLast = uint64_t{1} << 55, kAlignment = 64;
+  constexpr uint64_t kFirst = uint64_t{1} << 48, kAgain = uint64_t{1} << 60,
+                     kLast = uint64_t{1} << 63, kAlignment = 64, kLongest = uint64_t{1} << 44;
   static std::atomic<uint64_t> next{kFirst};
-  const uint64_t size = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const uint64_t size =
+      (std::clamp<uint64_t>(bytes, 1, kLongest) + kAlignment - 1) / kAlignment * kAlignment;
   uint64_t address = next.fetch_add(size, std::memory_order_relaxed);
-  if (address >= kLast) next.store(address = kFirst);
+  if (address >= kLast - size) next.store((address = kAgain) + size);
   return {reinterpret_cast<void*>(address),
           at::Device(at::kXLA, static_cast<c10::DeviceIndex>(device))};
 }
@@ -169,14 +173,23 @@ void View::forget() {
 }
 
 Value View::read(Storage& storage) {
-  if (storage_.load(std::memory_order_relaxed) == &storage) return cached_;
-  Value from = parent_.defined() ? parent_->read(storage)
-                                 : value_over(storage, *step_->operands[0].geometry);
-  Operands operands;
-  operands.push_back(std::move(from));
-  Value value = {c10::make_intrusive<Node>(step_, std::move(operands), Numbers{}), index_};
-  value.node->set_device(storage.device_index());
-  remember(storage, value);
+  // From here to the first view that is up to date; chains may be long.
+  c10::SmallVector<View*, 8> stale;
+  View* view = this;
+  while (view != nullptr && view->storage_.load(std::memory_order_relaxed) != &storage) {
+    stale.push_back(view);
+    view = view->parent_.get();
+  }
+  Value value = view != nullptr ? view->cached_
+                                : value_over(storage, *stale.back()->step_->operands[0].geometry);
+  while (!stale.empty()) {
+    view = stale.pop_back_val();
+    Operands operands;
+    operands.push_back(std::move(value));
+    value = {c10::make_intrusive<Node>(view->step_, std::move(operands), Numbers{}), view->index_};
+    value.node->set_device(storage.device_index());
+    view->remember(storage, value);
+  }
   return value;
 }
 

@@ -29,6 +29,21 @@ int64_t span_of(const Dims& sizes, const Dims& strides) {
   return last + 1;
 }
 
+// Whether the bits of two values differ: unlike numbers, nan is itself and 0.0 is not -0.0.
+Value differs(const Value& x, const Value& y) {
+  if (hlo::is_complex(x.dtype())) {
+    return differs(hlo::real(x), hlo::real(y)) | differs(hlo::imag(x), hlo::imag(y));
+  }
+  if (!hlo::is_float(x.dtype())) return hlo::not_equal(x, y);
+  const size_t width = hlo::bit_width(x.dtype());
+  const DType bits = width == 64   ? DType::U64
+                     : width == 32 ? DType::U32
+                     : width == 16 ? DType::U16
+                                   : DType::U8;
+  return hlo::not_equal(hlo::bitcast_convert(x, x.type().with(bits)),
+                        hlo::bitcast_convert(y, y.type().with(bits)));
+}
+
 // A window on flat memory: element (i, j, ...) is at i * strides[0] + j * strides[1] + ...
 // When each stride is a multiple of the next smaller one and rows do not overlap, it is memory cut
 // into boxes of which a corner is kept: only reshapes and slices.
@@ -73,6 +88,16 @@ class StridedWindow {
     Dims mapping = order_;
     std::sort(mapping.begin(), mapping.end());
     return hlo::broadcast_in_dim(hlo::transpose(kept, by_dim), sizes_, mapping);
+  }
+
+  // The memory with those elements of `update` written that are not what the window shows.
+  Value write_changes(const Value& memory, const Value& update) const {
+    if (nested_ && !repeated_) return write(memory, update);
+    const Value position = positions(memory.builder());
+    const Value outside = hlo::splat_int(memory.builder(), memory.dim(0), position.type());
+    const Value changed = differs(update, read(memory));
+    return scatter_rows(memory, 0, flatten(hlo::select(changed, position, outside)),
+                        flatten(update), replace);
   }
 
   // The memory with `update` written through the window.
@@ -152,6 +177,9 @@ Values as_strided(Lowering& l) {
   return {StridedWindow(w.sizes, w.strides).read(tail)};
 }
 
+// aten::as_strided_scatter, and torch_xla::as_strided_update, which leaves alone what is unchanged:
+// an element that the window shows several times was written where it has changed.
+template <bool kOnlyChanges>
 Values as_strided_scatter(Lowering& l) {
   const Window w(l, 2);
   const Value x = l.in(0);
@@ -160,8 +188,10 @@ Values as_strided_scatter(Lowering& l) {
   const Layout layout{l.geometry(0)};
   const Value memory = layout.to_memory(x);
   const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
-  const std::array<Value, 2> parts = {hlo::slice_dim(memory, 0, 0, w.offset),
-                                      StridedWindow(w.sizes, w.strides).write(tail, src)};
+  const StridedWindow window(w.sizes, w.strides);
+  const std::array<Value, 2> parts = {
+      hlo::slice_dim(memory, 0, 0, w.offset),
+      kOnlyChanges ? window.write_changes(tail, src) : window.write(tail, src)};
   return {layout.from_memory(hlo::concatenate(parts, 0))};
 }
 
@@ -169,7 +199,8 @@ Values as_strided_scatter(Lowering& l) {
 
 void register_shape_strided(Registry& r) {
   r.add("aten::as_strided", as_strided);
-  r.add("aten::as_strided_scatter", as_strided_scatter);
+  r.add("aten::as_strided_scatter", as_strided_scatter<false>);
+  r.add("torch_xla::as_strided_update", as_strided_scatter<true>);
 }
 
 }  // namespace torch_xla::ops

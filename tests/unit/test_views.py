@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_xla
+import torch_xla.debug.metrics as met
 
 
 def some_view(choose, t):
@@ -35,6 +36,11 @@ def some_view(choose, t):
         views.append(("permute", lambda x: x.permute(order)))
         views.append(("transpose", lambda x: x.transpose(0, -1)))
         views.append(("diagonal", lambda x: x.diagonal(0, 0, 1)))
+    if rank > 0 and t.stride(-1) == 1 and t.shape[-1] == 2 and t.dtype == torch.float32:
+        aligned = t.storage_offset() % 2 == 0 and all(s % 2 == 0 for s in t.stride()[:-1])
+        if aligned:
+            views.append(("complex real", lambda x: torch.view_as_complex(x).real))
+            views.append(("bits", lambda x: x.view(torch.float64).view(torch.float32)))
     if t.is_contiguous() and t.storage_offset() == 0 and t.numel() >= 4:
         views.append(("as_strided", lambda x: x.as_strided((2, 2), (2, 1), x.storage_offset())))
     return choose.choice(views)
@@ -52,6 +58,19 @@ def some_write(choose, t):
         ("addcmul_", lambda x: x.addcmul_(values.to(x.device), values.to(x.device), value=0.5)),
         ("clamp_", lambda x: x.clamp_(-1, 1)),
     ]
+    if t.dim() > 0 and t.shape[0] > 1:
+        # Values that were read from the memory that is written.
+        last = t.shape[0] - 1
+        at = torch.tensor([choose.randrange(last + 1)])
+        writes += [
+            ("shift", lambda x: x[1:].copy_(x[:-1].clone())),
+            ("shift back", lambda x: x[:-1].copy_(x[1:] * 2)),
+            ("flip", lambda x: x.copy_(x.flip(0))),
+            ("row", lambda x: x[last].copy_(x[0] + x[last])),
+            ("index_put_", lambda x: x.index_put_((at.to(x.device),), x[:1] - 1)),
+            ("index_copy_", lambda x: x.index_copy_(0, at.to(x.device), x[:1].roll(1, -1))),
+            ("expand", lambda x: x[0].expand_as(x)[last].mul_(0.5)),
+        ]
     return choose.choice(writes)
 
 
@@ -59,6 +78,8 @@ def run_program(seed):
     choose = random.Random(seed)
     shape = [choose.randint(1, 4) for _ in range(choose.randint(1, 3))]
     base = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    if choose.random() < 0.2 and base.dim() == 3:
+        base = base.unsqueeze(0).to(memory_format=torch.channels_last)
     on_cpu, on_xla, program = [base.clone()], [base.to("xla")], []
     for _ in range(8):
         i = choose.randrange(len(on_cpu))
@@ -160,3 +181,77 @@ def test_strides_are_pytorchs():
     assert x.to(memory_format=torch.contiguous_format).is_contiguous()
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         x.transpose(0, 2).view(-1)
+
+
+def test_offsets_count_elements_of_the_view():
+    def offsets(device):
+        z = torch.zeros(4, 3, dtype=torch.complex64, device=device)
+        x = torch.zeros(4, 4, device=device)
+        views = [
+            z[1:].real,
+            z[2].imag,
+            torch.view_as_real(z[1:]),
+            x[1:].view(torch.float64),
+            x[2:].view(torch.int16),
+            x[1].view(torch.uint8)[3:],
+            torch.view_as_complex(x.view(4, 2, 2)[1:]),
+        ]
+        return [
+            (v.storage_offset(), v.stride(), v.data_ptr() - v.untyped_storage().data_ptr())
+            for v in views
+        ]
+
+    assert offsets("xla") == offsets("cpu")
+
+
+def test_unfold_of_a_number():
+    def program(x):
+        number = x[0, 1]
+        return number.unfold(0, 0, 1), number.unfold(0, 1, 1)
+
+    both(program)
+
+
+def test_steps_in_place_leave_no_trace():
+    x = torch.zeros(1, 3, device="xla")
+    for step in range(8):
+        if step == 2:
+            met.clear_all()
+        x.squeeze_(0)
+        x.add_(1)
+        x.unsqueeze_(0).t_().t_()
+        torch_xla.sync()
+    assert x.tolist() == [[8, 8, 8]]
+    assert not met.counter_value("UncachedCompile")
+
+
+def test_views_of_views_are_one():
+    def program(x):
+        y = x.view(2, 12).view(3, 8).unsqueeze(0).squeeze(0).t().t()
+        y[1] = 5
+        z = x.t().unsqueeze(0).permute(2, 0, 1).transpose(0, 2).permute(1, 2, 0)
+        z.mul_(2)
+        return x, y, z, x.t().transpose(0, 1), z.transpose(0, 1).transpose(1, 2)
+
+    both(program)
+
+
+def test_long_chains_of_views():
+    x = torch.arange(6.0, device="xla").view(2, 3)
+    for _ in range(100_001):
+        x.t_()
+    x.add_(1)
+    y = torch.arange(20_001.0, device="xla")
+    for _ in range(2_000):
+        y = y[1:].detach()
+    y.add_(1)
+    assert x.tolist() == [[1, 4], [2, 5], [3, 6]]
+
+
+def test_addresses_of_live_tensors_stay_apart():
+    kept = [torch.zeros(1000, device="xla") for _ in range(50)]
+    for _ in range(20):
+        torch.empty(2**53, device="xla")
+    kept += [torch.zeros(1000, device="xla") for _ in range(50)]
+    starts = sorted(t.data_ptr() for t in kept)
+    assert all(b - a >= 4000 for a, b in zip(starts, starts[1:], strict=False))

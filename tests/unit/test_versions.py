@@ -1,0 +1,96 @@
+"""Version counters and what autograd is told of writes: as on the CPU."""
+
+import pytest
+import torch
+
+import torch_xla
+
+
+def versions(device, call, count=2):
+    tensors = [torch.ones(3, device=device) for _ in range(count)]
+    others = [torch.ones(3, device=device) * 2 for _ in range(count)]
+    call(tensors, others)
+    return [t._version for t in tensors]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: torch._foreach_add_(a, 1.0),
+        lambda a, b: torch._foreach_add_(a, b),
+        lambda a, b: torch._foreach_mul_(a, b),
+        lambda a, b: torch._foreach_mul_(a, 3.0),
+        lambda a, b: torch._foreach_addcmul_(a, b, b, value=0.5),
+        lambda a, b: torch._foreach_addcdiv_(a, b, b, value=0.5),
+        lambda a, b: torch._foreach_lerp_(a, b, 0.5),
+        lambda a, b: torch._foreach_zero_(a),
+        lambda a, b: torch._foreach_sqrt_(a),
+        lambda a, b: torch._foreach_copy_(a, b),
+        lambda a, b: torch._foreach_mul_([a[0], a[0]], 2.0),
+        lambda a, b: torch._foreach_add(a, b),
+    ],
+)
+def test_lists_that_are_written_count(call):
+    assert versions("xla", call) == versions("cpu", call)
+
+
+def test_a_value_that_backward_needs_is_missed():
+    for device in ("cpu", "xla"):
+        w = torch.ones(2, device=device, requires_grad=True)
+        y = w * 2
+        z = y.pow(2).sum()
+        with torch.no_grad():
+            torch._foreach_mul_([y], 10.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
+
+
+@pytest.mark.parametrize("make", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_a_step_counts(make):
+    w = torch.nn.Linear(3, 3).to("xla")
+    optimizer = getattr(torch.optim, make)(w.parameters(), lr=0.1)
+    x = torch.ones(2, 3, device="xla", requires_grad=True)
+    loss, again = w(x).sum(), (w(x).tanh() @ w.weight).sum()
+    loss.backward()
+    before = w.weight._version
+    optimizer.step()
+    assert w.weight._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        again.backward()
+
+
+def test_clipped_gradients_count():
+    for foreach in (True, False):
+        p = torch.ones(3, device="xla", requires_grad=True)
+        (p * 5).sum().backward()
+        torch.nn.utils.clip_grad_norm_([p], 1.0, foreach=foreach)
+        assert p.grad._version > 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_do_not_count(training):
+    for device in ("cpu", "xla"):
+        norm = torch.nn.BatchNorm1d(3).to(device).train(training)
+        before = [norm.running_mean._version, norm.running_var._version]
+        norm(torch.ones(4, 3, device=device))
+        assert [norm.running_mean._version, norm.running_var._version] == before
+
+
+def test_a_written_view_has_the_gradient_of_the_write():
+    grads = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(1.0, 5.0, device=device).requires_grad_()
+        y = x * 1
+        v = y[:2]
+        torch._foreach_mul_([v], 0.5)
+        (v.sum() + y.sum()).backward()
+        grads.append(x.grad.cpu())
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_inference_tensors():
+    with torch.inference_mode():
+        a = [torch.ones(3, device="xla")]
+        torch._foreach_mul_(a, 2.0)
+    assert a[0].tolist() == [2, 2, 2]
+    torch_xla.sync()
