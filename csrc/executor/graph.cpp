@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <limits>
 #include <unordered_map>
 
@@ -52,6 +53,21 @@ void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
   }
 }
 
+ConstantNumbers& constant_numbers() {
+  static ConstantNumbers constants;
+  return constants;
+}
+
+bool ConstantNumbers::contains(const Signature& s, const lazy::Numbers& numbers, size_t i) const {
+  if (!zero_and_one && !all) [[likely]]
+    return false;
+  if (s.has_seed && i + 1 == numbers.size()) return false;
+  if (all) return true;
+  const lazy::Number& n = numbers[i];
+  const bool is_real = s.numbers[i] == NumberKind::Float || s.numbers[i] == NumberKind::Complex;
+  return is_real ? n.imag == 0 && (n.real == 0 || n.real == 1) : n.integer == 0 || n.integer == 1;
+}
+
 Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<const Node*>* ending)
     : roots(std::move(wanted)), device(device_index) {
   util::Hasher h;
@@ -71,6 +87,7 @@ Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<cons
 void Graph::walk(util::Hasher& h) {
   const uint64_t walk = next_walk();
   uint32_t ordinal = 0;
+  const ConstantNumbers& constants = constant_numbers();
   // Depth first without recursion: graphs are deeper than stacks.
   std::vector<std::pair<const Node*, size_t>> stack;
   const auto visit_leaf = [&](const Node* node) {
@@ -111,7 +128,15 @@ void Graph::walk(util::Hasher& h) {
         ++operand.node->uses;
         h.add((uint64_t{operand.node->ordinal} << 32) | operand.index);
       }
-      for (size_t i = 0; i < s.numbers.size(); ++i) numbers.add(done->numbers()[i], s.numbers[i]);
+      for (size_t i = 0; i < s.numbers.size(); ++i) {
+        const lazy::Number& number = done->numbers()[i];
+        if (constants.contains(s, done->numbers(), i)) [[unlikely]] {
+          h.add(0xc0de + i).add(static_cast<uint64_t>(number.integer));
+          h.add(std::bit_cast<uint64_t>(number.imag));
+        } else {
+          numbers.add(number, s.numbers[i]);
+        }
+      }
     }
     h.add((uint64_t{root.node->ordinal} << 32) | root.index);
   }
@@ -244,8 +269,10 @@ class Lowerer {
     if (located) b_.set_location(location_text(s.op->name, *node.source()));
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
-      numbers.push_back(source != nullptr ? runtime_number(*source, s.numbers[i])
-                                          : constant_number(node.numbers()[i], s.numbers[i]));
+      const bool is_constant =
+          source == nullptr || constant_numbers().contains(s, node.numbers(), i);
+      numbers.push_back(is_constant ? constant_number(node.numbers()[i], s.numbers[i])
+                                    : runtime_number(*source, s.numbers[i]));
     }
     size_t next = 0;
     const auto tensor = [&]() -> const hlo::Value& {

@@ -18,6 +18,16 @@ struct PackedNumbers {
   void add(const lazy::Number& number, lazy::NumberKind kind);
 };
 
+// Which Python numbers are constants of programs: none, unless a program asks for it. Random seeds
+// never are. Guarded by the graph lock.
+struct ConstantNumbers {
+  bool zero_and_one = false;
+  bool all = false;
+
+  bool contains(const lazy::Signature& signature, const lazy::Numbers& numbers, size_t i) const;
+};
+ConstantNumbers& constant_numbers();
+
 // Valid while the graph lock is held: it borrows the nodes.
 struct Graph {
   std::vector<const lazy::Node*> calls;   // operands before users

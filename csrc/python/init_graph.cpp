@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "executor/graph.h"
 #include "executor/hlo_dump.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -175,6 +176,22 @@ void init_graph(py::module_& m) {
         [](const Tensors& tensors) { return py::bytes(hlo(tensors).module); });
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_get_graph_hash", &graph_hash);
+  m.def("_get_xla_handle_special_scalars", [] {
+    const lazy::GraphLock lock;
+    return executor::constant_numbers().zero_and_one;
+  });
+  m.def("_set_xla_handle_special_scalars", [](bool enable) {
+    const lazy::GraphLock lock;
+    executor::constant_numbers().zero_and_one = enable;
+  });
+  m.def("_get_xla_all_numbers_special_scalars", [] {
+    const lazy::GraphLock lock;
+    return executor::constant_numbers().all;
+  });
+  m.def("_set_xla_all_numbers_special_scalars", [](bool enable) {
+    const lazy::GraphLock lock;
+    executor::constant_numbers().all = enable;
+  });
   m.def("_xla_tensors_report", &tensors_report, py::arg("nodes_threshold") = 100,
         py::arg("device") = "");
 }

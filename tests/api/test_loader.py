@@ -237,6 +237,8 @@ def test_every_documented_argument():
         input_sharding=None,
     )
     assert loader.batches_per_execution == 2
+    (moved,) = loader.send_cpu_data_to_device(torch.ones(2), DEVICE)
+    assert moved.device.type == "xla"
     per_device = loader.per_device_loader(DEVICE)
     assert len(per_device) == 3 and iter(per_device) is per_device
     assert [b.tolist() for (b,) in per_device] == [[0, 1], [2, 3], [4, 5]]
@@ -508,6 +510,7 @@ def test_data_parallel():
         return total, len(context.getattr_or("calls", None))
 
     network = DataParallel(lambda: torch.nn.Linear(1, 1, bias=False), device_ids=["xla:0"])
+    assert network.devices == [torch.device("xla:0")]
     torch.nn.init.ones_(network.models[0].weight)
     data = DataLoader(TensorDataset(torch.arange(5.0).unsqueeze(1)), batch_size=2)
     assert network(loop, data) == [(10.0, 1)]

@@ -162,6 +162,33 @@ def test_buckets_hold_no_more_than_their_size():
         xm.CoalescingBuckets(double, tensors, outs[:1])
 
 
+def test_a_barrier_keeps_values_and_gradients():
+    w = torch.arange(3.0, device="xla", requires_grad=True)
+    i = torch.arange(4, device="xla").view(2, 2).t()
+    torch_xla.sync()
+    y = w * 2
+    z = y.exp()  # keeps its result for backward
+    versions = (w._version, z._version)
+    xm.optimization_barrier_([w, z, i])
+    assert (w._version, z._version) == versions and w.requires_grad and z.grad_fn is not None
+    total = z.sum() + i.sum()
+    text = _XLAC._get_stablehlo([total])
+    barrier, after = text.index("optimization_barrier"), text.index("stablehlo.reduce")
+    assert barrier < after and text.count("optimization_barrier") == 1
+    total.backward()
+    expected = torch.arange(3.0, requires_grad=True)
+    (expected * 2).exp().sum().backward()
+    torch.testing.assert_close(w.grad.cpu(), expected.grad)
+    assert i.tolist() == [[0, 2], [1, 3]] and i.stride() == (1, 2)
+    _XLAC._xla_optimization_barrier_([i[0]])  # of a view: the base has it
+    assert i.tolist() == [[0, 2], [1, 3]] and total.item() == pytest.approx(
+        (expected * 2).exp().sum().item() + 6
+    )
+    xm.optimization_barrier_([])
+    with pytest.raises(RuntimeError, match="device|xla"):
+        xm.optimization_barrier_([w, torch.ones(2)])
+
+
 def test_replicas_and_their_devices():
     assert xm.xla_rendezvous(b"a", tag="here") == [b"a"]
     assert xm.xla_replication_devices() == xm.xla_real_devices() == ["CPU:0"]

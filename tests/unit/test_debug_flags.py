@@ -51,6 +51,65 @@ def test_ir_debug_shows_the_python_stack(flag):
     assert "torch/nn/modules" not in erf
 
 
+@pytest.fixture
+def special_scalars():
+    """Sets which numbers are constants of the program."""
+    setters = [
+        _XLAC._set_xla_handle_special_scalars,
+        _XLAC._set_xla_all_numbers_special_scalars,
+    ]
+
+    def choose(zero_and_one: bool, all_numbers: bool) -> None:
+        for setter, enable in zip(setters, (zero_and_one, all_numbers), strict=True):
+            setter(enable)
+
+    yield choose
+    choose(False, False)
+
+
+def test_numbers_as_constants_of_the_program(special_scalars):
+    x = torch.tensor([1.0, 2.0]).to("xla")
+    torch_xla.sync(wait=True)
+
+    def compiled(*calls) -> int:
+        """How many programs these need, one after the other."""
+        before = met.counter_value("UncachedCompile") or 0
+        for call, expected in calls:
+            assert call().tolist() == expected
+        return (met.counter_value("UncachedCompile") or 0) - before
+
+    def scaled(a, b):
+        return lambda: x * a + x * b
+
+    calls = [(scaled(a, b), [a + b, 2 * a + 2 * b]) for a, b in ((0, 5), (5, 0), (7, 1), (5, 5))]
+    assert not _XLAC._get_xla_handle_special_scalars()
+    assert not _XLAC._get_xla_all_numbers_special_scalars()
+    assert compiled(*calls, *calls) == 1
+    special_scalars(True, False)
+    assert _XLAC._get_xla_handle_special_scalars()
+    assert compiled(*calls) == 3 and compiled(*calls) == 0  # (5, 5) has no constant
+    special_scalars(False, True)
+    assert _XLAC._get_xla_all_numbers_special_scalars()
+    assert compiled(*calls) == 4 and compiled(*calls) == 0
+    text = _XLAC._get_stablehlo([scaled(3.5, 2)()])
+    assert "@main(%0: tensor<2xf32>)" in text and text.count("stablehlo.constant") == 2
+    z = (x * (1 + 2j)).cpu()
+    torch.testing.assert_close(z, torch.tensor([1 + 2j, 2 + 4j]))
+
+
+def test_seeds_are_never_constants(special_scalars):
+    special_scalars(True, True)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).to("xla")
+    x = torch.ones(3, 4).to("xla")
+    results = []
+    for step in range(4):
+        results.append(model(x).detach().cpu())
+        if step == 0:
+            met.clear_counters()
+    assert not met.counter_value("UncachedCompile")
+    assert any(not torch.equal(r, results[0]) for r in results[1:])
+
+
 def test_hlo_of_pending_tensors():
     x = torch.ones(3, 4, device="xla")
     torch_xla.sync()

@@ -1,7 +1,7 @@
 """Names that programs written for earlier versions use of the extension.
 
-Each is another name, or a thin form, of what torch_xla has; `find` is the extension's
-`__getattr__`, so that importing torch_xla makes none of them.
+Each is another name, or a thin form, of what torch_xla has. The extension's `__getattr__` imports
+this module when it is first asked for a name that it lacks.
 """
 
 from __future__ import annotations
@@ -226,6 +226,14 @@ def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> No
     from torch_xla.experimental import callback as module
 
     module.on_ready_callback(tensor, lambda _: callback())
+
+
+@_name
+def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """`xm.optimization_barrier_`."""
+    from torch_xla.core import xla_model
+
+    xla_model.optimization_barrier_(tensors)
 
 
 # Metrics

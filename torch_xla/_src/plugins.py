@@ -85,16 +85,19 @@ class PluginSpec:
 _registered: dict[str, DevicePlugin] = {}
 
 
-def register_plugin(name: str, plugin: DevicePlugin) -> None:
+def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
     """Makes `PJRT_DEVICE=<name>` mean this plugin."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"register_plugin: expected the name of a device type, got {name!r}.")
-    if isinstance(plugin, type) or not callable(getattr(plugin, "library_path", None)):
+    if isinstance(device_plugin, type) or not callable(
+        getattr(device_plugin, "library_path", None)
+    ):
         raise TypeError(
-            f"register_plugin: expected an instance of DevicePlugin for {name!r}, got {plugin!r}. "
+            f"register_plugin: expected an instance of DevicePlugin for {name!r}, got "
+            f"{device_plugin!r}. "
             "Pass the object, not its class."
         )
-    _registered[name.upper()] = plugin
+    _registered[name.upper()] = device_plugin
 
 
 def register_installed_plugins() -> None:

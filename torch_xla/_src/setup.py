@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -17,7 +18,6 @@ def install() -> None:
         clip_grad,
         device_module,
         dlpack,
-        extension_names,
         loading,
         module_identity,
         optim_defaults,
@@ -26,7 +26,7 @@ def install() -> None:
     from torch_xla._src.after_import import after_import
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
-    _XLAC.__getattr__ = extension_names.find
+    _XLAC.__getattr__ = _old_extension_name
     _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
     device_module.register()
@@ -45,6 +45,12 @@ def _describe_to_dynamo() -> None:
     from torch_xla._src import dynamo_device
 
     dynamo_device.register()
+
+
+def _old_extension_name(name: str) -> Any:
+    from torch_xla._src import extension_names
+
+    return extension_names.find(name)
 
 
 def _choose_plugin() -> dict:

@@ -496,6 +496,24 @@ def _like(original: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
     return moved.requires_grad_(original.requires_grad)
 
 
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Puts a barrier behind tensors: what uses them from now on is computed after all of them.
+
+    The compiler moves no work across it, so that memory is not taken earlier than that. Values,
+    gradients and version counters stay.
+
+    Args:
+        tensors: xla tensors of one device; each is replaced by its value behind the barrier.
+    """
+    if not tensors:
+        return
+    values = [t.detach() for t in tensors]
+    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(values)):
+        behind = torch.ops.torch_xla.optimization_barrier(values)
+        for value, result in zip(values, behind, strict=True):
+            value.copy_(result)
+
+
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     """Computes these tensors, and what they need, now; returns when the device has finished."""
     _XLAC._xla_sync_multi(list(tensors), [], wait=True)

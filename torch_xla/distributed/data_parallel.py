@@ -56,6 +56,11 @@ class DataParallel:
         self._models = [module.to(device)]
 
     @property
+    def devices(self) -> list[torch.device]:
+        """The devices of the models, in the same order."""
+        return [self._context.device]
+
+    @property
     def models(self) -> list[torch.nn.Module]:
         """The model of each device."""
         return self._models

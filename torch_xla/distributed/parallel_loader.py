@@ -110,7 +110,7 @@ class ParallelLoader:
             )
         self._loader = loader
         self.batchdim = batchdim
-        self.batches_per_execution = batches_per_execution
+        self._batches_per_execution = batches_per_execution
         self._prefetcher = Prefetcher(
             loader,
             [functools.partial(xm._move_to_device, device=d) for d in self._devices],
@@ -119,6 +119,15 @@ class ParallelLoader:
             host_to_device_transfer_threads,
         )
         owned_by(self, self._prefetcher)
+
+    @property
+    def batches_per_execution(self) -> int:
+        """How many batches there are between barriers."""
+        return self._batches_per_execution
+
+    def send_cpu_data_to_device(self, batches: Any, device: str | torch.device) -> Any:
+        """Batches moved to a device, as the loader's threads do; for a tensor a list of one."""
+        return xm.send_cpu_data_to_device(batches, device)
 
     def per_device_loader(self, device: str | torch.device) -> PerDeviceLoader:
         """The iterator over the batches of a device.
