@@ -1,0 +1,293 @@
+"""A program is a list of steps of plain Python source; `run` runs it on one device and keeps what
+it saw: errors, what the program read, metadata of tensors after each step, values at the end."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+NAME = re.compile(r"\b[to]\d+\b")
+
+
+@dataclass(frozen=True)
+class Step:
+    """`line` may use `torch`, `F`, `device`, `sync()`, `show(...)`, t1.. (tensors), o1..
+    (optimizers). Adjacent steps of threads 1 and 2 run in two threads beside each other; 0 is the
+    main thread."""
+
+    kind: str
+    line: str
+    thread: int = 0
+
+    @functools.cached_property
+    def names(self) -> set[str]:
+        return set(NAME.findall(self.line))
+
+
+Program = tuple[Step, ...]
+
+
+@dataclass
+class Seen:
+    """What one step did: the class of its error, what it showed, and the tensors after it."""
+
+    error: str = ""
+    message: str = ""
+    shown: list[Any] = field(default_factory=list)
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Trace:
+    steps: list[Seen]
+    end: dict[str, Any] = field(default_factory=dict)
+
+
+@functools.lru_cache(maxsize=20_000)
+def compiled(line: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compile(line, line, "exec")
+
+
+def new_names(device: str) -> dict[str, Any]:
+    """The names a program starts with, on the CPU or on xla."""
+
+    def sync(wait: bool = False) -> None:
+        if device != "cpu":
+            import torch_xla
+
+            torch_xla.sync(wait=wait)
+
+    return {"torch": torch, "F": F, "device": device, "sync": sync, "show": lambda *values: None}
+
+
+def tensors_of(names: dict[str, Any], visible: set[str] | None = None) -> dict[str, torch.Tensor]:
+    return {
+        name: value
+        for name, value in names.items()
+        if isinstance(value, torch.Tensor)
+        and NAME.fullmatch(name)
+        and (visible is None or name in visible)
+    }
+
+
+ASKED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "dtype": lambda t: t.dtype,
+    "shape": lambda t: tuple(t.shape),
+    # Where there is one element, a stride says nothing.
+    "stride": lambda t: tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1),
+    "storage_offset": lambda t: t.storage_offset(),
+    "_version": lambda t: None if t.is_inference() else t._version,
+    "requires_grad": lambda t: t.requires_grad,
+    "is_leaf": lambda t: t.is_leaf,
+    "is_conj": lambda t: t.is_conj(),
+    "is_neg": lambda t: t.is_neg(),
+    "has a gradient": lambda t: gradient(t) is not None,
+}
+
+
+def gradient(t: torch.Tensor) -> torch.Tensor | None:
+    return t.grad if t.is_leaf or t.retains_grad else None
+
+
+def metadata(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """What can be asked without a value, and which tensors share memory (the first one's name)."""
+    owners: dict[int, str] = {}
+    found = {}
+    for name, t in tensors.items():
+        storage = t.untyped_storage()
+        known = {"shares memory with": name}
+        if storage.nbytes():
+            known["shares memory with"] = owners.setdefault(storage.data_ptr(), name)
+        for what, ask in ASKED.items():
+            try:
+                known[what] = ask(t)
+            except RuntimeError:  # what a view raises for which autograd gave up
+                known[what] = "RuntimeError"
+        found[name] = known
+    return found
+
+
+def on_host(value: Any) -> Any:
+    """A copy that later writes do not reach; reads tensors of xla."""
+    if isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            return value.detach().cpu().resolve_conj().resolve_neg().clone()
+    if isinstance(value, (list, tuple)):
+        return [on_host(v) for v in value]
+    return value
+
+
+def parts(program: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
+    """Steps of the main thread one by one; those of threads 1 and 2 together."""
+    together: list[tuple[int, Step]] = []
+    for i, step in enumerate(program):
+        if step.thread:
+            together.append((i, step))
+            continue
+        if together:
+            yield together
+            together = []
+        yield [(i, step)]
+    if together:
+        yield together
+
+
+class Runner:
+    """Runs steps on one device. `noise`, a generator, moves each new floating-point result by about
+    its rounding error: what such a run changes much says nothing about a device."""
+
+    def __init__(self, device: str, noise: torch.Generator | None = None):
+        self.device = device
+        self.names = new_names(device)
+        self.names["show"] = self.show
+        self.trace = Trace([])
+        self._at = threading.local()
+        self._main_step = 0
+        self._noise = noise
+        self._storages: set[int] = set()
+
+    def show(self, *values: Any) -> None:
+        # A hook runs in a thread of the autograd engine, which has no step of its own.
+        step = getattr(self._at, "step", self._main_step)
+        self.trace.steps[step].shown.extend(on_host(v) for v in values)
+
+    def step(self, i: int, step: Step, visible: set[str] | None = None) -> Seen:
+        seen = self.trace.steps[i]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(compiled(step.line), self.names)
+        except Exception as error:
+            seen.error, seen.message = type(error).__name__, str(error)
+        tensors = tensors_of(self.names.copy(), visible)
+        if self._noise is not None:
+            self._disturb(tensors)
+        seen.tensors = metadata(tensors)
+        return seen
+
+    def append(self, step: Step, visible: set[str] | None = None) -> Seen:
+        """One more step, without threads: for who draws a program."""
+        self.trace.steps.append(Seen())
+        self._main_step = len(self.trace.steps) - 1
+        return self.step(self._main_step, step, visible)
+
+    def run(self, program: Sequence[Step]) -> Trace:
+        self.trace.steps = [Seen() for _ in program]
+        for part in parts(program):
+            if len(part) == 1 and not part[0][1].thread:
+                self._main_step = part[0][0]
+                self.step(*part[0])
+            else:
+                self._beside(part)
+        self._read_all()
+        return self.trace
+
+    def _beside(self, part: list[tuple[int, Step]]) -> None:
+        own = [[(i, s) for i, s in part if s.thread == thread] for thread in (1, 2)]
+
+        def work(steps: list[tuple[int, Step]]) -> None:
+            visible = set().union(*(s.names for _, s in steps))
+            for i, step in steps:
+                self._at.step = i
+                self.step(i, step, visible)
+
+        threads = [threading.Thread(target=work, args=(steps,)) for steps in own if steps]
+        for thread in threads:
+            thread.start()
+            if self.device == "cpu":
+                thread.join()
+        for thread in threads:
+            thread.join()
+
+    def _read_all(self) -> None:
+        end = self.trace.end
+        for name, t in tensors_of(self.names).items():
+            for what, take in ((name, lambda t: t), (f"{name}.grad", gradient)):
+                try:
+                    value = take(t)
+                    if value is not None:
+                        end[what] = on_host(value)
+                except Exception as error:
+                    end[what] = f"{type(error).__name__}: {error}"
+
+    def _disturb(self, tensors: dict[str, torch.Tensor]) -> None:
+        for t in tensors.values():
+            at = t.untyped_storage().data_ptr()
+            if at in self._storages or t.dtype not in UNIT or not t.numel():
+                continue
+            self._storages.add(at)
+            with torch.no_grad():
+                memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
+                sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
+                memory.mul_(1 + sign * UNIT[t.dtype])
+
+
+# A few units in the last place.
+UNIT = {
+    torch.float64: 1e-15,
+    torch.float32: 5e-7,
+    torch.bfloat16: 8e-3,
+    torch.float16: 1e-3,
+    torch.complex64: 5e-7,
+    torch.complex128: 1e-15,
+}
+
+
+def run(program: Sequence[Step], device: str, noise: torch.Generator | None = None) -> Trace:
+    return Runner(device, noise).run(program)
+
+
+def text(program: Sequence[Step]) -> str:
+    return "\n".join(("", "1| ", "2| ")[s.thread] + s.line for s in program)
+
+
+def script(programs: Sequence[Program], guarded: set[str]) -> str:
+    """Python source that runs the programs on both devices and prints what they show and end with.
+    Lines in `guarded` may raise."""
+    lines = ["import torch", "import torch.nn.functional as F", "", "import torch_xla", ""]
+    if any(step.thread for program in programs for step in program):
+        lines.insert(0, "import threading\n")
+    lines += ["show = print"]
+
+    def add(step: Step, indent: str) -> None:
+        if step.line not in guarded:
+            lines.append(indent + step.line)
+            return
+        lines.append(f"{indent}try:\n{indent}    {step.line}")
+        lines.append(f"{indent}except Exception as error:\n{indent}    show(repr(error))")
+
+    for program in programs:
+        lines += ['for device in ("cpu", "xla"):', '    print("---", device)']
+        if any("sync" in step.line for step in program):
+            lines.append('    on_cpu = device == "cpu"')
+            lines.append("    sync = (lambda wait=False: None) if on_cpu else torch_xla.sync")
+        names = sorted(set().union(*(step.names for step in program)), key=lambda n: int(n[1:]))
+        for part in parts(program):
+            if not part[0][1].thread:
+                add(part[0][1], "    ")
+                continue
+            for thread in (1, 2):
+                own = [step for _, step in part if step.thread == thread]
+                lines.append(f"    def part{thread}(device=device):")
+                uses = sorted(set().union(*(step.names for step in own)))
+                lines += [f"        global {', '.join(uses)}"] if uses else ["        pass"]
+                for step in own:
+                    add(step, "        ")
+            lines.append("    threads = [threading.Thread(target=f) for f in (part1, part2)]")
+            lines.append("    for thread in threads: thread.start()")
+            lines.append("    for thread in threads: thread.join()")
+        lines.append(f"    for name in {' '.join(names)!r}.split():")
+        lines.append("        t = globals().pop(name, None)")
+        lines.append("        if isinstance(t, torch.Tensor):")
+        lines.append("            print(name, t.stride(), t._version, t.detach().cpu(), t.grad)")
+    return "\n".join(lines) + "\n"

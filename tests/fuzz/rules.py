@@ -1,0 +1,9 @@
+"""All rules, and what a program may be made of."""
+
+from tests.fuzz import rules_autograd, rules_data, rules_ops  # noqa: F401  they register themselves
+
+# Steps of a program. Compilation dominates, and it grows with the steps.
+LENGTH = (8, 22)
+
+# Kinds of steps that a thread of a program may take.
+IN_THREADS = {"factory", "view", "write", "index write", "copy", "op", "read", "sync", "backward"}
