@@ -94,12 +94,23 @@ MetaKernel::MetaKernel(const c10::OperatorHandle& op)
     : op_(op),
       native_(shadowed_meta_kernel(op)),
       missing_(missing_meta(op)),
-      check_(meta_check(op)) {}
+      check_(meta_check(op)),
+      layout_(meta_layout(op)) {}
 
 void MetaKernel::call(torch::jit::Stack* stack) const {
+  const size_t base = stack->size() - op_.schema().arguments().size();
+  if (layout_ == nullptr) return shapes(stack, base);
+  const at::MemoryFormat format = layout_(*stack, base);
+  shapes(stack, base);
+  if (format == at::MemoryFormat::Contiguous) return;
+  const at::Tensor result = (*stack)[base].toTensor();
+  (*stack)[base] = at::detail::empty_meta(result.sizes(), result.scalar_type(), at::kStrided,
+                                          at::Device(at::kMeta), std::nullopt, format);
+}
+
+void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
   const std::string& name = op_.schema().name();
-  const size_t base = stack->size() - op_.schema().arguments().size();
   if (missing_ != nullptr) {
     missing_(*stack, base);
     return;

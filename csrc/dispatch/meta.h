@@ -25,6 +25,11 @@ MissingMeta missing_meta(const c10::OperatorHandle& op);
 using MetaCheck = void (*)(const torch::jit::Stack& stack, size_t base);
 MetaCheck meta_check(const c10::OperatorHandle& op);
 
+// The memory format of the first result, from the arguments from `base`. Null where the Meta
+// kernel's strides are those of the CPU kernel, which is so for all but a few operators.
+using MetaLayout = at::MemoryFormat (*)(const torch::jit::Stack& stack, size_t base);
+MetaLayout meta_layout(const c10::OperatorHandle& op);
+
 // Calls the operator's Meta kernel on `stack`. PyTorch's Python functions shadow most C++ Meta
 // kernels and cost far more, so the C++ one runs where there is one. Thread-safe.
 class MetaKernel {
@@ -35,10 +40,13 @@ class MetaKernel {
   bool speaks_for_cpu() const { return native_ != nullptr || check_ != nullptr; }
 
  private:
+  void shapes(torch::jit::Stack* stack, size_t base) const;
+
   c10::OperatorHandle op_;
   const c10::KernelFunction* native_ = nullptr;  // the shadowed C++ kernel, if any
   MissingMeta missing_ = nullptr;
   MetaCheck check_ = nullptr;
+  MetaLayout layout_ = nullptr;
 };
 
 }  // namespace torch_xla::dispatch

@@ -6,12 +6,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_assert_async_native.h>
 #include <ATen/ops/_functional_assert_async_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
+#include <ATen/ops/_to_copy_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_strided.h>
@@ -146,6 +148,28 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   return self.copy_(fetch({src})[0]);
 }
 
+// PyTorch's own takes XLA for a device without strides.
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> memory_format) {
+  const bool preserve =
+      memory_format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve;
+  const bool moves = device && !device->is_xla();
+  if (lazy::as_lazy(self) == nullptr || !preserve || layout || pin_memory || moves) {
+    return at::compositeexplicitautograd::_to_copy(self, dtype, layout, device, pin_memory,
+                                                   non_blocking, memory_format);
+  }
+  const at::ScalarType to = dtype.value_or(self.scalar_type());
+  std::vector<int64_t> strides = self.strides().vec();
+  if (!self.is_non_overlapping_and_dense()) {
+    strides = at::infer_dense_strides(self.sizes(), strides);
+  }
+  at::Tensor copy = at::empty_strided(
+      self.sizes(), strides, self.options().dtype(to).device(device.value_or(self.device())));
+  return copy.copy_(self, non_blocking);
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   at::Tensor target = dst;
   copy_(target, self, non_blocking);
@@ -252,6 +276,7 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::new_empty_strided",
                                             "aten::resize_",
                                             "aten::copy_",
+                                            "aten::_to_copy",
                                             "aten::_copy_from",
                                             "aten::_copy_from_and_resize",
                                             "aten::_to_cpu",
@@ -271,8 +296,7 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::as_strided_"};
 
 // Composites whose parts keep autograd, conjugation or aliasing right.
-const std::set<std::string> kStayComposite = {"aten::_to_copy",
-                                              "aten::lift",
+const std::set<std::string> kStayComposite = {"aten::lift",
                                               "aten::lift_fresh",
                                               "aten::_fw_primal",
                                               "aten::_make_dual",
@@ -361,6 +385,7 @@ void register_kernels() {
   aten.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   aten.impl("resize_", TORCH_FN(resize_));
   aten.impl("copy_", TORCH_FN(copy_));
+  aten.impl("_to_copy", TORCH_FN(to_copy));
   aten.impl("_copy_from", TORCH_FN(copy_from));
   aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   aten.impl("_to_cpu", TORCH_FN(to_cpu));

@@ -1,0 +1,37 @@
+// The memory formats that PyTorch's CPU kernels give their results, where its Meta kernels do not.
+#include <string_view>
+#include <unordered_map>
+
+#include "dispatch/meta.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using torch::jit::Stack;
+
+// (input, ...)
+at::MemoryFormat of_input(const Stack& stack, size_t base) {
+  return stack[base].toTensor().suggest_memory_format();
+}
+
+// (input, weight, ...): channels_last where either is. In three dimensions not in double.
+at::MemoryFormat convolution(const Stack& stack, size_t base) {
+  const at::Tensor input = stack[base].toTensor(), weight = stack[base + 1].toTensor();
+  if (input.scalar_type() == at::kDouble && input.dim() == 5) return at::MemoryFormat::Contiguous;
+  const at::MemoryFormat format = input.suggest_memory_format();
+  return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
+}
+
+}  // namespace
+
+MetaLayout meta_layout(const c10::OperatorHandle& op) {
+  static const std::unordered_map<std::string_view, MetaLayout> kLayouts = {
+      {"aten::convolution", convolution},
+      {"aten::pixel_shuffle", of_input},
+      {"aten::pixel_unshuffle", of_input},
+  };
+  const auto it = kLayouts.find(op.schema().name());
+  return it == kLayouts.end() ? nullptr : it->second;
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,81 @@
+"""Strides of results, where PyTorch's shape functions do not say what its CPU kernels do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import assert_same_strides, on_xla
+
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def check(function, *inputs):
+    """Strides of `function`, whose inputs have those of the CPU on xla too."""
+    there = [on_xla(t) for t in inputs]
+    assert_same_strides(there, list(inputs))
+    assert_same_strides(function(*there), function(*inputs))
+
+
+def randn(*shape, dtype=torch.float32, last=False):
+    t = torch.randn(shape).to(dtype)
+    return t.contiguous(memory_format=LAST[t.dim()]) if last else t
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("last", [(True, True), (True, False), (False, True), (False, False)])
+def test_convolution(dtype, last):
+    for dims, convolve in (2, F.conv2d), (3, F.conv3d), (2, F.conv_transpose2d):
+        x = randn(2, 4, *[6] * dims, dtype=dtype, last=last[0])
+        w = randn(4, 4, *[3] * dims, dtype=dtype, last=last[1])
+        check(convolve, x, w)
+    check(lambda x: F.conv2d(x, x.new_ones(4, 2, 1, 1), groups=2), x[..., :4])
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_shuffled_pixels(last):
+    x = randn(2, 4, 6, 6, last=last)
+    check(lambda x: F.pixel_shuffle(x, 2), x)
+    check(lambda x: F.pixel_unshuffle(x, 2), x)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: x.double(),
+        lambda x: x.to(torch.bfloat16),
+        lambda x: x.to(torch.float32, copy=True),
+        lambda x: x.to(x.device, torch.int32),
+        lambda x: x.to(torch.float64, memory_format=torch.contiguous_format),
+    ],
+)
+def test_conversions(convert):
+    for x in (
+        randn(3, 4),
+        randn(3, 4).t(),
+        randn(3, 4, 5).permute(2, 0, 1),
+        randn(2, 3, 4, 5, last=True),
+        randn(6, 4)[::2, ::2],
+        randn(6, 4).t()[::2, ::2],
+        randn(1, 4).expand(3, 4),
+        randn(4, 1).expand(4, 3).t(),
+        randn(0, 4).t(),
+        torch.tensor(2.5),
+    ):
+        view = torch.empty_strided(x.shape, x.stride(), device="xla")
+        assert_same_strides(convert(view), convert(x))
+
+
+def test_a_conversion_keeps_values_and_gradients():
+    x = torch.arange(12.0).view(3, 4)
+    there = x.to("xla").requires_grad_()
+    y = there.t().double()
+    assert torch.equal(y.cpu(), x.t().double())
+    (y * torch.arange(12.0, device="xla").view(4, 3)).sum().backward()
+    assert torch.equal(there.grad.cpu(), torch.arange(12.0).view(4, 3).t())
+    z = torch.complex(there.detach(), there.detach()).conj()
+    assert torch.equal(
+        z.to(torch.complex128).cpu(), torch.complex(x, x).conj().to(torch.complex128)
+    )
+    assert y.to(torch.float64) is y
