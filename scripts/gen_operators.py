@@ -1,8 +1,8 @@
 """Writes docs/operators.md: how each ATen operator reaches the device, and in which dtypes it is
 right. `python scripts/gen_operators.py` writes, `--check` compares.
 
-The dtypes rest on tests/ops/test_op_db.py, which runs every entry in every dtype: what it knows to
-be wrong is in tests/ops/database_notes.py, and all else passes.
+The dtypes rest on tests/ops/test_op_db.py, which runs every entry in every dtype and fails where it
+compared nothing: what it knows to be wrong is in tests/ops/database_notes.py, and all else passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import torch_xla  # noqa: E402, F401
-from tests.ops import database, database_notes  # noqa: E402
+from tests.ops import database, database_notes, operands  # noqa: E402
 from torch_xla import _XLAC  # noqa: E402
 
 OUTPUT = ROOT / "docs" / "operators.md"
@@ -97,6 +97,11 @@ def entries_right() -> str:
     return share(sum(t not in wrong for t in database.ENTRIES), len(database.ENTRIES))
 
 
+def strides_alike() -> str:
+    own = database_notes.OWN_STRIDES
+    return share(sum(t not in own for t in database.ENTRIES), len(database.ENTRIES))
+
+
 def errors_alike() -> str:
     checked = [t for t, e in database.ENTRIES.items() if e.error_inputs_func is not None]
     wrong = {name for name, check in database_notes.WRONG if check == "errors"}
@@ -114,7 +119,11 @@ def text() -> str:
         "",
         "Of the entries of PyTorch's operator database that apply to this device:",
         "",
-        f"- {entries_right()} give the CPU's results in all dtypes and forms, and its gradients;",
+        f"- {entries_right()} give the CPU's results in all dtypes and forms, and gradients (of "
+        "random numbers and of memory as it was found: shapes and dtypes), from tensors that were "
+        "uploaded, and in float32 from tensors made in the same program "
+        f"({', '.join(operands.IN_PROGRAM).replace('_', ' ')});",
+        f"- {strides_alike()} give results with the CPU's strides;",
         f"- all {len(database.ENTRIES)} run without the host on the CPU platform (numbers that an "
         "operator reads, such as a count, aside);",
         f"- {errors_alike()} of those with wrong calls answer them with PyTorch's exception and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,14 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import ForeachFuncInfo, OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .harness import DEVICE, assert_same, gradients, host_calls, on_xla
+from . import operands
+from .harness import (
+    DEVICE,
+    assert_same,
+    assert_same_strides,
+    gradients,
+    host_calls,
+)
 
 DTYPES = (
     torch.float32,
@@ -70,6 +77,8 @@ COMPARED_RESULTS = {
     "_native_batch_norm_legit": 1,
     "_batch_norm_with_update": 1,
 }
+# The branch of a complex logarithm of a sum depends on the order of the sum.
+LOGARITHMS = {"logcumsumexp"}
 # Their arguments after the input stay on the CPU, as PyTorch demands on every device.
 STAYS_ON_CPU = {"tensor_split"}
 
@@ -92,12 +101,20 @@ ENTRIES = entries(op_db)
 
 @dataclass
 class Outcome:
-    compared: int = 0
+    compared: int = 0  # results that hold at least one value
+    shapes: int = 0  # results of which only shapes can be compared: random numbers, say
+    empty: int = 0  # results without an element, inputs without a gradient
+    refused: int = 0  # calls that both devices refuse alike, with the same words
     wrong: list[str] = field(default_factory=list)
     host: set[str] = field(default_factory=set)  # operators that ran on the host
 
     def fail(self, label: str, why: object) -> None:
         self.wrong.append(f"{label}: {why}")
+
+    def check(self) -> None:
+        assert not self.wrong, "\n".join(self.wrong)
+        nothing = f"nothing to compare: {self.empty} results were empty or had no gradient"
+        assert self.compared or self.shapes or self.refused, nothing
 
 
 class _Randomness(TorchDispatchMode):
@@ -110,25 +127,31 @@ class _Randomness(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def moved(nest: Any, device: str, wider: bool = False) -> Any:
-    """A copy of what is on the CPU; its tensors want a gradient as those of the source do."""
+def _placed(source: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy with the strides of the source. What an expanded dimension repeats lies there once."""
+    once = tuple(
+        slice(0, 1 if stride == 0 and size > 1 else None)
+        for stride, size in zip(source.stride(), source.shape, strict=True)
+    )
+    single = source[once]
+    copy = torch.empty_strided(single.shape, single.stride(), dtype=source.dtype, device=device)
+    copy.copy_(single)
+    return copy if single.shape == source.shape else copy.expand(source.shape)
+
+
+def moved(nest: Any, device: str, wider: bool = False, operand: str = "uploaded") -> Any:
+    """A copy of what is on the CPU; its tensors want a gradient as those of the source do, and are
+    made as `operand` says (operands.py)."""
 
     def one(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if value.is_meta:
                 return value
             source = value.detach()
-            if torch._debug_has_internal_overlap(source) == 1:  # strides that nothing may write to
-                source = source.contiguous()
             if wider:
                 source = source.to(WIDER.get(source.dtype, source.dtype))
-            if device == DEVICE:
-                copy = on_xla(source)
-            else:
-                copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype).copy_(
-                    source
-                )
-            return copy.requires_grad_(value.requires_grad)
+            copy = operands.made(operand, source, lambda t: _placed(t, device))
+            return copy.detach().requires_grad_(value.requires_grad)
         if isinstance(value, torch.device):
             return torch.device(device)
         if isinstance(value, torch.dtype):
@@ -148,9 +171,16 @@ class _Call:
     device: str
 
     @classmethod
-    def of(cls, entry: OpInfo, sample: SampleInput, device: str, wider: bool = False) -> _Call:
+    def of(
+        cls,
+        entry: OpInfo,
+        sample: SampleInput,
+        device: str,
+        wider: bool = False,
+        operand: str = "uploaded",
+    ) -> _Call:
         nest = (sample.input, list(sample.args), dict(sample.kwargs))
-        there = moved(nest, device, wider)
+        there = moved(nest, device, wider, operand)
         args = nest[1] if _name(entry) in STAYS_ON_CPU else there[1]
         return cls(there[0], args, there[2], device)
 
@@ -171,23 +201,26 @@ class _Call:
         return (self.input, self.args, self.kwargs)
 
 
-def samples(
-    entry: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool, **options: Any
-) -> list[SampleInput]:
-    """The first samples of an entry, on the CPU."""
-
-    def collect() -> list[SampleInput]:
-        made = entry.sample_inputs("cpu", dtype, requires_grad=grad, **options)
-        return list(itertools.islice(made, limit))
-
+def samples(entry: OpInfo, dtype: torch.dtype, grad: bool, **options: Any) -> Iterator[SampleInput]:
+    """The samples of an entry, on the CPU."""
     # Making a sample seeds every generator of PyTorch, and each walks the stack of its caller: in a
     # thread of its own that stack is short, which makes this several times as fast.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(collect).result()
+        made = thread.submit(entry.sample_inputs, "cpu", dtype, requires_grad=grad, **options)
+        rest = iter(made.result())
+        while (sample := thread.submit(next, rest, None).result()) is not None:
+            yield sample
 
 
 def _without_values(value: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: (tuple(t.shape), t.dtype), value)
+
+
+def _holds_values(results: Any) -> bool:
+    return any(
+        leaf.numel() > 0 if isinstance(leaf, torch.Tensor) else leaf is not None
+        for leaf in pytree.tree_leaves(results)
+    )
 
 
 # So many samples make one program; the time to compile it grows faster than their number.
@@ -199,7 +232,7 @@ class _Comparison:
 
     def __init__(self, outcome: Outcome, **tolerances: Any) -> None:
         self.outcome, self.tolerances = outcome, tolerances
-        self._cases: list[tuple[str, Any, Any, bool, Callable[[], Any]]] = []
+        self._cases: list[tuple[str, Any, Any, bool, bool, Callable[[], Any]]] = []
 
     def add(
         self,
@@ -207,17 +240,23 @@ class _Comparison:
         actual: Any,
         expected: Any,
         values: bool,
+        strides: bool,
         wide: Callable[[], Any],
     ) -> None:
         """`wide` gives the CPU's results in the wider dtypes."""
-        self._cases.append((label, actual, expected, values, wide))
+        if not _holds_values(expected):
+            self.outcome.empty += 1
+        elif values:
+            self.outcome.compared += 1
+        else:
+            self.outcome.shapes += 1
+        self._cases.append((label, actual, expected, values, strides, wide))
         if len(self._cases) == SAMPLES_OF_A_PROGRAM:
             self.finish()
 
     def finish(self) -> None:
         cases, self._cases = self._cases, []
-        for label, actual, expected, values, wide in cases:
-            self.outcome.compared += 1
+        for label, actual, expected, values, strides, wide in cases:
             try:
                 if not values:
                     found, wanted = _without_values(actual), _without_values(expected)
@@ -227,6 +266,8 @@ class _Comparison:
                     assert_same(actual, expected, **self.tolerances)
                 except AssertionError:
                     assert_same(actual, _like(wide(), expected), **self.tolerances)
+                if strides:
+                    assert_same_strides(actual, expected)
             except Exception as e:
                 self.outcome.fail(label, f"{type(e).__name__}: {e}")
 
@@ -238,21 +279,36 @@ def _like(value: Any, model: Any) -> Any:
     return pytree.tree_map(one, value, model)
 
 
+class _Senseless(Exception):
+    """The CPU refuses a call whose values are not those of the sample."""
+
+
+# What the messages of both devices begin with alike.
+WORDS_COMPARED = 3
+
+
 def _both(
     outcome: Outcome, label: str, on_cpu: Callable[[], Any], on_xla: Callable[[], Any]
 ) -> tuple[Any, Any] | None:
     """What both devices give. None where they raise alike, or where only one does: a failure."""
     try:
         expected = on_cpu()
+    except _Senseless:
+        return None
     except Exception as refusal:
+        wanted = f"{type(refusal).__name__}: {refusal}"
         try:
             on_xla()
-        except type(refusal):
-            return None
         except Exception as e:
-            outcome.fail(label, f"expected {type(refusal).__name__}, got {type(e).__name__}: {e}")
+            alike = type(e) is type(refusal)
+            if alike and isinstance(e, RuntimeError):
+                alike = str(e).split()[:WORDS_COMPARED] == str(refusal).split()[:WORDS_COMPARED]
+            if alike:
+                outcome.refused += 1
+            else:
+                outcome.fail(label, f"expected {wanted}, got {type(e).__name__}: {e}")
             return None
-        outcome.fail(label, f"expected {type(refusal).__name__}: {refusal}, got a result")
+        outcome.fail(label, f"expected {wanted}, got a result")
         return None
     try:
         return on_xla(), expected
@@ -261,7 +317,17 @@ def _both(
         return None
 
 
+def _up_to_turns(logarithm: torch.Tensor) -> Any:
+    """What the branches of a complex logarithm have in common."""
+    if not logarithm.is_complex():
+        return logarithm
+    phase = logarithm.imag
+    return logarithm.real, torch.polar(torch.ones_like(phase), phase)
+
+
 def _compared(entry: OpInfo, results: Any) -> Any:
+    if _name(entry) in LOGARITHMS:
+        return pytree.tree_map_only(torch.Tensor, _up_to_turns, results)
     count = COMPARED_RESULTS.get(_name(entry))
     return results if count is None else tuple(results[:count])
 
@@ -275,35 +341,43 @@ def call(entry: OpInfo, sample: SampleInput, device: str) -> Any:
 Run = Callable[..., Any]
 
 
-def _forward(entry: OpInfo, sample: SampleInput) -> Run:
+def _forward(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> Run:
     def run(device: str, wider: bool = False) -> Any:
-        return _compared(entry, _Call.of(entry, sample, device, wider).run(entry.op))
+        return _compared(entry, _Call.of(entry, sample, device, wider, operand).run(entry.op))
 
     return run
 
 
-class Gradients:
-    """The gradients of results under one random weighting of them, whatever the device."""
+def _irregular(shape: torch.Size) -> torch.Tensor:
+    """Numbers between 0 and 1 without a pattern; random ones would make _Randomness take the
+    operator for one that draws them."""
+    n = torch.arange(shape.numel(), dtype=torch.float64)
+    return ((n * 0.6180339887498949 + 0.1) % 1).view(shape)
 
-    def __init__(self) -> None:
-        self._weights: list[torch.Tensor] = []
+
+class Gradients:
+    """The gradients of results under one weighting of them, whatever the device: irregular numbers,
+    or a weighting that is made in the program (operands.py)."""
+
+    def __init__(self, operand: str = "uploaded") -> None:
+        self._operand = operand
 
     def of(self, results: Any, inputs: Any) -> Any:
         outputs, leaves = gradients(results, inputs)
         if not outputs or not leaves:
             return None
-        if not self._weights:
-            generator = torch.Generator().manual_seed(0)
-            self._weights.extend(torch.rand(o.shape, generator=generator) for o in outputs)
-        weights = [w.to(o.dtype).to(o.device) for w, o in zip(self._weights, outputs, strict=True)]
+        weights = [
+            moved(_irregular(o.shape).to(o.dtype), o.device.type, operand=self._operand)
+            for o in outputs
+        ]
         return torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
 
 
-def _gradient(entry: OpInfo, sample: SampleInput) -> Run:
-    weighted = Gradients()
+def _gradient(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> Run:
+    weighted = Gradients(operands.cotangent_for(operand))
 
     def run(device: str, wider: bool = False) -> Any:
-        call = _Call.of(entry, sample, device, wider)
+        call = _Call.of(entry, sample, device, wider, operand)
         results = sample.output_process_fn_grad(
             call.run(
                 lambda x, *args, **kwargs: entry.gradcheck_wrapper(entry.op, x, *args, **kwargs)
@@ -312,6 +386,26 @@ def _gradient(entry: OpInfo, sample: SampleInput) -> Run:
         return weighted.of(results, call.tensors)
 
     return run
+
+
+def _in_program(
+    entry: OpInfo, found: Iterable[SampleInput], check: str, operand: str
+) -> Iterator[tuple[str, Run]]:
+    """Runs of the samples with tensors made in their program, where that says anything of them."""
+    for i, sample in enumerate(found):
+        leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+        tensors = [t for t in leaves if isinstance(t, torch.Tensor) and not t.is_meta]
+        if not any(operands.differs(operand, t) for t in tensors):
+            continue
+        run = CHECKS[check](entry, sample, operand)
+
+        def on(device: str, wider: bool = False, run: Run = run) -> Any:
+            try:
+                return run(device, wider)
+            except Exception as e:
+                raise e if device == DEVICE else _Senseless from e
+
+        yield f"{check}, {operand}, sample {i}", on
 
 
 def _in_place(entry: OpInfo, sample: SampleInput) -> Run | None:
@@ -342,7 +436,7 @@ def _out(entry: OpInfo, sample: SampleInput) -> Run:
     return run
 
 
-def _add(comparison: _Comparison, label: str, run: Run, values: bool) -> None:
+def _add(comparison: _Comparison, label: str, run: Run, values: bool, strides: bool) -> None:
     randomness = _Randomness()
 
     def on_cpu() -> Any:
@@ -352,19 +446,26 @@ def _add(comparison: _Comparison, label: str, run: Run, values: bool) -> None:
     both = _both(comparison.outcome, label, on_cpu, lambda: run(DEVICE))
     if both is not None:
         values = values and not randomness.seen
-        comparison.add(label, *both, values, lambda: run("cpu", wider=True))
+        comparison.add(label, *both, values, strides, lambda: run("cpu", wider=True))
 
 
 def compare_runs(
-    runs: Iterable[tuple[str, Run]], values: bool = True, **tolerances: Any
+    *groups: tuple[Iterable[tuple[str, Run]], int | None],
+    values: bool = True,
+    strides: bool = False,
+    **tolerances: Any,
 ) -> Outcome:
-    """Runs each on both devices; without `values` only shapes and dtypes must agree, as they must
-    where random numbers are drawn."""
+    """Runs each on both devices, of each group until so many gave something to compare. Without
+    `values` only shapes and dtypes must agree, as they must where random numbers are drawn."""
     outcome = Outcome()
     before = host_calls()
     comparison = _Comparison(outcome, **tolerances)
-    for label, run in runs:
-        _add(comparison, label, run, values)
+    for runs, limit in groups:
+        start = outcome.compared + outcome.shapes
+        for label, run in runs:
+            if limit is not None and outcome.compared + outcome.shapes - start >= limit:
+                break
+            _add(comparison, label, run, values, strides)
     comparison.finish()
     outcome.host = {n for n, count in host_calls().items() if count != before.get(n, 0)}
     return outcome
@@ -383,20 +484,33 @@ def applies(entry: OpInfo, dtype: torch.dtype, check: str) -> bool:
     return entry.supports_out if check == "out" else True
 
 
+def has_values(entry: OpInfo) -> bool:
+    """Whether PyTorch says what the results of an entry are."""
+    return _name(entry) not in UNINITIALIZED | ARBITRARY
+
+
 def compare(
     entry: OpInfo,
     dtype: torch.dtype,
     check: str,
     limit: int | None = None,
     sampling: dict[str, Any] | None = None,
-    **tolerances: Any,
+    in_program: Mapping[str, int] | None = None,
+    strides: bool = True,
+    **tolerances: Any,  # of assert_same
 ) -> Outcome:
-    """Runs the first `limit` samples of an entry on both devices."""
-    found = samples(entry, dtype, limit, check == "gradient", **(sampling or {}))
-    runs = ((i, CHECKS[check](entry, sample)) for i, sample in enumerate(found))
-    labelled = ((f"{check}, {dtype}, sample {i}", run) for i, run in runs if run is not None)
-    values = _name(entry) not in UNINITIALIZED | ARBITRARY
-    return compare_runs(labelled, values, **tolerances)
+    """Runs samples of an entry on both devices, until `limit` of them gave something to compare;
+    then, for each way of `in_program`, some with their tensors made in the program that way."""
+    ways = in_program or {}
+    made = samples(entry, dtype, check == "gradient", **(sampling or {}))
+    first, *others = itertools.tee(made, 1 + len(ways))
+    runs = ((i, CHECKS[check](entry, sample)) for i, sample in enumerate(first))
+    groups = [(((f"{check}, {dtype}, sample {i}", r) for i, r in runs if r is not None), limit)]
+    for found, (way, few) in zip(others, ways.items(), strict=True):
+        groups.append((_in_program(entry, found, check, way), few))
+    # A gradient's layout is that of whatever the last step of the formula was.
+    strides = strides and check != "gradient"
+    return compare_runs(*groups, values=has_values(entry), strides=strides, **tolerances)
 
 
 def compare_errors(entry: OpInfo) -> Outcome:

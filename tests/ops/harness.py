@@ -59,8 +59,20 @@ def _as_inputs(value: Any, dtype: torch.dtype | None, device: str, grad: bool) -
     return pytree.tree_map_only(torch.Tensor, one, value)
 
 
-def assert_same(actual: Any, expected: Any, **tolerances: Any) -> None:
-    """`actual` (on xla) against `expected` (on the CPU): structure, shape, dtype and values."""
+def significant_strides(t: torch.Tensor) -> tuple[int, ...]:
+    """Those that say where elements lie: not of dimensions of one element, nor of empty tensors."""
+    if t.numel() == 0:
+        return ()
+    return tuple(stride for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1)
+
+
+def assert_same(
+    actual: Any, expected: Any, of_largest: float | None = None, **tolerances: Any
+) -> None:
+    """`actual` (on xla) against `expected` (on the CPU): structure, shape, dtype and values.
+
+    `of_largest` allows each tensor that share of its largest element, as the error bounds of
+    algorithms on matrices do: they say nothing of small elements beside large ones."""
     torch_xla.sync()  # One program for all of them; each would compile its own part when read.
     actual_leaves, actual_spec = pytree.tree_flatten(actual)
     expected_leaves, expected_spec = pytree.tree_flatten(expected)
@@ -71,9 +83,21 @@ def assert_same(actual: Any, expected: Any, **tolerances: Any) -> None:
             continue
         assert a.device.type == DEVICE, f"result on {a.device}, expected xla"
         assert a.dtype == e.dtype, f"result has dtype {a.dtype}, expected {e.dtype}"
+        if of_largest is not None and e.numel() > 0 and (e.is_floating_point() or e.is_complex()):
+            largest = e.detach().abs().nan_to_num(0, 0, 0).max().item()
+            tolerances = {"rtol": 0, "atol": of_largest * max(largest, 1)}
         torch.testing.assert_close(
             a.detach().cpu(), e.detach(), equal_nan=True, check_stride=False, **tolerances
         )
+
+
+def assert_same_strides(actual: Any, expected: Any) -> None:
+    leaves = zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True)
+    for a, e in leaves:
+        if not isinstance(e, torch.Tensor):
+            continue
+        found, wanted = significant_strides(a), significant_strides(e)
+        assert found == wanted, f"strides of {tuple(e.shape)}: {found} != {wanted}"
 
 
 def host_calls() -> dict[str, int]:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 import torch_xla
 import torch_xla.debug.metrics as met
 
+from .harness import in_float32
+
 close = torch.testing.assert_close
 
 
@@ -27,7 +29,8 @@ def check(function, *tensors, **tolerance):
     for device in ("cpu", "xla"):
         inputs = [t.detach().to(device).requires_grad_() for t in tensors]
         out = function(*inputs)
-        out.backward(torch.ones_like(out) + out.detach() / 2)
+        # Not of the result, whose rounding would be magnified by the sums of a gradient.
+        out.backward(random(*out.shape, dtype=out.dtype, seed=9).to(device))
         results.append([t.detach() for t in (out, *(t.grad for t in inputs))])
     torch_xla.sync()
     for got, expected in zip(results[1], results[0], strict=True):
@@ -63,23 +66,23 @@ def test_transposed_convolution(batch):
 def test_products(rows):
     dtype = torch.bfloat16
     a, b = random(rows, 130, dtype=dtype), random(130, 257, dtype=dtype, seed=1)
-    loose = {"rtol": 2e-2, "atol": 1}
-    check(torch.mm, a, b, **loose)
-    for addend in (random(257, dtype=dtype), random(rows, 257, dtype=dtype), random(1, 257)):
-        check(torch.addmm, addend.to(dtype), a, b, **loose)
-    check(torch.addmm, random(rows, 1, dtype=dtype), a, b, **{"rtol": 2e-2, "atol": 5})
-    check(F.linear, a, b.t().contiguous(), random(257, dtype=dtype), **loose)
-    check(F.linear, a.view(rows, 1, 130), b.t().contiguous(), **loose)
+    # Rounded once, which leaves an addend that is ignored no room.
+    once = {"rtol": 2e-2, "atol": 5e-2}
+    check(in_float32(torch.mm), a, b, **once)
+    for addend in ((257,), (rows, 257), (1, 257), (rows, 1)):
+        check(in_float32(torch.addmm), random(*addend, dtype=dtype), a, b, **once)
+    check(in_float32(F.linear), a, b.t().contiguous(), random(257, dtype=dtype), **once)
+    check(in_float32(F.linear), a.view(rows, 1, 130), b.t().contiguous(), **once)
 
 
 @pytest.mark.parametrize("batch", [9, 3])
 def test_batched_products(batch):
     dtype = torch.bfloat16
     a, b = random(batch, 50, 60, dtype=dtype), random(batch, 60, 70, dtype=dtype, seed=1)
-    loose = {"rtol": 2e-2, "atol": 1}
-    check(torch.bmm, a, b, **loose)
+    once = {"rtol": 2e-2, "atol": 5e-2}
+    check(in_float32(torch.bmm), a, b, **once)
     for addend in ((batch, 50, 70), (1, 50, 70), (50, 70), (70,)):
-        check(torch.baddbmm, random(*addend, dtype=dtype), a, b, **{"rtol": 2e-2, "atol": 1})
+        check(in_float32(torch.baddbmm), random(*addend, dtype=dtype), a, b, **once)
 
 
 @pytest.mark.parametrize("shape", [(5, 2, 64, 32), (1, 5, 64, 32)], ids=["batch", "heads"])

@@ -1,14 +1,16 @@
-"""Every entry of PyTorch's operator database against the CPU.
+"""Every entry of PyTorch's operator database against the CPU, with tensors that are uploaded and
+with tensors that are made in the same program (operands.py).
 
-`make test` runs the first samples in a few dtypes; `make test-all` runs all samples in all dtypes.
-What differs, and why, is in database_notes.py."""
+`make test` runs the first samples in a few dtypes, and of the ways to make a tensor two for each
+entry, in turn; `make test-all` runs all samples in all dtypes, and all ways. What differs, and why,
+is in database_notes.py."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from . import database, database_notes
+from . import database, database_notes, operands
 from .database import ENTRIES
 
 FEW_SAMPLES = 2
@@ -21,14 +23,18 @@ QUICK = {
 }
 
 
-def cases(quick: bool) -> list:
+WAYS = list(operands.IN_PROGRAM)
+# Of each entry, for each way to make its tensors.
+SAMPLES_OF_A_WAY = 3
+
+
+def cases(dtypes: dict[str, tuple[torch.dtype, ...]]) -> list:
+    """By check, the dtypes that an entry may have."""
     found = []
     for name, entry in ENTRIES.items():
-        for check, quick_dtypes in QUICK.items():
-            for dtype in database.DTYPES:
+        for check, wanted in dtypes.items():
+            for dtype in wanted:
                 if not database.applies(entry, dtype, check):
-                    continue
-                if quick and dtype not in quick_dtypes:
                     continue
                 marks = database_notes.marks(name, check, dtype)
                 label = f"{name}-{check}-{str(dtype).removeprefix('torch.')}"
@@ -36,23 +42,53 @@ def cases(quick: bool) -> list:
     return found
 
 
-def run(name: str, check: str, dtype: torch.dtype, limit: int | None) -> None:
-    tolerances = database_notes.tolerances(name, dtype)
-    outcome = database.compare(ENTRIES[name], dtype, check, limit, **tolerances)
-    assert not outcome.wrong, "\n".join(outcome.wrong)
+def in_turn(name: str, check: str, dtype: torch.dtype) -> dict[str, int]:
+    """Two ways of an entry's own, one sample each; in one dtype, others are compiled alike."""
+    if check not in ("forward", "gradient") or dtype != torch.float32:
+        return {}
+    first = list(ENTRIES).index(name) + (check == "gradient")
+    return {WAYS[first % len(WAYS)]: 1, WAYS[(first + len(WAYS) // 2) % len(WAYS)]: 1}
+
+
+def run(name: str, check: str, dtype: torch.dtype, limit: int | None, ways: dict[str, int]) -> None:
+    tolerances = database_notes.tolerances(name, dtype, check)
+    ways = {way: few for way, few in ways.items() if way not in database_notes.ways_left_out(name)}
+    strides = name not in database_notes.OWN_STRIDES
+    outcome = database.compare(
+        ENTRIES[name], dtype, check, limit, in_program=ways, strides=strides, **tolerances
+    )
+    outcome.check()
     host = {n for n in outcome.host if n not in database_notes.READS}
     assert not host, f"ran on the host: {host}"
 
 
-@pytest.mark.parametrize(("name", "check", "dtype"), cases(quick=True))
+@pytest.mark.parametrize(("name", "check", "dtype"), cases(QUICK))
 def test_first_samples(name, check, dtype):
-    run(name, check, dtype, FEW_SAMPLES)
+    run(name, check, dtype, FEW_SAMPLES, in_turn(name, check, dtype))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "check", "dtype"), cases(quick=False))
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"), cases(dict.fromkeys(database.CHECKS, database.DTYPES))
+)
 def test_all_samples(name, check, dtype):
-    run(name, check, dtype, None)
+    run(name, check, dtype, None, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"),
+    cases({"forward": (torch.float32, torch.int64), "gradient": (torch.float32,)}),
+)
+def test_tensors_made_in_the_program(name, check, dtype):
+    run(name, check, dtype, 0, dict.fromkeys(WAYS, SAMPLES_OF_A_WAY))
+
+
+@pytest.mark.parametrize("name", database_notes.OWN_STRIDES)
+def test_strides_that_differ(name):
+    ways = {"transposed": 2, "with_gaps": 2}
+    outcome = database.compare(ENTRIES[name], torch.float32, "forward", 12, in_program=ways)
+    assert any("strides of" in wrong for wrong in outcome.wrong), "these are the CPU's by now"
 
 
 @pytest.mark.parametrize("name", [n for n, e in ENTRIES.items() if e.error_inputs_func is not None])
