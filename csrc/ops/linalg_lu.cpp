@@ -153,13 +153,11 @@ Value solve(const Value& lu, const Value& pivots, const Value& b, bool left, boo
 
 // --- rules -------------------------------------------------------------------------------------
 
-// PyTorch factors the transpose where that is how the matrix lies in LAPACK's memory; its formulas
-// of gradients know.
-bool factors_transpose(const Lowering& l) {
-  return l.geometry(0).contiguous && !hlo::is_complex(l.in(0).dtype());
-}
-Factors factor_operand(const Lowering& l) {
-  return factor(factors_transpose(l) ? transposed(l.in(0)) : l.in(0));
+// For determinants PyTorch factors the transpose where that is how the matrix lies in LAPACK's
+// memory; their formulas of gradients know.
+Factors factor_of_determinant(const Lowering& l) {
+  const bool transpose = l.geometry(0).contiguous && !hlo::is_complex(l.in(0).dtype());
+  return factor(transpose ? transposed(l.in(0)) : l.in(0));
 }
 
 Value product(const Value& x, int64_t dim) {
@@ -196,14 +194,14 @@ Values lu_unpack(Lowering& l) { return unpacked(l, l.in(0), l.in(1), l.flag(2), 
 
 // aten::_linalg_det(A) -> (result, LU, pivots)
 Values det(Lowering& l) {
-  const Factors f = factor_operand(l);
+  const Factors f = factor_of_determinant(l);
   const Value values = diagonal(f.lu);
   return {product(values, values.rank() - 1) * parity(f, values.dtype()), f.lu, f.pivots};
 }
 
 // aten::_linalg_slogdet(A) -> (sign, logabsdet, LU, pivots)
 Values slogdet(Lowering& l) {
-  const Factors f = factor_operand(l);
+  const Factors f = factor_of_determinant(l);
   const Value values = diagonal(f.lu);
   const int64_t last = values.rank() - 1;
   const std::vector<int64_t> dims = {last};
@@ -213,13 +211,13 @@ Values slogdet(Lowering& l) {
 
 // aten::_linalg_solve_ex(A, B, *, left, check_errors) -> (result, LU, pivots, info)
 Values solve_ex(Lowering& l) {
-  const Factors f = factor_operand(l);
+  const Factors f = factor(l.in(0));
   const Type type = l.out();
   const bool vector = type.rank() == l.in(0).rank() - 1;
   Value b = vector ? insert_dim(l.in(1), l.in(1).rank()) : l.in(1);
   const Dims batch(type.dims.begin(), type.dims.end() - (vector ? 1 : 2));
   const Value x =
-      solve(f.lu, f.pivots, with_batch(b, batch), l.flag(2), factors_transpose(l), l.platform());
+      solve(f.lu, f.pivots, with_batch(b, batch), l.flag(2), /*of_adjoint=*/false, l.platform());
   return {hlo::reshape(x, type.dims), f.lu, f.pivots, f.info};
 }
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .database import ENTRIES, compare
+from .database import ENTRIES, applies, compare
 from .harness import check, nothing_on_the_host
+
+# Error bounds of algorithms on matrices; LAPACK leaves some results by columns.
+NORM_WISE = {"of_largest": 1e-4, "strides": False}
 
 NATIVE = [
     "linalg.cholesky_ex",
@@ -25,7 +28,9 @@ def test_native(name, kernels, monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", kernels)
     for dtype in (torch.float32, torch.float64, torch.complex64):
         for kind in ("forward", "gradient"):
-            outcome = compare(ENTRIES[name], dtype, kind, limit=12, of_largest=1e-4)
+            if not applies(ENTRIES[name], dtype, kind):
+                continue
+            outcome = compare(ENTRIES[name], dtype, kind, limit=12, **NORM_WISE)
             outcome.check()
             assert outcome.host <= {"aten::_local_scalar_dense"}
 
@@ -64,7 +69,9 @@ def in_loops(monkeypatch):
 def test_loops(name):
     for dtype in (torch.float32, torch.complex64):
         for kind in ("forward", "gradient"):
-            outcome = compare(ENTRIES[name], dtype, kind, limit=8, of_largest=1e-4)
+            if not applies(ENTRIES[name], dtype, kind):
+                continue
+            outcome = compare(ENTRIES[name], dtype, kind, limit=8, **NORM_WISE)
             outcome.check()
             assert outcome.host <= {"aten::_local_scalar_dense"}
 
@@ -125,7 +132,7 @@ def test_eigenvectors(dtype, triangle):
         assert_near(values, torch.linalg.eigvalsh(a), dtype, scale)
         assert_near((vectors * values.unsqueeze(-2)) @ vectors.mH, a, dtype, scale)
         assert_near(vectors.mH @ vectors, torch.eye(n, dtype=dtype), dtype, 1)
-    outcome = compare(ENTRIES["linalg.eigh"], torch.float32, "gradient", 8, of_largest=1e-4)
+    outcome = compare(ENTRIES["linalg.eigh"], torch.float32, "gradient", 8, **NORM_WISE)
     outcome.check()
 
 
@@ -171,7 +178,7 @@ def test_fourier(norm):
 )
 def test_decompositions_are_calls_of_the_program(name):
     for kind in ("forward", "gradient"):
-        outcome = compare(ENTRIES[name], torch.float32, kind, limit=6, of_largest=1e-4)
+        outcome = compare(ENTRIES[name], torch.float32, kind, limit=6, **NORM_WISE)
         outcome.check()
         assert outcome.host <= {"aten::_local_scalar_dense"}
 

@@ -32,8 +32,10 @@ OPTIMIZERS = {info.name: info for info in optim_db if info.name != SPARSE}
 FEW_CONFIGURATIONS = 1
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 STEPS = 4
+NARROW = (torch.bfloat16, torch.float16)
 # Long beside the digits of a narrow dtype, and of what Muon does in one.
 LONG_STEP = 0.1
+LONG_STEPS = {"Adadelta": 100.0}
 SHAPES = ((3, 4), (2, 5))  # Muon takes matrices only
 
 
@@ -56,9 +58,9 @@ def options(
     info: OptimizerInfo, case: OptimizerInput, form: str, device: str, dtype: torch.dtype
 ) -> dict[str, Any]:
     found = copy.deepcopy(case.kwargs)
-    if dtype in (torch.bfloat16, torch.float16) or info.name == "Muon":
-        is_tensor = isinstance(found.get("lr"), torch.Tensor)
-        found["lr"] = torch.tensor(LONG_STEP) if is_tensor else LONG_STEP
+    if (dtype in NARROW and info.name not in SEARCHES) or info.name == "Muon":
+        step = LONG_STEPS.get(info.name, LONG_STEP)
+        found["lr"] = torch.tensor(step) if isinstance(found.get("lr"), torch.Tensor) else step
     if device == DEVICE:
         return found if form == "default" else {**found, form: True}
     # The CPU takes the loop over parameters, which every configuration permits.
@@ -170,6 +172,8 @@ def test_a_parameter_that_no_step_touched_fails(name):
     """The tolerances are narrower than what is learned."""
     info = OPTIMIZERS[name]
     for dtype, case in itertools.product(DTYPES, configurations(info)):
+        if dtype in NARROW and name in SEARCHES:
+            continue  # in no agreement, as database_notes.py says
         allowed = tolerances(name, "default", dtype)
         found = trained(info, case, "default", dtype)("cpu")
         for added in found if name in SEARCHES else found[0]:
