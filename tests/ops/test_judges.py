@@ -1,0 +1,82 @@
+"""What judges operators is judged: each fault that it is there to find is put in, and found."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.testing._internal.opinfo.core import SampleInput
+
+from . import operands
+from .database import ENTRIES, Outcome, compare
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 if grad.device.type == "xla" else grad
+
+
+def on_xla(wrong):
+    return lambda x: wrong(x) if x.device.type == "xla" else x.clone()
+
+
+def refuse(words):
+    def call(x):
+        raise RuntimeError(words if x.device.type == "xla" else "expected a matrix, got a vector")
+
+    return call
+
+
+def judged(op, check="forward", shape=(3, 4), **options) -> Outcome:
+    """What is said of `op` under the name of a harmless entry."""
+    entry = copy.copy(ENTRIES["sin"])
+    entry.op = op
+
+    def samples(op_info, device, dtype, requires_grad, **_):
+        yield SampleInput(torch.randn(shape, requires_grad=requires_grad))
+
+    entry.sample_inputs_func = samples
+    return compare(entry, torch.float32, check, **options)
+
+
+def test_what_is_right_is_right():
+    ways = dict.fromkeys(operands.IN_PROGRAM, 1)
+    for check in ("forward", "gradient"):
+        outcome = judged(torch.sin, check, in_program=ways)
+        outcome.check()
+        assert outcome.compared == 1 + len(ways)
+
+
+@pytest.mark.parametrize(
+    ("op", "check"),
+    [
+        (on_xla(lambda x: x + 1), "forward"),
+        (on_xla(lambda x: x.double()), "forward"),
+        (on_xla(lambda x: x.t().contiguous().t()), "forward"),
+        (WrongGradient.apply, "gradient"),
+        (refuse("no"), "forward"),
+    ],
+    ids=["value", "dtype", "strides", "gradient", "words"],
+)
+def test_a_fault_is_found(op, check):
+    assert judged(op, check).wrong
+
+
+def test_a_fault_of_tensors_made_in_the_program_is_found():
+    def wrong(x):  # as a compiler would that takes what is expanded for what it expands
+        return x + 1 if x.device.type == "xla" and x.stride(0) == 0 else x + 0
+
+    assert not judged(wrong).wrong
+    assert judged(wrong, in_program={"expanded": 1}).wrong
+
+
+def test_a_case_that_compares_nothing_fails():
+    with pytest.raises(AssertionError, match="nothing to compare"):
+        judged(torch.sin, shape=(0, 4)).check()
+    judged(refuse("expected a matrix, got 7"), shape=(0, 4)).check()
