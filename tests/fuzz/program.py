@@ -83,8 +83,10 @@ def tensors_of(names: dict[str, Any], visible: set[str] | None = None) -> dict[s
 ASKED: dict[str, Callable[[torch.Tensor], Any]] = {
     "dtype": lambda t: t.dtype,
     "shape": lambda t: tuple(t.shape),
-    # Where there is one element, a stride says nothing.
-    "stride": lambda t: tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1),
+    # Where there is one element or none, a stride says nothing.
+    "stride": lambda t: tuple(
+        s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1 and t.numel()
+    ),
     "storage_offset": lambda t: t.storage_offset(),
     "_version": lambda t: None if t.is_inference() else t._version,
     "requires_grad": lambda t: t.requires_grad,

@@ -36,10 +36,10 @@ def loss(d: Draw) -> str | None:
 
 @rule("requires_grad_", 3)
 def require(d: Draw) -> str | None:
-    # Not of views: a view of a leaf that is one loses its gradient on the CPU when it is written
-    # under no_grad, and PyTorch has an internal assertion there for devices that replay views.
+    # Not of views, and never False: a view whose base needs no gradient loses its own on the CPU
+    # when it is written, and PyTorch has an internal assertion there for devices that replay views.
     a = d.pick(lambda t: differentiable(t) and t.is_leaf and not t._is_view())
-    return f"{a}.requires_grad_({d.one(['', '', '', 'False'])})" if a else None
+    return f"{a}.requires_grad_()" if a else None
 
 
 @rule("backward", 9)
