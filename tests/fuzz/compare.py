@@ -112,7 +112,6 @@ def _find(program: Program, got: Trace, want: Trace, noisy: Sequence[Trace] | No
         return "" if found and noisy and _noisy(others, value, expected) else found
 
     first: dict[str, int] = {}  # how much its version differed when a tensor was new
-    gradients: set[str] = set()  # autograd promises nothing of their strides
 
     for i, (a, b) in enumerate(zip(got.steps, want.steps, strict=True)):
         if a.error != b.error:
@@ -130,11 +129,7 @@ def _find(program: Program, got: Trace, want: Trace, noisy: Sequence[Trace] | No
             if at is None or expected is None:
                 one, other = ("no tensor", "a tensor") if at is None else ("a tensor", "none")
                 return Difference("names", i, f"{name}: {one} instead of {other}")
-            if program[i].kind == "grad" and name not in first:
-                gradients.add(name)
             for what, value in expected.items():
-                if what == "stride" and name in gradients:
-                    continue
                 if what == "_version" and isinstance(value, int) and isinstance(at[what], int):
                     # How often a new tensor was written before anyone saw it is nobody's business.
                     value += first.setdefault(name, at[what] - value)

@@ -7,6 +7,8 @@ import torch
 from tests.fuzz.draw import Draw, rule
 from tests.fuzz.expressions import number, operand
 
+DENSE = "torch.contiguous_format"
+
 
 def differentiable(t: torch.Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
@@ -69,7 +71,9 @@ def grad(d: Draw) -> str | None:
     new = ", ".join(d.new() for _ in of)
     options = d.one(["", ", create_graph=True", ", retain_graph=True", ", materialize_grads=True"])
     used = "" if "materialize" in options or d.chance(0.2) else ", allow_unused=True"
-    return f"{new}, = torch.autograd.grad({made}, [{', '.join(of)}]{used}{options})"
+    grads = f"torch.autograd.grad({made}, [{', '.join(of)}]{used}{options})"
+    # Autograd promises nothing of the memory of its results: some are expanded.
+    return f"{new}, = (g if g is None else torch.clone(g, memory_format={DENSE}) for g in {grads})"
 
 
 @rule("use a gradient", 4)
