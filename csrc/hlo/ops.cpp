@@ -69,6 +69,8 @@ Value unary(std::string_view name, const Value& x) {
   return elementwise("stablehlo." + std::string(name), x);
 }
 Value binary(std::string_view name, const Value& x, const Value& y) {
+  // XLA makes a shift of x + x, which loses truth values.
+  if (name == "add" && x.dtype() == DType::Pred) name = "or";
   return elementwise("stablehlo." + std::string(name), x, y);
 }
 Value chlo_unary(std::string_view name, const Value& x) {

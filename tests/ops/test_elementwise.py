@@ -205,6 +205,8 @@ BOOL_UNARY = {
     "isnan": torch.isnan,
     "times a number": lambda x: x * 2,
     "plus a number": lambda x: x + 1.5,
+    "plus itself": lambda x: x + x,
+    "plus itself in a list": lambda x: torch._foreach_add([x], [x])[0],
     "to int8": lambda x: x.to(torch.int8),
     "clone": torch.clone,
 }
