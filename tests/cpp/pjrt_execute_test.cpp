@@ -243,9 +243,8 @@ module @sharded {
   ASSERT_EQ(executable->outputs().size(), 2u);
   EXPECT_EQ(executable->outputs()[0].dims, (std::vector<int64_t>{2, 3}));
   std::vector<float> ones(6, 1.0f), tens(6, 10.0f);
-  std::vector<Buffer> lower;
-  lower.push_back(std::move(*upload(tens, {2, 3}, device(1))));
-  const Array rows(std::move(*upload(ones, {2, 3}, device(0))), std::move(lower));
+  Array rows(std::move(*upload(ones, {2, 3}, device(0))));
+  rows.add(std::move(*upload(tens, {2, 3}, device(1))));
   const Array* arg = &rows;
   auto result = executable->execute({&arg, 1});
   ASSERT_EQ(result.outputs.size(), 2u);
