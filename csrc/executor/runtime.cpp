@@ -33,6 +33,25 @@ pjrt::Options& custom_compile_options() {
 bool spmd_requested = false;  // before there is a client; guarded by creation_mutex
 thread_local int current = 0;
 
+// This pass of XLA's gives operands a layout of their own before layouts are assigned, and the
+// folding of constants reads them in the result's: elements change places. Passes that the user
+// disables stay disabled.
+void disable_reshape_mover(pjrt::Options& options) {
+  static const std::string kOption = "xla_disable_hlo_passes", kPass = "reshape-mover";
+  std::string passes;
+  if (const auto given = options.find(kOption); given != options.end()) {
+    if (const auto* text = std::get_if<std::string>(&given->second)) passes = *text;
+  } else {
+    const std::string flags = util::flag::XLA_FLAGS();
+    const std::string prefix = "--" + kOption + "=";
+    if (const size_t at = flags.find(prefix); at != std::string::npos) {
+      const size_t begin = at + prefix.size();
+      passes = flags.substr(begin, flags.find_first_of(" \t\n", begin) - begin);
+    }
+  }
+  options[kOption] = passes.empty() ? kPass : passes + "," + kPass;
+}
+
 }  // namespace
 
 void set_plugin_resolver(std::function<PluginChoice()> fn) { resolver() = std::move(fn); }
@@ -65,14 +84,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   client_ = pjrt::Client::create(plugin, choice.options);
   for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});
   together_ = {client_->addressable_devices()};
-  if (device_type_ == "CPU") {
-    // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their
-    // reductions.
-    compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
-    // This pass gives operands a layout of their own before layouts are assigned, and the folding
-    // of constants reads them in the result's: elements change places.
-    compile_options_.emplace("xla_disable_hlo_passes", "reshape-mover");
-  }
+  // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
+  if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
   if (device_type_ == "CPU" &&
       !pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler())) {
@@ -84,6 +97,7 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
 pjrt::Options Runtime::compile_options() const {
   pjrt::Options options = compile_options_;
   for (const auto& [name, value] : custom_compile_options()) options[name] = value;
+  if (device_type_ == "CPU") disable_reshape_mover(options);
   return options;
 }
 
