@@ -185,14 +185,47 @@ void Graph::find_survivors(const std::vector<const Node*>& ending) {
   }
 }
 
+// For each root, the leaf that it is most likely an update of. Calls that update take what they
+// write first, and several values in the order of their results.
+std::vector<const Node*> Graph::updated_leaves() const {
+  std::vector<const Node*> leaf_of(inputs.size() + calls.size());  // by ordinal
+  for (const Node* leaf : inputs) leaf_of[leaf->ordinal] = leaf;
+  const auto follow = [&](const Node* node, size_t operand) -> const Node* {
+    if (node->is_data()) return node;
+    const auto& operands = node->operands();
+    return operand < operands.size() ? leaf_of[operands[operand].node->ordinal] : nullptr;
+  };
+  for (const Node* call : calls) leaf_of[call->ordinal] = follow(call, 0);
+  std::vector<const Node*> updated;
+  for (const Value& root : roots) updated.push_back(follow(root.node.get(), root.index));
+  return updated;
+}
+
 // The rule: a run takes over a buffer when all that refers to it are calls that end with the run,
-// because nobody refers to them or because they become leaves. It may hold a result of its type.
+// because nobody refers to them or because they become leaves. It may hold a result of its type;
+// the update of its own value comes first, since the compiler copies whatever changes places.
 void Graph::choose_aliases() {
-  std::unordered_multimap<const Geometry*, int32_t> free_roots;
-  for (size_t i = 0; i < roots.size(); ++i) {
+  std::unordered_map<const Node*, std::vector<int32_t>> updates;
+  std::unordered_map<const Geometry*, std::vector<int32_t>> by_type;
+  const std::vector<const Node*> updated = updated_leaves();
+  std::vector<const Geometry*> types;
+  for (size_t i = 0; i < roots.size(); ++i) {  // the last one that is written comes first
     const Geometry& g = roots[i].geometry();
-    free_roots.emplace(lazy::intern_contiguous(g.dtype, g.sizes), static_cast<int32_t>(i));
+    types.push_back(lazy::intern_contiguous(g.dtype, g.sizes));
+    by_type[types.back()].push_back(static_cast<int32_t>(i));
+    if (updated[i] != nullptr) updates[updated[i]].push_back(static_cast<int32_t>(i));
   }
+  std::vector<bool> taken(roots.size());
+  const auto take = [&](size_t input, std::vector<int32_t>& from, const Geometry* type) {
+    while (!from.empty() && aliases[input] < 0) {
+      const int32_t root = from.back();
+      from.pop_back();
+      if (taken[root] || types[root] != type) continue;
+      taken[root] = true;
+      aliases[input] = root;
+    }
+  };
+  std::vector<std::pair<size_t, const Geometry*>> others;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node* leaf = inputs[i];
     if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
@@ -201,10 +234,12 @@ void Graph::choose_aliases() {
     if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
       continue;  // it was made under other flags
     }
-    const auto it = free_roots.find(lazy::intern_contiguous(g.dtype, g.sizes));
-    if (it == free_roots.end()) continue;
-    aliases[i] = it->second;
-    free_roots.erase(it);
+    const Geometry* type = lazy::intern_contiguous(g.dtype, g.sizes);
+    if (const auto it = updates.find(leaf); it != updates.end()) take(i, it->second, type);
+    if (aliases[i] < 0) others.emplace_back(i, type);
+  }
+  for (const auto& [input, type] : others) {
+    if (const auto it = by_type.find(type); it != by_type.end()) take(input, it->second, type);
   }
 }
 

@@ -46,6 +46,7 @@ struct Graph {
  private:
   void walk(util::Hasher& h);
   void find_survivors(const std::vector<const lazy::Node*>& ending);
+  std::vector<const lazy::Node*> updated_leaves() const;
   void choose_aliases();
 };
 

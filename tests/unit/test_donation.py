@@ -116,6 +116,28 @@ def test_a_loss_of_several_results_that_is_read_before_the_sync():
     assert pointer(w.detach()) == where
 
 
+def test_updates_of_one_type_stay_in_their_places():
+    """The compiler copies what changes places: key and value caches, parameters."""
+    rows = torch.ones(4, 8, device="xla")
+    caches = [torch.zeros(4, 16, 8, device="xla") for _ in range(4)]
+    weights = [torch.zeros(16, 8, device="xla", requires_grad=True) for _ in range(4)]
+    optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.0)
+
+    def step() -> list[int]:
+        for k in (2, 0, 3, 1):
+            caches[k][:, 3] = rows * k
+        optimizer.zero_grad()
+        sum(w.sum() * k for k, w in enumerate(weights, 1)).backward()
+        optimizer.step()
+        torch_xla.sync(wait=True)
+        return [pointer(x.detach()) for x in caches + weights]
+
+    step()
+    where = step()
+    assert [step() for _ in range(3)] == [where] * 3
+    assert [cache[0, 3, 0].item() for cache in caches] == [0, 1, 2, 3]
+
+
 def write(rng: random.Random, tensors: list[torch.Tensor]) -> None:
     target, other = rng.choice(tensors), rng.choice(tensors)
     other = other.flatten()[: target.numel()].clone()
