@@ -102,7 +102,6 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
   if (layout_ == nullptr) return shapes(stack, base);
   const at::MemoryFormat format = layout_(*stack, base);
   shapes(stack, base);
-  if (format == at::MemoryFormat::Contiguous) return;
   const at::Tensor result = (*stack)[base].toTensor();
   (*stack)[base] = at::detail::empty_meta(result.sizes(), result.scalar_type(), at::kStrided,
                                           at::Device(at::kMeta), std::nullopt, format);

@@ -26,7 +26,13 @@ at::MemoryFormat convolution(const Stack& stack, size_t base) {
 
 MetaLayout meta_layout(const c10::OperatorHandle& op) {
   static const std::unordered_map<std::string_view, MetaLayout> kLayouts = {
+      {"aten::_batch_norm_no_update", of_input},
+      {"aten::_batch_norm_with_update_functional", of_input},
+      {"aten::_native_batch_norm_legit", of_input},
+      {"aten::_native_batch_norm_legit_functional", of_input},
+      {"aten::_native_batch_norm_legit_no_training", of_input},
       {"aten::convolution", convolution},
+      {"aten::native_batch_norm", of_input},
       {"aten::pixel_shuffle", of_input},
       {"aten::pixel_unshuffle", of_input},
   };

@@ -40,13 +40,15 @@ Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clon
 Tensor nonzero(const Tensor& self) {
   static const debug::Counter cuts("aten::nonzero");  // the name under which users look for them
   cuts.add();
-  if (self.numel() == 0) return at::empty({0, self.dim()}, positions_like(self));
+  if (self.numel() == 0) return at::empty({self.dim(), 0}, positions_like(self)).t();
   if (self.dim() == 0) {
     return at::empty({self.item().toBool() ? 1 : 0, 0}, positions_like(self));
   }
   static const auto op = own_operator<std::tuple<Tensor, Tensor>(const Tensor&)>("nonzero");
   const auto [positions, count] = op.call(self);
-  return front(positions, count.item<int64_t>());
+  // One dimension after the other, as the CPU's kernel lays them out.
+  const Tensor rows = positions.narrow(0, 0, count.item<int64_t>());
+  return rows.t().clone(at::MemoryFormat::Contiguous).t();
 }
 
 Tensor& nonzero_out(const Tensor& self, Tensor& out) {

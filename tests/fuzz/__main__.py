@@ -123,7 +123,7 @@ class Search:
             return True
         self.done += 1
         self.kinds.update(kinds)
-        if found is not None and not known.expected(found):
+        if found is not None:
             self._found(Finding(list(begun), found))
         return True
 

@@ -164,6 +164,59 @@ def assign_part(d: Draw) -> str | None:
     return guarded(d, f"{name}{where} {sign} {value}", t)
 
 
+def produced(d: Draw, name: str, t: torch.Tensor) -> str:
+    """Memory of its own, from operators whose results programs keep in place."""
+    rows = indices(d, len(t), d.one([2, 3, 4]))
+    ways = [f"{name}[{rows}]", f"{name}.index_select(0, {rows.replace(' - ', ' + 0 - ')})"]
+    ways += [f"{factory(d, (3, 4), t.dtype)}.view(4, 3)", f"{name}.clone().view(-1, {t.shape[-1]})"]
+    if t.dim() == 2:
+        ways += [f"F.embedding({rows} % {len(t)}, {name})"]
+        ways += [f"{name}.scatter(0, ({rows} % {len(t)}).view(-1, 1), {number(d, t.dtype)})"]
+    if t.is_floating_point() and t.dim() > 1:
+        ways += [f"{name} @ {name}.mT", f"({name} @ {name}.mT)[..., :2]"]
+        ways += [f"torch.baddbmm({name}[None], {name}[None] @ {name}.mT, {name}[None])[0]"]
+    return d.one(ways)
+
+
+@rule("shift", 6)
+def write_what_was_read(d: Draw) -> str | None:
+    """A part of a tensor, moved or computed with, over another part of the tensor."""
+    name = d.pick(lambda t: t.dim() > 0 and t.numel() > 1 and not overlaps_itself(t))
+    if name is None:
+        return None
+    t, first = d.tensor(name), ""
+    if d.chance(0.4):
+        made = produced(d, name, t)
+        result, name = d.value(made), d.new()
+        if not isinstance(result, torch.Tensor) or not result.dim() or result.numel() < 2:
+            return None
+        t, first = result, f"{name} = {made}; "
+    dim = d.choose.randrange(t.dim())
+    n = t.shape[dim]
+    if n < 2:
+        return None
+    k = d.choose.randint(1, n - 1)
+    ways = [(f"{k}:", f":-{k}"), (f":-{k}", f"{k}:")] * 2 + [(f":-{k}", f":-{k}")]
+    if n % 2 == 0:
+        ways += [("::2", "1::2"), ("1::2", "::2")]
+    to, of = (f"{name}[{':, ' * dim}{cut}]" for cut in d.one(ways))
+    count = len(range(n)[:-k]) if of.endswith(f":-{k}]") or to.endswith(f":-{k}]") else n // 2
+    values = [f"{of}.clone()"] * 2 + [f"{of}.flip({dim})", f"{of}.roll(1, {dim})", of]
+    values += [f"{of}.index_select({dim}, {indices(d, count, count, distinct=True)})"]
+    values += [f"{of}.sort({dim}).values"] if not t.is_complex() else []
+    if t.dtype != torch.bool:
+        values += [f"({of} * 2)", f"({of} + {number(d, t.dtype)})", f"{of}.cumsum({dim})"]
+        values += [f"({of} + {to})", f"torch.where({of} == {to}, {of}, {of} * 2)"]
+    value = d.one(values)
+    if value != of and d.chance(0.2):
+        read = d.new()
+        first, value = f"{first}{read} = {value}; ", read
+    ways = [f"{to} = {value}"] * 4 + [f"{to}.copy_({value})"]
+    if t.dtype != torch.bool:
+        ways += [f"{to} += {value}", f"{to}.sub_({value})"]
+    return guarded(d, first + d.one(ways), t)
+
+
 @rule("index write", 8)
 def assign_at_indices(d: Draw) -> str | None:
     target = place(d, lambda t: t.dim() > 0 and len(t) > 0)
@@ -391,7 +444,6 @@ def copies(d: Draw) -> str | None:
     ways = [
         f"__import__('copy').deepcopy({name})",
         f"{name}.clone()",
-        f"__import__('copy').copy({name})",
-    ]
+    ]  # copy.copy copies values on xla, on purpose
     ways += [f"{name}.clone(memory_format=torch.contiguous_format)", f"{name}.contiguous()"]
     return f"{d.new()} = {d.one(ways)}"

@@ -33,11 +33,35 @@ def test_convolution(dtype, last):
     check(lambda x: F.conv2d(x, x.new_ones(4, 2, 1, 1), groups=2), x[..., :4])
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(training):
+    for x in (
+        randn(3, 4).t(),
+        randn(2, 3, 4).mT,
+        randn(2, 3, 4, 5).permute(1, 0, 3, 2),
+        randn(2, 3, 4, 5, last=True),
+        randn(2, 6, 4, 6, last=True)[:, ::2, :, ::2],
+        randn(2, 3, 4, 5, 6, last=True),
+        randn(2, 3, 4, 6)[..., ::2],
+    ):
+        mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+        check(lambda x, m, v: F.batch_norm(x, m, v, training=training), x, mean, variance)
+        check(lambda x: F.batch_norm(x, None, None, training=True), x)
+
+
 @pytest.mark.parametrize("last", [True, False])
 def test_shuffled_pixels(last):
     x = randn(2, 4, 6, 6, last=last)
     check(lambda x: F.pixel_shuffle(x, 2), x)
     check(lambda x: F.pixel_unshuffle(x, 2), x)
+
+
+def test_positions():
+    x = randn(2, 3, 4)
+    for t in (x, x[0], x[0, 0], x.mT, x > 9, x[:0]):
+        check(torch.nonzero, t)
+        check(torch.argwhere, t)
+        check(lambda t: list(torch.where(t > 0)), t)
 
 
 @pytest.mark.parametrize(
