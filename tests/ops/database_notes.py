@@ -78,7 +78,6 @@ TOLERANCES: dict[str | tuple[str, str], dict[torch.dtype, tuple[float, float, st
     "__rpow__": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
 }
 
-POSITIONS = "positions are written one after the other, the CPU's dimension by dimension"
 LAPACK_ORDER = "LAPACK writes columns, programs write rows"
 # entry -> why its results have other strides than the CPU's. The rest have the same, but for
 # gradients, where they are what the last step of PyTorch's formula left.
@@ -87,10 +86,7 @@ OWN_STRIDES: dict[str, str] = {
     "linalg.eig": LAPACK_ORDER,
     "linalg.lstsq": LAPACK_ORDER,
     "linalg.lstsq.grad_oriented": LAPACK_ORDER,
-    "nonzero": POSITIONS,
-    "argwhere": POSITIONS,
     "fft.rfftn": "transformed one dimension after the other, the last one first",
-    "_batch_norm_with_update": "keeps any order of the input's dimensions, the CPU's only some",
 }
 
 # entry -> (ways to make its tensors in the program, reason).
