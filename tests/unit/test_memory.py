@@ -161,12 +161,13 @@ def test_large_temporaries_come_in_huge_pages():
     x = torch.ones(1 << 12, 1 << 12, device="xla")
     torch_xla.sync(wait=True)
 
-    def run() -> None:
+    def faults_of_a_run() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         y = torch.softmax(x @ x, -1) @ x
         assert y.sum().item() > 0
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    run()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    run()
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    # The compiler's, in the first run; and now and then 20 MiB that the products' kernels pack
+    # their operands into, which is not the program's memory.
+    faults = min(faults_of_a_run() for _ in range(5))
     assert faults < 8192, f"{faults} page faults"
