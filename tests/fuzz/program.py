@@ -104,7 +104,7 @@ def metadata(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """What can be asked without a value, and which tensors share memory (the first one's name)."""
     owners: dict[int, str] = {}
     found = {}
-    for name, t in tensors.items():
+    for name, t in sorted(tensors.items()):  # threads make theirs in any order
         storage = t.untyped_storage()
         known = {"shares memory with": name}
         if storage.nbytes():
