@@ -68,30 +68,5 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
   EXPECT_EQ(download<float>(*result.outputs[0])[0], 1.0f);
 }
 
-TEST(PjrtProcessDeathTest, ExitWithWorkInFlight) {
-  // A fresh process, which runs only this test, so that threads and exit handlers are a program's.
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        auto own = Client::create(plugin());
-        auto executable = own->compile(R"(
-func.func @main(%x: tensor<1024x1024xf32>) -> tensor<1024x1024xf32> {
-  %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
-      : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
-  return %y : tensor<1024x1024xf32>
-})");
-        std::vector<float> values(1 << 20, 1.0f);
-        std::shared_ptr<Buffer> x = own->from_host(
-            values.data(), PJRT_Buffer_Type_F32, std::vector<int64_t>{1024, 1024}, std::nullopt,
-            HostSemantics::ImmutableOnlyDuringCall, own->addressable_devices()[0]);
-        for (int i = 0; i < 8; ++i) {
-          PJRT_Buffer* arg = x->handle();
-          x = executable->execute({&arg, 1}).outputs[0];
-        }
-        std::exit(7);
-      },
-      ::testing::ExitedWithCode(7), "");
-}
-
 }  // namespace
 }  // namespace torch_xla::pjrt::testing
