@@ -53,6 +53,18 @@ void masked_scatter(const Stack& stack, size_t base) {
               mask);
 }
 
+// (self, index, source, accumulate)
+void put(const Stack& stack, size_t base) {
+  const int64_t self = stack[base].toTensor().numel();
+  const int64_t index = stack[base + 1].toTensor().numel();
+  const int64_t source = stack[base + 2].toTensor().numel();
+  TORCH_CHECK_INDEX(source == index,
+                    "put_(): Expected source and index to have the same number of elements, but "
+                    "got source.numel() = ",
+                    source, ", index.numel() = ", index);
+  TORCH_CHECK_INDEX(self != 0 || index == 0, "put_(): Tried to put elements into an empty tensor");
+}
+
 // (scores, target, weight, ..)
 void weights_of_classes(const Stack& stack, size_t base) {
   const c10::IValue& weight = stack[base + 2];
@@ -124,6 +136,8 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
+      {"aten::put", put},
+      {"aten::put_", put},
       {"aten::quantize_per_tensor", quantized_result},
       {"aten::quantize_per_tensor_dynamic", quantized_result},
       {"aten::nll_loss_forward", weights_of_classes},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <ATen/MemoryOverlap.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/call.h"
@@ -163,6 +162,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       check_numbers_(number_check(op)),
+      written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
       suspects_values_(value_check(plan_->target->handle)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
@@ -360,6 +360,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     }
     results = meta_arguments(stack, base, plan_->arguments.size());
     meta_.call(&results);
+    check_shapes_written(stack, base, results);
   } catch (const c10::NotImplementedError&) {
     // An elementwise operator may mean these dtypes. Else there is no Meta kernel: an in-place
     // operator's results are shaped like what it overwrites; any other operator's shapes are known
@@ -441,31 +442,23 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
   }
 }
 
+// Some Meta kernels of operators in place look at the result's shape only.
+void Recorder::check_shapes_written(const Stack& stack, size_t base, const Stack& results) const {
+  for (const Plan::Write& w : plan_->writes) {
+    const c10::IValue& written = stack[base + w.argument];
+    const c10::IValue& result = results[w.output];
+    if (w.is_out || !written.isTensor() || !result.isTensor()) continue;
+    if (!written.toTensor().defined() || !result.toTensor().defined()) continue;
+    TORCH_CHECK(written.toTensor().sizes() == result.toTensor().sizes(), "output with shape ",
+                written.toTensor().sizes(), " doesn't match the broadcast shape ",
+                result.toTensor().sizes());
+  }
+}
+
 bool Recorder::overwrites_all_results() const {
   if (plan_->writes.size() != plan_->list_output.size()) return false;
   return std::none_of(plan_->writes.begin(), plan_->writes.end(),
                       [](const Plan::Write& w) { return w.is_out; });
-}
-
-// The memory of what is written, as PyTorch's kernels for elementwise and random operators see it.
-void Recorder::check_overlap(const Stack& stack, size_t base) const {
-  if (!cpu_kernel_.is_elementwise() && !plan_->is_random) return;
-  for (const Plan::Write& w : plan_->writes) {
-    const c10::IValue& v = stack[base + w.argument];
-    if (!v.isTensor()) continue;
-    const at::Tensor& written = v.toTensor();
-    lazy::TensorImpl* to = lazy::as_lazy(written);
-    if (to == nullptr) continue;
-    if (plan_->is_random && !w.is_out) at::assert_no_internal_overlap(written);
-    if (!cpu_kernel_.is_elementwise()) continue;
-    for (size_t i = 0; i < plan_->arguments.size(); ++i) {
-      const c10::IValue& read = stack[base + i];
-      if (!read.isTensor()) continue;
-      lazy::TensorImpl* from = lazy::as_lazy(read.toTensor());
-      if (from == nullptr || from == to || &from->lazy_storage() != &to->lazy_storage()) continue;
-      at::assert_no_partial_overlap(written, read.toTensor());
-    }
-  }
 }
 
 void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
@@ -483,7 +476,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
-  check_overlap(stack, base);
+  written_memory_.check(stack, base);
   if (out_meta_) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];

@@ -17,6 +17,7 @@
 #include "dispatch/number_checks.h"
 #include "dispatch/plan.h"
 #include "dispatch/value_checks.h"
+#include "dispatch/written_memory.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
@@ -52,7 +53,8 @@ class Recorder final : public c10::OperatorKernel {
   // kernel of the out= form knows.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
-  void check_overlap(const torch::jit::Stack& stack, size_t base) const;
+  void check_shapes_written(const torch::jit::Stack& stack, size_t base,
+                            const torch::jit::Stack& results) const;
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
@@ -65,6 +67,7 @@ class Recorder final : public c10::OperatorKernel {
   // PyTorch has no kernel above this one that counts the versions of a list that is written.
   bool counts_list_writes_ = false;
   NumberCheck check_numbers_;
+  WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
   ValueCheck suspects_values_;
   debug::Counter counter_;

@@ -11,7 +11,8 @@ BASE = Path(torch_xla.__file__).parent / "test" / "pytorch_test_base.py"
 TESTS = """
     import torch
     from torch.testing._internal.common_device_type import (
-        deviceCountAtLeast, dtypes, instantiate_device_type_tests, onlyCPU, ops,
+        deviceCountAtLeast, dtypes, instantiate_device_type_tests, onlyCPU,
+        onlyNativeDeviceTypes, ops,
     )
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_utils import TestCase, parametrize, run_tests
@@ -41,6 +42,12 @@ TESTS = """
         def test_of_the_cpu(self, device):
             self.fail("not for xla")
 
+        @onlyNativeDeviceTypes
+        def test_of_native_devices(self, device):
+            self.assertEqual(torch.ones(2, device=device).device.type, "xla")
+            with self.assertRaisesRegex(RuntimeError, "words that are not compared"):
+                torch.ones(2, device=device) + torch.ones(3, device=device)
+
         @deviceCountAtLeast(2)
         def test_devices(self, devices):
             self.assertEqual(devices, ["xla:0", "xla:1"])
@@ -68,7 +75,7 @@ def test_generic_tests_run_on_xla(run_python):
     )
     text = done.stderr
     assert "FAIL: test_that_fails_xla (__main__.TestGenericXLA" in text, text[-3000:]
-    assert "Ran 11 tests" in text, text[-3000:]
+    assert "Ran 12 tests" in text, text[-3000:]
     assert "FAILED (failures=1, skipped=1)" in text, text[-3000:]
 
 

@@ -3,14 +3,19 @@
     TORCH_TEST_DEVICES=<folder of torch_xla>/test/pytorch_test_base.py python test_torch.py -k xla
 
 PyTorch runs this file by its path and takes `TEST_CLASS` from it; `DeviceTypeTestBase` is there
-already, since importing its module from here would be a circle.
+already, since importing its module from here would be a circle. What PyTorch's tests expect of its
+native devices holds for xla too, so those run as well; the wording of errors is not compared.
 """
 
 from __future__ import annotations
 
+import sys
+
 import torch_xla
 
 DeviceTypeTestBase = globals()["DeviceTypeTestBase"]
+_pytorch = sys.modules[DeviceTypeTestBase.__module__]
+_pytorch.NATIVE_DEVICES = (*_pytorch.NATIVE_DEVICES, "xla")
 
 
 class XLATestBase(DeviceTypeTestBase):

@@ -1,0 +1,39 @@
+// What PyTorch's kernels refuse of the memory that they write. A recorded call works on copies, so
+// it would give the values of a copy where they raise.
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/stack.h>
+
+#include "dispatch/plan.h"
+
+namespace torch_xla::dispatch {
+
+class WrittenMemory {
+ public:
+  WrittenMemory(const Plan& plan, bool elementwise);
+
+  // Throws where what is written overlaps with itself or with what is read in a way that the
+  // operator's kernel refuses; warns where the kernel does.
+  void check(const torch::jit::Stack& stack, size_t base) const;
+
+ private:
+  enum class Reads : uint8_t {
+    Anyhow,
+    Elementwise,  // each element before it is written: the same memory, or none of it
+    Elsewhere,    // while others are written: none of the memory
+  };
+  struct Warning {
+    const char* name;
+    const char* statement;
+  };
+  void check_against(const at::Tensor& written, const at::Tensor& read) const;
+
+  const Plan& plan_;
+  Reads reads_ = Reads::Anyhow;
+  bool refuses_expanded_ = false;          // in place, where no Meta kernel looks at it
+  std::optional<Warning> warns_expanded_;  // in place
+};
+
+}  // namespace torch_xla::dispatch
