@@ -495,7 +495,10 @@ std::string program_of(const Graph& graph, std::string_view platform, bool reuse
   if (floats != 0) numbers.floats = arguments[next++];
   if (ints != 0) numbers.ints = arguments[next++];
 
-  for (const Node* node : graph.calls) lowerer.lower_call(*node, results, &numbers);
+  for (const Node* node : graph.calls) {
+    b.set_call(node->ordinal);
+    lowerer.lower_call(*node, results, &numbers);
+  }
   hlo::Values roots;
   for (const Value& root : graph.roots) roots.push_back(results.at(root.node.get()).at(root.index));
   b.end_function(roots);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,6 +15,7 @@
 #include "executor/in_flight.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
+#include "ops/host_kernel.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
@@ -133,13 +135,35 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const
   fail(error);
 }
 
+// A call whose kernel has found fault with values, and the exception for that.
+struct CallFailed {
+  const Node* call;
+  std::exception_ptr why;
+};
+
+// Throws that if it is why the run failed.
+void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
+  const std::optional<int64_t> failing = ops::failing_call(error.what());
+  if (!failing) return;
+  const auto call = std::ranges::find(graph.calls, *failing, &Node::ordinal);
+  TXLA_CHECK(call != graph.calls.end(), "sync: expected a call of this run to fail, got ",
+             error.what());
+  try {
+    fail(error);
+  } catch (...) {
+    throw CallFailed{*call, std::current_exception()};
+  }
+}
+
 // While a run may fail, what it computes stays recorded.
-void await(const std::vector<pjrt::Event>& done, int device) {
+void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
   try {
     const BlockingScope blocking;
     for (const pjrt::Event& event : done) event.await();
   } catch (const pjrt::Error& e) {
-    InFlight::of(device).fail_read(e);  // an earlier run may have failed, whose results it reads
+    throw_call_failed(graph, e);
+    // An earlier run may have failed, whose results it reads.
+    InFlight::of(graph.device).fail_read(e);
   }
 }
 
@@ -174,6 +198,7 @@ Launched run(const Graph& graph, const Program& program) {
     }
     result = program.executable->execute(arguments);
   } catch (const pjrt::Error& e) {
+    throw_call_failed(graph, e);
     fail_launch(graph, e);
   }
   InFlight::Arrays taken_over;
@@ -183,7 +208,7 @@ Launched run(const Graph& graph, const Program& program) {
   Launched launched;
   if (checks_donation) launched.taken_over = taken_over;
   if (program.can_fail) {
-    await(result.done, graph.device);
+    await(result.done, graph);
   } else {
     InFlight::of(graph.device)
         .add(std::move(result.done), util::source_line(), std::move(taken_over));
@@ -224,17 +249,16 @@ struct Pending {
     Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
   }
 
-  // The values that are read and, unless `alone`, all that waits for something on the way to them:
-  // nothing is computed twice, neither what a loop of `item()` carries on nor a forward pass whose
-  // loss is read before its gradients.
-  Pending(int device, std::vector<Value> read, bool alone) {
+  // The values that are read and all that waits for something on the way to them: nothing is
+  // computed twice, neither what a loop of `item()` carries on nor a forward pass whose loss is
+  // read before its gradients.
+  Pending(int device, std::vector<Value> read) {
     for (const Value& value : read) root(value);
     const Graph graph(std::move(read), device);
     const Dependents dependents(graph);
     Storage::for_each_pending(device, [&](Storage& storage) {
       const Node* node = storage.value().node.get();
-      const bool wanted = alone ? seen_.contains(node) : dependents.contains(node);
-      if (node->is_data() || wanted) add(storage);
+      if (node->is_data() || dependents.contains(node)) add(storage);
     });
   }
 
@@ -307,6 +331,49 @@ void check_donation(const InFlight::Arrays& taken_over, int device) {
   }
 }
 
+// What the failure of a call does: where PyTorch raises at the call, nothing that needs its result
+// happens. A storage that does goes back to what it held before it was first written so; where that
+// is gone or there was nothing, it is set aside. Returns whether one of `read` needs the call.
+bool undo(const Node* failed, int device, const std::vector<Value>& read) {
+  std::vector<Storage*> storages;
+  std::vector<Value> roots;
+  Storage::for_each_pending(device, [&](Storage& storage) {
+    if (storage.value().node->is_data()) return;
+    storages.push_back(&storage);
+    roots.push_back(storage.value());
+  });
+  for (const Value& value : read) {
+    if (!value.node->is_data()) roots.push_back(value);
+  }
+  const Graph graph(std::move(roots), device);
+  std::unordered_map<uint64_t, const Node*> alive;
+  for (const Node* input : graph.inputs) alive[input->id()] = input;
+  std::unordered_set<const Node*> dependents = {failed};
+  for (const Node* call : graph.calls) {  // operands before users
+    alive[call->id()] = call;
+    const auto needs = [&](const Value& v) { return dependents.contains(v.node.get()); };
+    if (std::ranges::any_of(call->operands(), needs)) dependents.insert(call);
+  }
+  const auto depends = [&](const Value& value) { return dependents.contains(value.node.get()); };
+  for (Storage* storage : storages) {
+    if (!depends(storage->value())) continue;
+    std::optional<size_t> last;
+    const std::vector<Storage::Past>& past = storage->past();
+    for (size_t i = 0; i < past.size(); ++i) {
+      const auto it = alive.find(past[i].node);
+      if (it != alive.end() && dependents.contains(it->second)) break;
+      last = it == alive.end() ? std::nullopt : std::optional(i);
+    }
+    if (last) {
+      auto* node = const_cast<Node*>(alive.at(past[*last].node));
+      storage->take_back(*last, {c10::intrusive_ptr<Node>::reclaim_copy(node), past[*last].index});
+    } else {
+      storage->set_aside();
+    }
+  }
+  return std::ranges::any_of(read, depends);
+}
+
 // Calls `attempt`, under the graph lock, until the program it needs is there. It returns whether it
 // is done. The compiler runs without the lock, so the graph may have changed when it returns.
 template <class Attempt>
@@ -328,28 +395,36 @@ void with_program(Attempt attempt) {
 void sync_device(int device, bool wait) {
   util::log::refresh();
   InFlight::of(device).report();
-  with_program([&](Missing& missing) {
+  std::exception_ptr failure;
+  bool complete = false;
+  const auto attempt = [&](Missing& missing) {
     Pending pending(device);
+    complete = true;
     if (pending.roots.empty()) return true;
     const Graph graph = graph_of_run(pending, device);
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
-    Launched launched = run(graph, *program);
-    const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
-    for (size_t i = 0; i < pending.storages.size(); ++i) {
-      pending.storages[i]->materialize(leaves[pending.root_of[i]]);
+    try {
+      Launched launched = run(graph, *program);
+      const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
+      for (size_t i = 0; i < pending.storages.size(); ++i) {
+        pending.storages[i]->materialize(leaves[pending.root_of[i]]);
+      }
+      if (checks_donation) check_donation(launched.taken_over, device);
+    } catch (const CallFailed& failed) {
+      undo(failed.call, device, {});
+      if (failure == nullptr) failure = failed.why;
+      complete = false;  // the rest can be computed
     }
-    if (checks_donation) check_donation(launched.taken_over, device);
     return true;
-  });
+  };
+  while (!complete) with_program(attempt);
+  if (failure != nullptr) std::rethrow_exception(failure);
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
-namespace {
-
-// As materialize(). Returns false where what was computed along with the values may have failed.
-bool try_materialize(std::vector<Value>& values, int device, bool alone) {
-  bool can_blame_others = false;
+void materialize(std::vector<Value>& values, int device) {
+  bool complete = false;
   const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
@@ -365,10 +440,9 @@ bool try_materialize(std::vector<Value>& values, int device, bool alone) {
       root_of[i] = static_cast<size_t>(known - roots.begin());
       if (known == roots.end()) roots.push_back(value);
     }
+    complete = true;
     if (roots.empty()) return true;
-    const size_t read = roots.size();
-    Pending pending(device, std::move(roots), alone);
-    const bool has_others = pending.roots.size() > read;
+    Pending pending(device, std::move(roots));
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
@@ -377,31 +451,23 @@ bool try_materialize(std::vector<Value>& values, int device, bool alone) {
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
-    can_blame_others = has_others && program->can_fail;
-    Launched launched = run(graph, *program);
-    const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (waits[i]) values[i] = leaves[root_of[i]];
+    try {
+      Launched launched = run(graph, *program);
+      const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (waits[i]) values[i] = leaves[root_of[i]];
+      }
+      for (size_t i = 0; i < pending.storages.size(); ++i) {
+        pending.storages[i]->materialize(leaves[pending.root_of[i]], program->reuses_buffers);
+      }
+      if (checks_donation) check_donation(launched.taken_over, device);
+    } catch (const CallFailed& failed) {
+      if (undo(failed.call, device, values)) std::rethrow_exception(failed.why);
+      complete = false;  // it was computed for others
     }
-    for (size_t i = 0; i < pending.storages.size(); ++i) {
-      pending.storages[i]->materialize(leaves[pending.root_of[i]], program->reuses_buffers);
-    }
-    if (checks_donation) check_donation(launched.taken_over, device);
     return true;
   };
-  try {
-    with_program(attempt);
-    return true;
-  } catch (...) {
-    if (!can_blame_others) throw;
-    return false;
-  }
-}
-
-}  // namespace
-
-void materialize(std::vector<Value>& values, int device) {
-  if (!try_materialize(values, device, false)) try_materialize(values, device, true);
+  while (!complete) with_program(attempt);
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }

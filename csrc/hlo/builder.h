@@ -111,6 +111,11 @@ class Builder {
   // It is MLIR text such as `loc("model.py":3:0)`.
   void set_location(std::string location) { location_ = std::move(location); }
 
+  // The call of the recorded graph that operations are made for, by its place in the program: a
+  // custom call that may fail carries it. -1 where there is none.
+  void set_call(int64_t call) { call_ = call; }
+  int64_t call() const { return call_; }
+
   void set_precision(Precision precision) { precision_ = precision; }
   Precision precision() const { return precision_; }
 
@@ -152,6 +157,7 @@ class Builder {
   std::string functions_;
   std::string body_;  // of the function or region that is being built
   std::string location_;
+  int64_t call_ = -1;
   Precision precision_ = Precision::Highest;
   Lacks lacks_;
   std::vector<Function> open_;

@@ -1,5 +1,6 @@
 #include "lazy/node.h"
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <new>
@@ -55,6 +56,14 @@ void* Node::operator new(size_t) { return pool().take(); }
 void Node::operator delete(void* node) { pool().give(node); }
 
 Node::~Node() { release_operands(); }
+
+uint64_t Node::next_id() {
+  constexpr uint64_t kBlock = 1 << 16;  // a thread takes so many at once
+  static std::atomic<uint64_t> blocks{0};
+  static thread_local uint64_t next = 0;
+  if (next % kBlock == 0) next = blocks.fetch_add(1, std::memory_order_relaxed) * kBlock + 1;
+  return next++;
+}
 
 void Node::become_data(DeviceData data) {
   leaf_geometry_ = &output(0);

@@ -118,6 +118,8 @@ class Node final : public c10::intrusive_ptr_target {
   const DeviceData& data() const { return data_; }
   int device() const { return device_; }
   void set_device(int device) { device_ = device; }
+  // Of all nodes that there ever were, this one alone has it.
+  uint64_t id() const { return id_; }
 
   const Signature& signature() const { return *signature_; }
   const Operands& operands() const { return operands_; }
@@ -142,7 +144,9 @@ class Node final : public c10::intrusive_ptr_target {
  private:
   // Lets operands go without recursion: a long chain of nodes must not exhaust the stack.
   void release_operands();
+  static uint64_t next_id();
 
+  const uint64_t id_ = next_id();
   bool is_data_ = false;
   int device_ = 0;
   c10::intrusive_ptr<const Signature> signature_;

@@ -84,16 +84,33 @@ const Value& Storage::value() {
 }
 
 void Storage::set_value(Value value) {
+  if (value_) {
+    constexpr size_t kMost = 256;  // of a storage that is written and never read
+    if (value_.node->is_data()) past_.clear();
+    if (past_.size() == kMost) past_.erase(past_.begin(), past_.begin() + kMost / 2);
+    past_.push_back({value_.node->id(), value_.index});
+  }
+  hold(std::move(value));
+}
+
+void Storage::hold(Value value) {
   value_ = std::move(value);
   replay_views();
   if (value_ && !value_.node->is_data()) {
     link();
   } else {
     unlink();
+    past_.clear();
   }
 }
 
+void Storage::take_back(size_t i, Value value) {
+  past_.resize(i);
+  hold(std::move(value));
+}
+
 void Storage::materialize(Value data, bool replay) {
+  past_.clear();
   value_ = std::move(data);
   if (replay) replay_views();
   unlink();
@@ -114,7 +131,8 @@ void Storage::reset(const Geometry* geometry, Value value) {
   const size_t bytes = storage_bytes(*geometry);
   if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_));
   set_nbytes(bytes);
-  set_value(std::move(value));
+  past_.clear();
+  hold(std::move(value));
 }
 
 void Storage::link() {

@@ -35,6 +35,18 @@ class Storage final : public c10::StorageImpl {
   // The value has been computed: same contents. Views are replayed from the data, or keep what they
   // were made of, if the run has reused no buffers.
   void materialize(Value data, bool replay_views = true);
+  // A call that the value needs has failed: it is computed when it is read, and by no sync, until
+  // another value is written.
+  void set_aside() { unlink(); }
+  // A value that this storage held before the present one, back to the last that was computed. It
+  // may be gone.
+  struct Past {
+    uint64_t node;  // Node::id()
+    uint32_t index;
+  };
+  const std::vector<Past>& past() const { return past_; }  // the oldest first
+  // Takes back all that was written since it held `value`, which is past()[i].
+  void take_back(size_t i, Value value);
   // Adds what views keep until they are replayed.
   void add_kept_by_views(std::vector<const Node*>& nodes) const;
   // Takes other sizes (resize_, set_); the contents are replaced.
@@ -46,6 +58,7 @@ class Storage final : public c10::StorageImpl {
   static int64_t live_count(int device);
 
  private:
+  void hold(Value value);
   void link();
   void unlink();
   void replay_views();
@@ -53,6 +66,7 @@ class Storage final : public c10::StorageImpl {
   const Geometry* geometry_;
   int device_;
   Value value_;
+  std::vector<Past> past_;
   View* readers_ = nullptr;  // those that keep what they have read, until the value changes
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;

@@ -80,7 +80,7 @@ bool is_random(const c10::OperatorHandle& op) {
   return false;
 }
 
-constexpr std::string_view kCanFail = "torch_xla.can_fail = true";
+constexpr std::string_view kCanFail = "torch_xla.failing_call = ";
 
 // Kernels that compute on, whatever the values are: arithmetic on each element, and those that
 // training steps are made of. All others may find fault with values (a matrix without an inverse, a
@@ -182,7 +182,8 @@ Values HostCall::updates() {
 
 std::string HostCall::config(const std::string& wanted) const {
   const std::string key = "key = " + hlo::attr::string(key_ + " =" + wanted);
-  return can_fail_ ? "{" + std::string(kCanFail) + ", " + key + "}" : "{" + key + "}";
+  if (!can_fail_) return "{" + key + "}";
+  return "{" + std::string(kCanFail) + std::to_string(b_.call()) + " : i64, " + key + "}";
 }
 
 Values HostCall::results(std::span<const std::optional<hlo::Type>> types,

@@ -562,16 +562,29 @@ std::shared_ptr<const HostKernel> kernel_for(std::string_view key) {
 
 // --- the handler ---------------------------------------------------------------------------
 
-std::string_view config_key(const XLA_FFI_CallFrame& frame) {
+// The attribute's value, or null.
+const void* attribute(const XLA_FFI_CallFrame& frame, std::string_view wanted,
+                      XLA_FFI_AttrType type) {
   for (int64_t i = 0; i < frame.attrs.size; ++i) {
     const XLA_FFI_ByteSpan& name = *frame.attrs.names[i];
-    if (std::string_view(name.ptr, name.len) == "key" &&
-        frame.attrs.types[i] == XLA_FFI_AttrType_STRING) {
-      const auto& text = *static_cast<const XLA_FFI_ByteSpan*>(frame.attrs.attrs[i]);
-      return {text.ptr, text.len};
+    if (std::string_view(name.ptr, name.len) == wanted && frame.attrs.types[i] == type) {
+      return frame.attrs.attrs[i];
     }
   }
-  util::fail(util::ErrorKind::Runtime, "host kernel: expected the attribute 'key', got none.");
+  return nullptr;
+}
+
+std::string_view config_key(const XLA_FFI_CallFrame& frame) {
+  const auto* text =
+      static_cast<const XLA_FFI_ByteSpan*>(attribute(frame, "key", XLA_FFI_AttrType_STRING));
+  TXLA_CHECK(text != nullptr, "host kernel: expected the attribute 'key', got none.");
+  return {text->ptr, text->len};
+}
+
+int64_t failing_call_of(const XLA_FFI_CallFrame& frame) {
+  const void* scalar = attribute(frame, "torch_xla.failing_call", XLA_FFI_AttrType_SCALAR);
+  if (scalar == nullptr) return -1;
+  return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(scalar)->value);
 }
 
 // Classes of PyTorch's errors that Python tells apart; all others are RuntimeError.
@@ -619,12 +632,31 @@ Class class_of(const c10::Error& e) {
   throw c10::Error(here, message);
 }
 
-// A kernel's message within that of the run: the class follows the first.
+// A kernel's message within that of the run: the class and the call follow the first.
 constexpr std::string_view kFailure = "<torch_xla.host_kernel ", kFailureEnd = "</torch_xla>";
 
+struct Failure {
+  Class which;
+  int64_t call;
+  std::string_view message;
+};
+
+std::optional<Failure> failure_in(std::string_view message) {
+  const size_t begin = message.find(kFailure);
+  if (begin == message.npos) return std::nullopt;
+  message.remove_prefix(begin + kFailure.size());
+  Failure failure{static_cast<Class>(message.front()), -1, {}};
+  message.remove_prefix(1);
+  const char* end = message.data() + message.size();
+  const char* number_end = std::from_chars(message.data(), end, failure.call).ptr;
+  message.remove_prefix(static_cast<size_t>(number_end - message.data()) + 1);  // and the '>'
+  failure.message = message.substr(0, message.find(kFailureEnd));
+  return failure;
+}
+
 XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, Class which, const char* message) {
-  const std::string text =
-      util::concat(kFailure, static_cast<char>(which), ">", message, kFailureEnd);
+  const std::string text = util::concat(kFailure, static_cast<char>(which), failing_call_of(frame),
+                                        ">", message, kFailureEnd);
   XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
                                     XLA_FFI_Error_Code_INTERNAL};
   return frame.api->XLA_FFI_Error_Create(&args);
@@ -652,13 +684,15 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
 
 }  // namespace
 
+std::optional<int64_t> failing_call(std::string_view message) {
+  const std::optional<Failure> failure = failure_in(message);
+  if (!failure || failure->call < 0) return std::nullopt;
+  return failure->call;
+}
+
 void rethrow_host_failure(std::string_view message, const std::string& context) {
-  const size_t begin = message.find(kFailure);
-  if (begin == message.npos) return;
-  message.remove_prefix(begin + kFailure.size());
-  const auto which = static_cast<Class>(message.front());
-  message.remove_prefix(std::string_view("o>").size());
-  throw_as(which, std::string(message.substr(0, message.find(kFailureEnd))) + context);
+  const std::optional<Failure> failure = failure_in(message);
+  if (failure) throw_as(failure->which, std::string(failure->message) + context);
 }
 
 void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }

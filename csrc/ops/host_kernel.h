@@ -37,7 +37,9 @@ struct Partition {
 // Whether a program holds a call whose kernel may throw once it sees the values. The list of those
 // that do not is in ops/host_call.cpp.
 bool can_fail(std::string_view program);
-// Throws what such a kernel threw, of the same class, if that is why XLA says that a run failed.
+// If it was such a kernel that made a run fail, as XLA says in `message`: the call that it was made
+// for (hlo::Builder::call), or else nothing; and throws what the kernel threw, of the same class.
+std::optional<int64_t> failing_call(std::string_view message);
 void rethrow_host_failure(std::string_view message, const std::string& context);
 
 // Rule: PyTorch's CPU kernel for this very node.

@@ -86,15 +86,105 @@ def test_a_kernel_that_fails_takes_nothing_along(name, read):
     w.mul_(2)  # would be in the memory of w
     result = KERNELS[name]("xla")
     depends = w + result.flatten()[0].abs()
-    for _ in range(2):  # as long as the result is wanted
+    for _ in range(2 if read else 1):  # whoever reads the result is told, and one sync
         with pytest.raises(type(expected.value)) as caught:
             depends.cpu() if read else torch_xla.sync()
         assert type(caught.value) is type(expected.value)
         assert str(caught.value) == str(expected.value)
-    assert w.tolist() == [2, 2, 2]
-    del result, depends
     torch_xla.sync(wait=True)
+    assert w.tolist() == [2, 2, 2]
+    with pytest.raises(type(expected.value)):
+        depends.cpu()
+    depends.fill_(3)
+    torch_xla.sync(wait=True)
+    assert depends.flatten()[0].item() == 3
     assert (w + 1).tolist() == [3, 3, 3]
+
+
+BAD = 2  # the batch of nan among five
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(5, 4, 3, generator=generator)
+    data[BAD] = torch.nan
+    return data
+
+
+def train(device, model, optimizer, when_told):
+    """Leaves out the batches whose step raises."""
+    skipped = []
+    for i, batch in enumerate(batches()):
+        try:
+            optimizer.zero_grad()
+            loss = torch.linalg.svdvals(model(batch.to(device))).sum()
+            loss.backward()
+            optimizer.step()
+            when_told(loss)
+        except torch.linalg.LinAlgError:
+            skipped.append(i)
+    return skipped
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["sync", "read"])
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_training_goes_on_without_a_batch_that_fails(read, momentum):
+    """As on the CPU, where the call raises before anything is made of its result."""
+    tell = (lambda loss: loss.item()) if read else lambda loss: torch_xla.sync()
+    results = []
+    for device in "cpu", "xla":
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        assert train(device, model, optimizer, tell) == [BAD]
+        states = [s["momentum_buffer"] for s in optimizer.state.values()] if momentum else []
+        results.append([t.detach().cpu() for t in [*model.parameters(), *states]])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_writes_that_need_a_result_that_failed_are_taken_back(synced):
+    """To what the tensors held before the first of them, computed or not."""
+    x, y = torch.ones(3, device="xla"), torch.ones(4, device="xla")
+    z, views = torch.zeros(3, device="xla"), torch.zeros(2, 3, device="xla")
+    if synced:
+        torch_xla.sync()
+    x += 1
+    z += 1
+    failed = torch.linalg.svdvals(nans("xla"))
+    y *= 5
+    x += failed
+    x *= 2
+    views[1] += failed
+    views[0].add_(1)
+    z.copy_(failed)  # what it held is gone
+    z += 1
+    first = failed + 1
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch_xla.sync()
+    torch_xla.sync(wait=True)
+    assert x.tolist() == [2, 2, 2]
+    assert y.tolist() == [5, 5, 5, 5]
+    assert views.tolist() == [[0, 0, 0], [0, 0, 0]]
+    for gone in z, first, failed:
+        with pytest.raises(torch.linalg.LinAlgError):
+            gone.cpu()
+    z.zero_()
+    assert (x + z).tolist() == [2, 2, 2]
+
+
+def test_several_calls_that_fail_are_told_of_once():
+    bad, w = nans("xla"), torch.ones(2, device="xla")
+    failed = [torch.linalg.svdvals(bad), torch.linalg.eigvalsh(bad + 1)]
+    w += 1
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch_xla.sync()
+    torch_xla.sync(wait=True)
+    assert w.tolist() == [2, 2]
+    for result in failed:
+        with pytest.raises(torch.linalg.LinAlgError):
+            result.sum().item()
 
 
 def test_a_kernel_that_fails_while_others_run():
