@@ -44,6 +44,12 @@ c10::IValue on_cpu(const c10::IValue& v, CpuKernel::Show show) {
   });
 }
 
+std::vector<at::ScalarType> dtypes_of(const lazy::Signature& signature) {
+  std::vector<at::ScalarType> dtypes;
+  for (const lazy::OperandInfo& info : signature.operands) dtypes.push_back(info.geometry->dtype);
+  return dtypes;
+}
+
 bool computes_floats(const lazy::Signature& signature) {
   return std::all_of(
       signature.operands.begin(), signature.operands.end(),
@@ -100,9 +106,33 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
       throw;
     }
   }
+  if (!elementwise_) check_mix(signature, stack, base);
   const bool probe =
       (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
   if (probe) check_dtypes(signature, stack, base);
+}
+
+void CpuKernel::check_mix(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                          size_t base) const {
+  const std::vector<at::ScalarType> dtypes = dtypes_of(signature);
+  const auto mixed = [&](at::ScalarType dtype) { return dtype != dtypes[0]; };
+  if (std::ranges::none_of(dtypes, mixed) || known_mixes_.contains(dtypes)) return;
+  // The corner may have wrong sizes, and zeros be wrong values: only words about dtypes count.
+  for (const Show show : {Show::Corner, Show::Values}) {
+    try {
+      call(stack, base, show);
+      break;
+    } catch (const c10::Error& e) {
+      const std::string_view words = e.what_without_backtrace();
+      const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
+      const bool lacks = dynamic_cast<const c10::NotImplementedError*>(&e) != nullptr;
+      const bool blames = lacks || says("dtype") || says("scalar type") || says("same type");
+      if (show == Show::Values && blames) throw;
+    } catch (const std::exception&) {
+      // not about dtypes
+    }
+  }
+  known_mixes_.insert(dtypes);
 }
 
 void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
@@ -123,8 +153,7 @@ void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit:
     computes(Show::Dtypes);
     return;
   }
-  std::vector<at::ScalarType> dtypes;
-  for (const lazy::OperandInfo& info : signature.operands) dtypes.push_back(info.geometry->dtype);
+  std::vector<at::ScalarType> dtypes = dtypes_of(signature);
   // A call of full size may take half a second.
   if (known_dtypes_.count(dtypes) != 0 || computes(Show::Corner)) return;
   computes(Show::Values);

@@ -26,7 +26,7 @@ class CpuKernel {
   void call(const torch::jit::Stack& stack, size_t base, Show show) const;
 
   // Throws where a recorded call has no lowering for its dtypes, or no kernel that its program
-  // would call, or where an elementwise operator of PyTorch does not know them.
+  // would call, or where PyTorch's operator does not know them or not together.
   void check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
                       size_t base) const;
 
@@ -35,10 +35,15 @@ class CpuKernel {
   void check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
                     size_t base) const;
 
+  // Throws where the kernel does not take operands of these dtypes together.
+  void check_mix(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                 size_t base) const;
+
   const Plan& plan_;
   bool elementwise_;
   // Dtypes of operands of which a call of full size has told. Guarded by the graph lock.
   mutable std::set<std::vector<at::ScalarType>> known_dtypes_;
+  mutable std::set<std::vector<at::ScalarType>> known_mixes_;  // likewise, that go together
 };
 
 }  // namespace torch_xla::dispatch

@@ -1,7 +1,11 @@
 // What PyTorch's CPU kernels refuse and its Meta kernels let pass.
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <unordered_map>
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include "dispatch/mask_index.h"
 #include "dispatch/meta.h"
@@ -42,6 +46,24 @@ void complex(const Stack& stack, size_t base) {
   const at::ScalarType out = stack[base + 2].toTensor().scalar_type();
   TORCH_CHECK(out == at::toComplexType(real), "Expected object of scalar type ",
               at::toComplexType(real), " but got scalar type ", out, " for argument 'out'");
+}
+
+void vector_product(at::ScalarType self, at::ScalarType matrix, at::ScalarType vector) {
+  TORCH_CHECK(matrix == vector && self == vector,
+              "addmv input tensors must have the same dtype, but got ", self, ", ", matrix,
+              ", and ", vector);
+}
+
+// (self, matrix, vector, ..)
+void addmv(const Stack& stack, size_t base) {
+  vector_product(stack[base].toTensor().scalar_type(), stack[base + 1].toTensor().scalar_type(),
+                 stack[base + 2].toTensor().scalar_type());
+}
+
+// (matrix, vector)
+void mv(const Stack& stack, size_t base) {
+  const at::ScalarType vector = stack[base + 1].toTensor().scalar_type();
+  vector_product(vector, stack[base].toTensor().scalar_type(), vector);
 }
 
 // (self, mask, source)
@@ -124,10 +146,45 @@ void index_put(const Stack& stack, size_t base) {
               " for the destination and ", values.scalar_type(), " for the source.");
 }
 
+// (self, p, dim, ..)
+void norm(const Stack& stack, size_t base) {
+  const at::Tensor& self = stack[base].toTensor();
+  if (self.numel() != 0 || stack[base + 1].isNone()) return;
+  const bool has_dims = stack.size() > base + 2 && stack[base + 2].isIntList();
+  const std::vector<int64_t> dims =
+      has_dims ? stack[base + 2].toIntVector() : std::vector<int64_t>();
+  (void)at::linalg_vector_norm(self, stack[base + 1].toScalar(),
+                               dims.empty() ? at::OptionalIntArrayRef() : dims);
+}
+
+// (self, ..) of an operator in place
+void written_once(const Stack& stack, size_t base) {
+  if (stack[base].isTensor()) at::assert_no_internal_overlap(stack[base].toTensor());
+}
+
+// Operators in place whose CPU kernels write to an element as often as the tensor shows it.
+bool writes_often(std::string_view name) {
+  static const std::set<std::string_view> kOperators = {"aten::_index_put_impl_",
+                                                        "aten::addmv_",
+                                                        "aten::baddbmm_",
+                                                        "aten::conj_physical_",
+                                                        "aten::fill_",
+                                                        "aten::index_fill_",
+                                                        "aten::index_put_",
+                                                        "aten::fill_diagonal_",
+                                                        "aten::masked_fill_",
+                                                        "aten::threshold_",
+                                                        "aten::tril_",
+                                                        "aten::triu_",
+                                                        "aten::zero_"};
+  return kOperators.contains(name);
+}
+
 }  // namespace
 
 MetaCheck meta_check(const c10::OperatorHandle& op) {
   static const std::unordered_map<std::string_view, MetaCheck> kChecks = {
+      {"aten::addmv", addmv},
       {"aten::as_strided_scatter", as_strided_scatter},
       {"aten::convolution", convolution},
       {"aten::_index_put_impl", index_put},
@@ -136,19 +193,21 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
+      {"aten::mv", mv},
       {"aten::put", put},
-      {"aten::put_", put},
       {"aten::quantize_per_tensor", quantized_result},
       {"aten::quantize_per_tensor_dynamic", quantized_result},
       {"aten::nll_loss_forward", weights_of_classes},
       {"aten::nll_loss2d_forward", weights_of_classes},
+      {"aten::norm", norm},
   };
   if (op.schema().arguments().size() == 1) {
     if (op.schema().name() == "aten::max") return max_of_all;
     if (op.schema().name() == "aten::min") return min_of_all;
   }
-  const auto it = kChecks.find(op.schema().name());
-  return it == kChecks.end() ? nullptr : it->second;
+  const std::string& name = op.schema().name();
+  if (const auto it = kChecks.find(name); it != kChecks.end()) return it->second;
+  return name.ends_with('_') && !writes_often(name) ? written_once : nullptr;
 }
 
 }  // namespace torch_xla::dispatch

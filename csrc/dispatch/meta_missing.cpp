@@ -4,7 +4,11 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/result_type.h>
+
 #include "dispatch/meta.h"
+#include "dispatch/resize.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -25,6 +29,16 @@ void leave(Stack& stack, size_t base, std::initializer_list<c10::IValue> results
 void like_second(Stack& stack, size_t base) {
   const at::Tensor x = stack[base + 1].toTensor();
   leave(stack, base, {of_sizes(x, x.sizes().vec())});
+}
+
+// (self, target, reduction, ..): PyTorch's Python function promotes, its CPU kernel does not.
+void huber_loss(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor(), target = stack[base + 1].toTensor();
+  check_can_cast(at::result_type(x, target), x.scalar_type());
+  const bool is_reduced = stack[base + 2].toInt() != 0;
+  leave(stack, base,
+        {of_sizes(
+            x, is_reduced ? std::vector<int64_t>() : at::infer_size(x.sizes(), target.sizes()))});
 }
 
 void geqrf(Stack& stack, size_t base) {
@@ -105,6 +119,7 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::fractional_max_pool3d_backward", like_second},
       {"aten::_ctc_loss_backward", like_second},
       {"aten::geqrf", geqrf},
+      {"aten::huber_loss", huber_loss},
       {"aten::_grouped_mm", grouped_mm},
       {"aten::histogram", histogram},
       {"aten::_histogramdd_from_bin_cts", histogramdd},

@@ -112,11 +112,15 @@ ConvertedNumbers::ConvertedNumbers(const Plan& plan) {
       "aten::index_fill", "aten::scatter",   "aten::index_add", "aten::masked_fill",
       "aten::clamp",      "aten::clamp_min", "aten::clamp_max", "aten::constant_pad_nd",
       "aten::hardtanh",   "aten::add",       "aten::sub",       "aten::rsub"};
+  // Where they fill one element, they round to narrow floats too.
+  static const std::set<std::string_view> kFills = {"aten::fill", "aten::full", "aten::full_like",
+                                                    "aten::new_full"};
   // In the place of a tensor: converted as elements are, by their low bits.
   static const std::set<std::string_view> kOperands = {"self", "other", "scalar", "scalars"};
   const c10::FunctionSchema& schema = plan.target->schema();
   if (kRounded.count(schema.name()) != 0) narrow_floats_ = NarrowFloats::Unchecked;
   if (kExact.count(schema.name()) != 0) narrow_floats_ = NarrowFloats::Exact;
+  fills_ = kFills.count(schema.name()) != 0;
   const bool is_where = schema.name() == "aten::where";
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     const ArgumentPlan& argument = plan.arguments[i];
@@ -127,7 +131,7 @@ ConvertedNumbers::ConvertedNumbers(const Plan& plan) {
   }
 }
 
-void ConvertedNumbers::check_one(const c10::IValue& number, at::ScalarType result) const {
+void ConvertedNumbers::check_one(const c10::IValue& number, const lazy::Geometry& of) const {
   if (number.isNone()) return;
   if (number.isInt() && number.toInt() >= 0 && number.toInt() <= 127) return;  // in every dtype
   c10::Scalar value;
@@ -138,8 +142,10 @@ void ConvertedNumbers::check_one(const c10::IValue& number, at::ScalarType resul
   } else {
     value = number.toScalar();
   }
+  at::ScalarType result = of.dtype;
   const bool narrow = at::isReducedFloatingType(result);
-  if (narrow && narrow_floats_ == NarrowFloats::Unchecked) return;
+  const bool rounds = narrow_floats_ == NarrowFloats::Unchecked || (fills_ && of.numel == 1);
+  if (narrow && rounds) return;
   if (narrow && narrow_floats_ == NarrowFloats::AsFloat) result = at::kFloat;
   if (at::isFloat8Type(result)) return;
   AT_DISPATCH_V2(result, "number", AT_WRAP([&] { (void)value.to<scalar_t>(); }),

@@ -8,6 +8,7 @@
 #include <ATen/core/stack.h>
 
 #include "dispatch/plan.h"
+#include "lazy/geometry.h"
 
 namespace torch_xla::dispatch {
 
@@ -22,16 +23,17 @@ class ConvertedNumbers {
   explicit ConvertedNumbers(const Plan& plan);
 
   // Throws PyTorch's words.
-  void check(const torch::jit::Stack& stack, size_t base, at::ScalarType result) const {
+  void check(const torch::jit::Stack& stack, size_t base, const lazy::Geometry& result) const {
     for (const size_t position : positions_) check_one(stack[base + position], result);
   }
 
  private:
   enum class NarrowFloats : uint8_t { Exact, AsFloat, Unchecked };
-  void check_one(const c10::IValue& number, at::ScalarType result) const;
+  void check_one(const c10::IValue& number, const lazy::Geometry& result) const;
 
   std::vector<size_t> positions_;
   NarrowFloats narrow_floats_ = NarrowFloats::AsFloat;
+  bool fills_ = false;
 };
 
 }  // namespace torch_xla::dispatch

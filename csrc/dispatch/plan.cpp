@@ -198,7 +198,16 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
     plan->returns.push_back(result);
   }
   for (const int argument : written) {
-    plan->writes.push_back({argument, next_output++, schema.arguments()[argument].is_out()});
+    const int output = next_output++;
+    const Argument& formal = schema.arguments()[argument];
+    // Whatever the schemas of fused optimizers say: they write gradients where they unscale them,
+    // and steps are counted up before.
+    int only_with = Plan::Write::kAlways;
+    if (const std::optional<int> grad_scale = schema.argumentIndexWithName("grad_scale")) {
+      if (formal.name() == "grads") only_with = *grad_scale;
+      if (formal.name() == "state_steps") only_with = Plan::Write::kNever;
+    }
+    plan->writes.push_back({argument, output, formal.is_out(), only_with});
   }
   return plan;
 }

@@ -48,6 +48,9 @@ struct Plan {
     int argument;
     int output;
     bool is_out;  // an out= argument: resized and not read
+    // It is written where this argument is given: by number, or else always or never.
+    static constexpr int kAlways = -1, kNever = -2;
+    int only_with = kAlways;
   };
   std::vector<Write> writes;
   std::vector<ReturnPlan> returns;

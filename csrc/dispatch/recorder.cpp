@@ -482,6 +482,8 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];
     if (v.isNone()) continue;
+    if (w.only_with == Plan::Write::kNever) continue;
+    if (w.only_with >= 0 && stack[base + w.only_with].isNone()) continue;
     if (v.isTensor()) {
       write_one(v.toTensor(), first, w.is_out);
     } else {
@@ -533,7 +535,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
     if (entry->route == Route::Record) {
       if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
-        converted_numbers_.check(*stack, base, entry->signature->outputs[0]->dtype);
+        converted_numbers_.check(*stack, base, *entry->signature->outputs[0]);
       }
       if (suspects_values_ != nullptr && suspects_values_(*stack, base)) {
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);

@@ -155,8 +155,12 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::MemoryFormat> memory_format) {
   const bool preserve =
       memory_format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve;
-  const bool moves = device && !device->is_xla();
-  if (lazy::as_lazy(self) == nullptr || !preserve || layout || pin_memory || moves) {
+  const bool is_ours = lazy::as_lazy(self) != nullptr;
+  const bool is_plain =
+      is_ours || (self.is_cpu() && self.layout() == at::kStrided && !self.is_quantized());
+  const bool to_xla = device ? device->is_xla() : is_ours;
+  const bool strided = layout.value_or(at::kStrided) == at::kStrided;
+  if (!is_plain || !to_xla || !preserve || !strided || pin_memory.value_or(false)) {
     return at::compositeexplicitautograd::_to_copy(self, dtype, layout, device, pin_memory,
                                                    non_blocking, memory_format);
   }
@@ -380,6 +384,10 @@ void register_kernels() {
   lazy::read_over = read_over;
   static auto& aten =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
+  // What comes from the CPU has its key.
+  static auto& cpu =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  cpu.impl("_to_copy", TORCH_FN(to_copy));
   aten.impl("empty.memory_format", TORCH_FN(empty));
   aten.impl("empty_strided", TORCH_FN(empty_strided));
   aten.impl("new_empty_strided", TORCH_FN(new_empty_strided));

@@ -83,7 +83,8 @@ c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry
   signature->arguments[1].value = order;
   signature->operands.push_back({&base, false, -1});
   signature->outputs.push_back(*physical);
-  return c10::make_intrusive<lazy::View>(c10::intrusive_ptr<lazy::View>(), std::move(signature), 0);
+  return c10::make_intrusive<lazy::View>(c10::intrusive_ptr<lazy::View>(), std::move(signature), 0,
+                                         0);
 }
 
 }  // namespace
@@ -139,7 +140,8 @@ ViewKind view_kind(const lazy::Operator& op) {
       {"aten::squeeze", ViewKind::Shape},       {"aten::squeeze.dim", ViewKind::Shape},
       {"aten::squeeze.dims", ViewKind::Shape},  {"aten::unsqueeze", ViewKind::Shape},
       {"aten::transpose.int", ViewKind::Order}, {"aten::t", ViewKind::Order},
-      {"aten::permute", ViewKind::Order},
+      {"aten::permute", ViewKind::Order},       {"aten::_conj", ViewKind::Computed},
+      {"aten::_neg_view", ViewKind::Computed},
   };
   const auto it = kinds.find(op.name);
   return it == kinds.end() ? ViewKind::Other : it->second;
@@ -195,7 +197,22 @@ c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
   signature->arguments[1].value = argument;
   signature->operands.push_back({from, false, -1});
   signature->outputs.push_back(to);
-  return c10::make_intrusive<lazy::View>(parent.parent(), std::move(signature), 0);
+  return c10::make_intrusive<lazy::View>(parent.parent(), std::move(signature), 0, parent.offset());
+}
+
+std::optional<c10::intrusive_ptr<lazy::View>> seen_before(const TensorImpl& of,
+                                                          const Geometry* geometry,
+                                                          int64_t offset) {
+  constexpr int kNear = 8;
+  const c10::intrusive_ptr<lazy::View>* view = &of.view();
+  for (int i = 0; i < kNear && view->defined(); ++i) {
+    if ((*view)->offset() == lazy::View::kComputed) return std::nullopt;
+    if ((*view)->geometry() == geometry && (*view)->offset() == offset) return *view;
+    view = &(*view)->parent();
+  }
+  const bool is_whole =
+      !view->defined() && offset == 0 && &of.lazy_storage().geometry() == geometry;
+  return is_whole ? std::optional(c10::intrusive_ptr<lazy::View>()) : std::nullopt;
 }
 
 void check_window(const Geometry& window, int64_t offset, size_t storage_bytes) {
@@ -253,8 +270,8 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   signature->operands.push_back({physical, false, -1});
   signature->outputs.push_back(geometry);
   return lazy::make_view(
-      *impl, c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0), geometry,
-      offset);
+      *impl, c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset),
+      geometry, offset);
 }
 
 namespace {

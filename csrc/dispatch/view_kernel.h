@@ -17,13 +17,21 @@ namespace torch_xla::dispatch {
 // Throws where a window that starts at element `offset` does not lie in the storage.
 void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
 
-// Views of which two are one: the same elements in another shape, and in another order.
-enum class ViewKind : uint8_t { Other, Shape, Order };
+// Views of which two are one, the same elements in another shape, and in another order; and those
+// whose elements are not those of memory.
+enum class ViewKind : uint8_t { Other, Shape, Order, Computed };
 ViewKind view_kind(const lazy::Operator& op);
+inline bool joins(ViewKind kind) { return kind == ViewKind::Shape || kind == ViewKind::Order; }
 
 // `parent` and the step of the same kind after it as one step, or as none.
 c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
                                       const lazy::Signature& step);
+
+// The nearest of `of` and what it is a view of that shows the same memory alike, if one near does:
+// null for the whole storage.
+std::optional<c10::intrusive_ptr<lazy::View>> seen_before(const lazy::TensorImpl& of,
+                                                          const lazy::Geometry* geometry,
+                                                          int64_t offset);
 
 // Where the tensor begins in its storage, in elements of another dtype.
 inline int64_t offset_as(const lazy::TensorImpl& tensor, at::ScalarType dtype) {
@@ -49,13 +57,20 @@ class ViewKernel {
     Entry& entry = recent(key);
     if (entry.key != key) entry = find_entry(*impl, {box(args)...}, key);
     const int64_t offset = offset_as(*impl, entry.geometry->dtype) + entry.offset;
-    if (entry.kind != ViewKind::Other && impl->view().defined() &&
+    const bool computes = entry.kind == ViewKind::Computed;
+    if (!computes) {
+      if (auto seen = seen_before(*impl, entry.geometry, offset)) {
+        return lazy::make_view(*impl, *std::move(seen), entry.geometry, offset);
+      }
+    }
+    if (joins(entry.kind) && impl->view().defined() &&
         view_kind(*impl->view()->step()->op) == entry.kind) {
       return lazy::make_view(*impl, joined(*impl->view(), entry.kind, *entry.signature),
                              entry.geometry, offset);
     }
-    return lazy::make_view(*impl, c10::make_intrusive<lazy::View>(impl->view(), entry.signature, 0),
-                           entry.geometry, offset);
+    auto view = c10::make_intrusive<lazy::View>(impl->view(), entry.signature, 0,
+                                                computes ? lazy::View::kComputed : offset);
+    return lazy::make_view(*impl, std::move(view), entry.geometry, offset);
   }
 
  private:

@@ -17,10 +17,6 @@ WrittenMemory::WrittenMemory(const Plan& plan, bool elementwise) : plan_(plan) {
       "aten::index_reduce", "aten::index_select",   "aten::scatter",   "aten::scatter_add",
       "aten::take",         "aten::scatter_reduce",
   };
-  static const std::set<std::string_view> kRefuseExpanded = {
-      "aten::addmm",          "aten::cumprod", "aten::cumsum",
-      "aten::masked_scatter", "aten::put",     "aten::renorm",
-  };
   static const std::unordered_map<std::string_view, Warning> kWarnExpanded = {
       {"aten::index_fill", {"index_fill_", "tensor[mask] = scalar"}},
       {"aten::index_put", {"index_put_", "tensor[indices] = tensor"}},
@@ -33,7 +29,6 @@ WrittenMemory::WrittenMemory(const Plan& plan, bool elementwise) : plan_(plan) {
   } else if (kReadElsewhere.contains(name)) {
     reads_ = Reads::Elsewhere;
   }
-  refuses_expanded_ = plan.is_random || kRefuseExpanded.contains(name);
   if (const auto it = kWarnExpanded.find(name); it != kWarnExpanded.end()) {
     warns_expanded_ = it->second;
   }
@@ -51,13 +46,12 @@ void WrittenMemory::check_against(const at::Tensor& written, const at::Tensor& r
 }
 
 void WrittenMemory::check(const torch::jit::Stack& stack, size_t base) const {
-  if (reads_ == Reads::Anyhow && !refuses_expanded_ && !warns_expanded_) return;
+  if (reads_ == Reads::Anyhow && !warns_expanded_) return;
   for (const Plan::Write& w : plan_.writes) {
     const c10::IValue& v = stack[base + w.argument];
     if (!v.isTensor()) continue;
     const at::Tensor& written = v.toTensor();
     if (!lazy::is_lazy(written)) continue;
-    if (!w.is_out && refuses_expanded_) at::assert_no_internal_overlap(written);
     if (!w.is_out && warns_expanded_ && at::has_internal_overlap(written) == at::MemOverlap::Yes) {
       TORCH_WARN("Use of ", warns_expanded_->name,
                  " on expanded tensors is deprecated. Please clone() the tensor before performing "

@@ -14,8 +14,8 @@ class WrittenMemory {
  public:
   WrittenMemory(const Plan& plan, bool elementwise);
 
-  // Throws where what is written overlaps with itself or with what is read in a way that the
-  // operator's kernel refuses; warns where the kernel does.
+  // Throws where what is written overlaps with what is read in a way that the operator's kernel
+  // refuses. Warns where the kernel does of what overlaps with itself; `meta_check` refuses that.
   void check(const torch::jit::Stack& stack, size_t base) const;
 
  private:
@@ -32,7 +32,6 @@ class WrittenMemory {
 
   const Plan& plan_;
   Reads reads_ = Reads::Anyhow;
-  bool refuses_expanded_ = false;          // in place, where no Meta kernel looks at it
   std::optional<Warning> warns_expanded_;  // in place
 };
 

@@ -166,9 +166,13 @@ void Storage::for_each_pending(int device, const std::function<void(Storage&)>& 
 // --- view ----------------------------------------------------------------------------------
 
 View::~View() {
-  if (storage_.load(std::memory_order_acquire) == nullptr) return;
-  const GraphLock lock;
-  forget();
+  if (storage_.load(std::memory_order_acquire) != nullptr) {
+    const GraphLock lock;
+    forget();
+  }
+  // Without recursion: a long chain of views must not exhaust the stack.
+  c10::intrusive_ptr<View> last = std::move(parent_);
+  while (last.defined() && last.use_count() == 1) last = std::move(last->parent_);
 }
 
 void View::remember(Storage& storage, Value value) {

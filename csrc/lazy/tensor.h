@@ -79,13 +79,19 @@ class Storage final : public c10::StorageImpl {
 // One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.
 class View final : public c10::intrusive_ptr_target {
  public:
-  View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index)
-      : parent_(std::move(parent)), step_(std::move(step)), index_(index) {}
+  // Of a view whose elements are not those of memory (of conjugation), in place of an offset.
+  static constexpr int64_t kComputed = -1;
+
+  View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index,
+       int64_t offset)
+      : parent_(std::move(parent)), step_(std::move(step)), index_(index), offset_(offset) {}
   ~View() override;
 
   const c10::intrusive_ptr<View>& parent() const { return parent_; }
   const c10::intrusive_ptr<const Signature>& step() const { return step_; }
   uint32_t index() const { return index_; }
+  const Geometry* geometry() const { return step_->outputs[index_]; }
+  int64_t offset() const { return offset_; }  // in the storage, in elements
 
   // The view of the storage's present value, replayed only when that has changed.
   Value read(Storage& storage);
@@ -102,6 +108,7 @@ class View final : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<View> parent_;
   c10::intrusive_ptr<const Signature> step_;
   uint32_t index_;
+  int64_t offset_;
   // What was read, or written, while the storage's value stays the same; and the place among those
   // that keep something of it.
   Value cached_;

@@ -317,6 +317,13 @@ def test_an_interrupted_save_leaves_the_one_before(tmp_path, monkeypatch, stop_a
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x", "x.tensors"]
 
 
+def test_a_save_that_cannot_take_its_place_leaves_nothing(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(IsADirectoryError):
+        xser.save({"x": torch.ones(3, device="xla")}, tmp_path / "there")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["there", "there.tensors"]
+
+
 def test_a_killed_save_leaves_the_one_before(tmp_path, run_python):
     code = """
         import os, torch, torch_xla

@@ -155,6 +155,7 @@ class Runner:
         self._at = threading.local()
         self._main_step = 0
         self._noise = noise
+        self._dtypes: set[torch.dtype] = set()  # of the program so far
         self._storages: set[int] = set()
 
     def show(self, *values: Any) -> None:
@@ -222,15 +223,23 @@ class Runner:
                     end[what] = f"{type(error).__name__}: {error}"
 
     def _disturb(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._dtypes |= {t.dtype for t in tensors.values()} & UNIT.keys()
         for t in tensors.values():
-            at = t.untyped_storage().data_ptr()
-            if at in self._storages or t.dtype not in UNIT or not t.numel():
-                continue
-            self._storages.add(at)
-            with torch.no_grad():
-                memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
-                sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
-                memory.mul_(1 + sign * UNIT[t.dtype])
+            self._move(t, UNIT.get(t.dtype))
+            # A compiler may round less often than a backward pass says, in any dtype on its way.
+            self._move(gradient(t), max((UNIT[d] for d in self._dtypes), default=None))
+
+    def _move(self, t: torch.Tensor | None, unit: float | None) -> None:
+        if t is None or unit is None or t.dtype not in UNIT or not t.numel():
+            return
+        at = t.untyped_storage().data_ptr()
+        if at in self._storages:
+            return
+        self._storages.add(at)
+        with torch.no_grad():
+            memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
+            sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
+            memory.mul_(1 + sign * unit)
 
 
 # A few units in the last place.

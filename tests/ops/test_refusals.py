@@ -51,9 +51,60 @@ CALLS = {
         lambda x: x.index_put_((x[0].long() * 0,), x.double(), accumulate=True),
         FLOAT,
     ),
+    "fill under a larger mask": (lambda x: x[0].clone().masked_fill_(x > 0, 2.0), FLOAT),
+    "largest of no rows": (lambda x: torch.norm(x[:0], float("inf"), dim=0), FLOAT),
+    "least of no columns": (lambda x: x[:, :0].norm(float("-inf"), dim=1), FLOAT),
+    "huber loss of integers": (lambda x: F.huber_loss(x, x.float()), WHOLE),
     # refused by the Meta kernel, in other words than the CPU's
     "layer norm of integers": (lambda x: F.layer_norm(x, (3,)), WHOLE),
 }
+
+
+# Of two dtypes. Meta kernels promote them or look at one.
+MIXED = {
+    "mm": lambda x, y: torch.mm(x, y),
+    "mv": lambda x, y: torch.mv(x, y[0]),
+    "addmv": lambda x, y: torch.addmv(x[0], x, y[0]),
+    "addmm": lambda x, y: torch.addmm(x, y, y),
+    "bmm": lambda x, y: torch.bmm(x[None], y[None]),
+    "addbmm": lambda x, y: torch.addbmm(x, y[None], y[None]),
+    "matmul": lambda x, y: x[None] @ y,
+    "einsum": lambda x, y: torch.einsum("ij,jk", x, y),
+    "linear": lambda x, y: F.linear(x, y),
+    "cross": lambda x, y: torch.linalg.cross(x, y),
+    "cdist": lambda x, y: torch.cdist(x, y),
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(x, y),
+    "layer_norm": lambda x, y: F.layer_norm(x, (3,), y[0], y[0]),
+    "group_norm": lambda x, y: F.group_norm(x, 1, y[0], y[0]),
+    "batch_norm": lambda x, y: F.batch_norm(x, None, None, y[0], y[0], True),
+    "put": lambda x, y: x.put(torch.tensor([0], device=x.device), y[0, :1]),
+    "lstm_cell": lambda x, y: torch.lstm_cell(x, (x, x), y.repeat(4, 1), y.repeat(4, 1))[0],
+    "embedding_bag": lambda x, y: F.embedding_bag(
+        torch.tensor([[0, 1]], device=x.device), x, per_sample_weights=y[:1, :2], mode="sum"
+    ),
+    "solve": lambda x, y: torch.linalg.solve(x + torch.eye(3, device=x.device), y),
+    # as they may be
+    "embedding": lambda x, y: F.embedding(y.long(), x),
+    "gather": lambda x, y: x.gather(0, y.long()),
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "add": lambda x, y: x + y,
+}
+
+
+@pytest.mark.parametrize("other", [torch.float64, torch.bfloat16, torch.int64, torch.complex64])
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_dtypes(name, other):
+    x, y = torch.ones(3, 3), torch.ones(3, 3).to(other)
+    for a, b in (x, y), (y, x):
+        try:
+            expected = MIXED[name](a, b)
+        except Exception as error:  # noqa: BLE001
+            for _ in range(2):
+                with pytest.raises(type(error)) as found:
+                    MIXED[name](a.to("xla"), b.to("xla"))
+                assert str(found.value) == str(error)
+        else:
+            torch.testing.assert_close(MIXED[name](a.to("xla"), b.to("xla")).cpu(), expected)
 
 
 @pytest.mark.parametrize(("call", "make"), CALLS.values(), ids=CALLS.keys())
@@ -242,6 +293,10 @@ NUMBERS = {
     "full_like": lambda x, n, i: torch.full_like(x, n),
     "new_full": lambda x, n, i: x.new_full((2,), n),
     "scalar_tensor": lambda x, n, i: torch.scalar_tensor(n, dtype=x.dtype, device=x.device),
+    "full of one": lambda x, n, i: torch.full((1, 1), n, dtype=x.dtype, device=x.device),
+    "full of a number": lambda x, n, i: torch.full((), n, dtype=x.dtype, device=x.device),
+    "full_like of one": lambda x, n, i: torch.full_like(x[0, 0], n),
+    "fill_ of one": lambda x, n, i: x[0, :1].clone().fill_(n),
     "fill": lambda x, n, i: torch.fill(x, n),
     "fill_": lambda x, n, i: x.fill_(n),
     "fill_diagonal_": lambda x, n, i: x.fill_diagonal_(n),

@@ -91,6 +91,23 @@ def test_conversions(convert):
         assert_same_strides(convert(view), convert(x))
 
 
+def test_what_comes_from_the_cpu_and_goes_back():
+    for x in (
+        randn(3, 4).t(),
+        randn(3, 4, 5).permute(2, 0, 1),
+        randn(2, 3, 4, 5, last=True),
+        randn(6, 4).t()[::2, ::2],
+        randn(4, 1).expand(4, 3).t(),
+    ):
+        for there in x.to("xla"), x.to("xla", copy=True), x.to("xla", torch.float64):
+            dense = x.to(torch.float64).stride()  # PyTorch's rule for what has gaps
+            assert there.stride() == dense
+            assert torch.equal(there.cpu().float(), x)
+            assert there.cpu().stride() == dense
+            assert torch.equal((there * 2).float().cpu(), x * 2)
+        assert x.to("xla", memory_format=torch.contiguous_format).is_contiguous()
+
+
 def test_a_conversion_keeps_values_and_gradients():
     x = torch.arange(12.0).view(3, 4)
     there = x.to("xla").requires_grad_()

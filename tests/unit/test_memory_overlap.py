@@ -228,11 +228,34 @@ def message(device, call):
         lambda x: x[0].expand(3, 4).normal_(),
         lambda x: x[0].expand(3, 4).random_(),
         lambda x: x[0].expand(3, 4).add_(1),
+        lambda x: x[0].expand(3, 4).abs_(),
+        lambda x: x[0].expand(3, 4).relu_(),
+        lambda x: torch.nn.functional.elu(x[0].expand(3, 4), inplace=True),
+        lambda x: x[0].expand(3, 4).cumsum_(0),
+        lambda x: x[0].expand(3, 4).logical_not_(),
+        lambda x: x[0].expand(3, 4).logical_and_(x[1]),
+        lambda x: x[0].expand(3, 4).nan_to_num_(),
+        lambda x: x[0].expand(3, 4).renorm_(2, 1, 0.5),
+        lambda x: x[0].expand(4, 4).addmm_(x, x),
+        lambda x: x[0].expand(3, 4).masked_scatter_(x[:3] > 1, x),
+        lambda x: x[0].expand(3, 4).scatter_(0, torch.zeros_like(x, dtype=torch.int64)[:1], 1.0),
     ],
-    ids="add copy mul out expand_copy setitem uniform normal random plus".split(),
 )
 def test_overlap_that_pytorch_refuses(call):
     assert message("xla", call) == message("cpu", call)
+
+
+def test_writes_that_pytorch_lets_overlap():
+    def program(device):
+        x = torch.arange(16.0, device=device).reshape(4, 4)
+        v = x[0].expand(4, 4)
+        v.fill_(2.0)
+        v[1:].zero_()
+        v.masked_fill_(torch.ones(4, 4, dtype=torch.bool, device=device), 3.0)
+        v.index_fill_(0, torch.tensor([1], device=device), 4.0)
+        return (x,)
+
+    write(program)
 
 
 def test_the_same_memory_is_no_overlap():

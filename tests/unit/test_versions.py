@@ -59,6 +59,37 @@ def test_a_step_counts(make):
         again.backward()
 
 
+@pytest.mark.parametrize("make", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("how", ["default", "fused", "foreach"])
+def test_a_step_leaves_gradients_alone(make, how):
+    options = {} if how == "default" else {how: True}
+    if make == "RMSprop" and options.pop("fused", None):
+        pytest.skip("PyTorch has no fused RMSprop")
+    counts = []
+    for device in ("cpu", "xla"):
+        w = torch.nn.Linear(3, 3).to(device)
+        optimizer = getattr(torch.optim, make)(w.parameters(), lr=0.1, **options)
+        w(torch.ones(2, 3, device=device)).sum().backward()
+        before = w.weight.grad.clone()
+        optimizer.step()
+        optimizer.step()
+        assert torch.equal(w.weight.grad, before)
+        step = optimizer.state[w.weight].get("step", torch.tensor(0))
+        counts.append([p.grad._version for p in w.parameters()] + [step._version])
+    assert counts[1] == counts[0]
+
+
+def test_gradients_that_are_unscaled_count():
+    w = torch.ones(3, device="xla").requires_grad_()
+    w.grad = torch.full((3,), 8.0, device="xla")
+    optimizer = torch.optim.Adam([w], lr=0.1, fused=True)
+    scale = torch.tensor(4.0, device="xla")
+    optimizer.grad_scale, optimizer.found_inf = scale, torch.tensor(0.0, device="xla")
+    optimizer.step()
+    assert w.grad._version == 1
+    assert w.grad.tolist() == [2, 2, 2]
+
+
 def test_clipped_gradients_count():
     for foreach in (True, False):
         p = torch.ones(3, device="xla", requires_grad=True)

@@ -225,6 +225,51 @@ def test_steps_in_place_leave_no_trace():
     assert not met.counter_value("UncachedCompile")
 
 
+LEADING_BACK = {
+    "x[:]": lambda x: x[:],
+    "x[0:3]": lambda x: x[0:3],
+    "alias": torch.ops.aten.alias,
+    "expand": lambda x: x.expand(3, 2),
+    "expanded and selected": lambda x: x[None].expand(4, 3, 2)[1],
+    "dtype": lambda x: x.view(torch.int32).view(torch.float32),
+    "complex": lambda x: torch.view_as_real(torch.view_as_complex(x)),
+    "split": lambda x: x.split(3)[0],
+    "unfold": lambda x: x.unfold(0, 3, 1)[0].t(),
+    "as_strided": lambda x: x.as_strided(x.shape, x.stride(), x.storage_offset()),
+}
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
+@pytest.mark.parametrize("name", LEADING_BACK)
+def test_views_that_lead_back_compile_once(name, part):
+    base = torch.zeros(7, 2, device="xla")
+    x = base[2:5] if part else base.narrow(0, 0, 3).clone()
+    for step in range(6):
+        if step == 2:
+            met.clear_all()
+        x = LEADING_BACK[name](x)
+        x.add_(1)
+        torch_xla.sync()
+    assert not met.counter_value("UncachedCompile")
+    assert x.tolist() == [[6, 6]] * 3
+    assert base[2:5].tolist() == (x.tolist() if part else [[0, 0]] * 3)
+
+
+def test_what_leads_back_to_memory_but_not_to_its_values():
+    def program(x):
+        z = torch.complex(x, x + 1)
+        conjugate = z.conj()
+        again = conjugate.t().t()[:].view(z.shape)
+        there = conjugate.conj()[:]
+        conjugate[0] += 1j
+        halves = torch.view_as_real(z)[..., 1].neg() * 1
+        negative = torch._neg_view(x)[:]
+        negative[1] = 5
+        return z, conjugate, again, there, halves, negative, x
+
+    both(program)
+
+
 def test_views_of_views_are_one():
     def program(x):
         y = x.view(2, 12).view(3, 8).unsqueeze(0).squeeze(0).t().t()
@@ -246,6 +291,10 @@ def test_long_chains_of_views():
         y = y[1:].detach()
     y.add_(1)
     assert x.tolist() == [[1, 4], [2, 5], [3, 6]]
+    z = torch.zeros(200_001, device="xla")
+    for _ in range(200_000):
+        z = z[1:].detach()
+    del z
 
 
 def test_addresses_of_live_tensors_stay_apart():

@@ -69,13 +69,13 @@ def save(
         structure = nested.replace(data, lambda value: isinstance(value, torch.Tensor), write)
         if writes:
             torch.save(structure, draft)
+            os.replace(draft, target)
     except BaseException:
         if writes:
             draft.unlink(missing_ok=True)
             _remove(folder.glob(f"tensor_{save_id}_*.pt"))
         raise
     if writes:
-        os.replace(draft, target)
         _remove(f for f in folder.glob("tensor_*.pt") if save_id not in f.name)
         _remove(target.parent.glob(f"{glob.escape(target.name)}.{'[0-9a-f]' * 16}.tmp"))
     xm.rendezvous("torch_xla.utils.serialization.save")
