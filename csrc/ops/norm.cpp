@@ -3,8 +3,6 @@
 
 #include <array>
 
-#include "ops/common.h"
-
 namespace torch_xla::ops {
 namespace {
 
@@ -47,7 +45,8 @@ Normalized normalize(const Value& x, const Value& mean, const Value& var, const 
 Normalized by_batch_statistics(const Lowering& l, const Value& x, const Value& weight,
                                const Value& bias, double eps) {
   const double n = elements_per_channel(x);
-  const Value mean = channel_sum(l, x) / n;
+  const Value mean =
+      mean_of(x, kChannels, [&](const Value& distance) { return channel_sum(l, distance); });
   const Value centered = x - over(mean, x);
   const Value var = channel_sum(l, hlo::square(centered)) / n;
   return normalize(x, mean, var, weight, bias, eps);

@@ -2,7 +2,6 @@
 #include <array>
 #include <limits>
 
-#include "ops/common.h"
 #include "ops/norm.h"
 
 namespace torch_xla::ops {
@@ -70,7 +69,8 @@ Values layer_norm(Lowering& l) {
   const DType compute = compute_dtype(input.dtype());
   const Rows r = rows_of(input, l.ints(1).size());
   const Value x = as_matrix(input, r, compute);
-  const Value mean = row_mean(l, x);
+  const Value mean = mean_of(x, std::array<int64_t, 1>{0},
+                             [&](const Value& v) { return sum_trailing(l, v, 1); });
   const Value centered = x - by_row(mean, r);
   const Value rstd = hlo::rsqrt(row_mean(l, hlo::square(centered)) + l.floating(4));
   Value y = centered * by_row(rstd, r);
@@ -157,7 +157,8 @@ Values group_norm(Lowering& l) {
   const DType compute = compute_dtype(input.dtype());
   const Groups g = groups_of(l, 3);
   const Value x = hlo::convert(hlo::reshape(input, g.dims()), compute);
-  const Value mean = sum_trailing(l, x, 2) / g.elements();
+  const Value mean = mean_of(x, std::array<int64_t, 2>{0, 1},
+                             [&](const Value& v) { return sum_trailing(l, v, 2); });
   const Value centered = x - by_group(mean, g, g.dims());
   const Value var = sum_trailing(l, hlo::square(centered), 2) / g.elements();
   const Value rstd = hlo::rsqrt(var + l.floating(7));

@@ -87,6 +87,46 @@ def test_batch_norm_of_large_numbers():
     )
 
 
+NORMALIZATIONS = {
+    "batch": lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+    "instance": lambda x, w, b: F.instance_norm(x, None, None, w, b),
+    "layer": lambda x, w, b: F.layer_norm(x, x.shape[2:]) * w[:, None, None] + b[:, None, None],
+    "group": lambda x, w, b: F.group_norm(x, 2, w, b),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+@pytest.mark.parametrize("make", ["uploaded", "filled", "near"])
+def test_a_mean_far_from_zero(name, make):
+    """Results are as near to those of float64 as the last place of an element lets them be, where
+    1/sqrt(eps) or 1/std magnifies it. The devices' sums round each in its own order."""
+    shape, number = (64, 4, 24, 24), 8.4784
+    g = torch.Generator().manual_seed(0)
+    x = torch.full(shape, number)
+    if make == "near":
+        x += torch.randn(shape, generator=g) * 0.01
+    weight, bias = torch.rand(4, generator=g) + 0.5, torch.randn(4, generator=g)
+    on_xla = torch.full(shape, number, device="xla") if make == "filled" else x.to("xla")
+    found = NORMALIZATIONS[name](on_xla, weight.to("xla"), bias.to("xla"))
+    wide = NORMALIZATIONS[name](x.double(), weight.double(), bias.double())
+    spread = (x.var().item() + 1e-5) ** 0.5
+    torch.testing.assert_close(
+        found.cpu().double(), wide, rtol=0, atol=1.5 * number * 2**-23 / spread
+    )
+
+
+def test_infinite_elements_reach_the_running_statistics():
+    x = randn(4, 3, 5)
+    x[0, 0, 0], x[1, 1, 1], x[0, 2, 0] = torch.inf, -torch.inf, torch.nan
+
+    def statistics(x):
+        mean, var = x.new_zeros(3), x.new_ones(3)
+        F.batch_norm(x, mean, var, training=True)
+        return mean, var
+
+    check(statistics, x, grad=False)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
 def test_native_batch_norms_into_given_tensors(name, training):
