@@ -9,6 +9,8 @@ namespace {
 
 using torch::jit::Stack;
 
+at::MemoryFormat contiguous(const Stack&, size_t) { return at::MemoryFormat::Contiguous; }
+
 // (input, ...)
 at::MemoryFormat of_input(const Stack& stack, size_t base) {
   return stack[base].toTensor().suggest_memory_format();
@@ -33,6 +35,7 @@ MetaLayout meta_layout(const c10::OperatorHandle& op) {
       {"aten::_native_batch_norm_legit_no_training", of_input},
       {"aten::convolution", convolution},
       {"aten::native_batch_norm", of_input},
+      {"aten::nonzero_static", contiguous},  // the Meta kernel has CUDA's
       {"aten::pixel_shuffle", of_input},
       {"aten::pixel_unshuffle", of_input},
   };

@@ -62,6 +62,8 @@ def test_positions():
         check(torch.nonzero, t)
         check(torch.argwhere, t)
         check(lambda t: list(torch.where(t > 0)), t)
+        for size in (0, 3, 40):
+            check(lambda t, size=size: torch.nonzero_static(t, size=size), t)
 
 
 @pytest.mark.parametrize(
