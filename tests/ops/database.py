@@ -350,9 +350,10 @@ def _forward(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> R
 
 def _irregular(shape: torch.Size) -> torch.Tensor:
     """Numbers between 0 and 1 without a pattern; random ones would make _Randomness take the
-    operator for one that draws them."""
+    operator for one that draws them. Every dtype holds them, so that they are the same in a wider
+    one."""
     n = torch.arange(shape.numel(), dtype=torch.float64)
-    return ((n * 0.6180339887498949 + 0.1) % 1).view(shape)
+    return (((n * 0.6180339887498949 + 0.1) % 1 * 128).ceil() / 128).view(shape)
 
 
 class Gradients:
