@@ -33,11 +33,19 @@ MetaLayout meta_layout(const c10::OperatorHandle& op) {
       {"aten::_native_batch_norm_legit", of_input},
       {"aten::_native_batch_norm_legit_functional", of_input},
       {"aten::_native_batch_norm_legit_no_training", of_input},
+      {"aten::channel_shuffle", of_input},
       {"aten::convolution", convolution},
+      {"aten::max_unpool2d", of_input},
       {"aten::native_batch_norm", of_input},
+      {"aten::native_channel_shuffle", of_input},
+      {"aten::native_group_norm", of_input},
       {"aten::nonzero_static", contiguous},  // the Meta kernel has CUDA's
       {"aten::pixel_shuffle", of_input},
       {"aten::pixel_unshuffle", of_input},
+      {"aten::reflection_pad2d", of_input},
+      {"aten::reflection_pad3d", of_input},
+      {"aten::replication_pad2d", of_input},
+      {"aten::replication_pad3d", of_input},
   };
   const auto it = kLayouts.find(op.schema().name());
   return it == kLayouts.end() ? nullptr : it->second;

@@ -186,6 +186,7 @@ void register_shape_join(Registry& r) {
   r.add("aten::pixel_shuffle", pixel_shuffle);
   r.add("aten::pixel_unshuffle", pixel_unshuffle);
   r.add("aten::channel_shuffle", channel_shuffle);
+  r.add("aten::native_channel_shuffle", channel_shuffle);
 }
 
 }  // namespace torch_xla::ops

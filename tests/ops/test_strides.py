@@ -56,6 +56,23 @@ def test_shuffled_pixels(last):
     check(lambda x: F.pixel_unshuffle(x, 2), x)
 
 
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("shape", [(2, 4, 4, 6), (1, 4, 4, 6), (2, 4, 4, 6, 8)])
+def test_memory_formats(shape, last):
+    x = randn(*shape, last=last)
+    sides = [1, 2, 1, 0, 1, 1][: 2 * (x.dim() - 2)]
+    for mode in ("reflect", "replicate"):
+        check(lambda x, mode=mode: F.pad(x, sides, mode), x)
+        check(lambda x, mode=mode: F.pad(x, sides, mode), x[0])
+    check(lambda x: F.channel_shuffle(x, 2), x)
+    check(lambda x: torch.native_channel_shuffle(x, 2), x)
+    check(lambda x: torch.native_group_norm(x, None, None, *shape[:2], x[0, 0].numel(), 2, 0.1), x)
+    pool, unpool = (
+        (F.max_pool2d, F.max_unpool2d) if x.dim() == 4 else (F.max_pool3d, F.max_unpool3d)
+    )
+    check(lambda x: unpool(*pool(x, 2, return_indices=True), 2), x)
+
+
 def test_positions():
     x = randn(2, 3, 4)
     for t in (x, x[0], x[0, 0], x.mT, x > 9, x[:0]):
