@@ -168,6 +168,31 @@ bool by_zero(const Stack& stack, size_t base) {
   return known && known->numel() != 0 && known->count_nonzero().item<int64_t>() != known->numel();
 }
 
+// (table, indices, offsets, ..), of which the shapes are looked at as well
+bool bags(const Stack& stack, size_t base) {
+  const Tensor &table = stack[base].toTensor(), &indices = stack[base + 1].toTensor();
+  const Tensor& offsets = stack[base + 2].toTensor();
+  // PyTorch's CPU kernel takes these and writes beyond its memory.
+  TORCH_CHECK(indices.dim() != 2, "embedding_bag: expected indices of one dimension, got ",
+              indices.sizes(), ". Call torch.nn.functional.embedding_bag, which flattens them.");
+  if (table.dim() != 2 || indices.dim() != 1 || offsets.dim() != 1 || rows(stack, base))
+    return true;
+  const std::optional<Tensor> known = known_values(offsets);
+  if (!known || known->numel() == 0) return false;
+  return known->select(0, 0).item<int64_t>() != 0 ||
+         known->select(0, -1).item<int64_t>() > indices.numel();
+}
+
+// (data, reduce, lengths, indices, offsets, axis, unsafe, ..)
+bool no_partition(const Stack& stack, size_t base) {
+  const c10::IValue& given = stack[base + 2];
+  if (stack[base + 6].toBool() || given.isNone() || given.toTensor().numel() == 0) return false;
+  const std::optional<Tensor> lengths = known_values(given.toTensor());
+  if (!lengths || lengths->dim() > stack[base].toTensor().dim()) return false;
+  const int64_t all = stack[base].toTensor().size(lengths->dim() - 1);
+  return lengths->min().item<int64_t>() < 0 || lengths->sum(-1).ne(all).any().item<bool>();
+}
+
 }  // namespace
 
 std::optional<Tensor> known_values(const Tensor& tensor) {
@@ -199,8 +224,8 @@ ValueCheck value_check(const c10::OperatorHandle& op) {
       {"aten::index_fill", along_dim<true>},
       {"aten::embedding", rows},
       {"aten::embedding_renorm", rows},
-      {"aten::_embedding_bag", rows},
-      {"aten::_embedding_bag_forward_only", rows},
+      {"aten::_embedding_bag", bags},
+      {"aten::_embedding_bag_forward_only", bags},
       {"aten::take", elements},
       {"aten::put", elements},
       {"aten::index", positions},
@@ -214,6 +239,7 @@ ValueCheck value_check(const c10::OperatorHandle& op) {
       {"aten::normal", deviations},
       {"aten::bernoulli", probabilities},
       {"aten::histc", no_range},
+      {"aten::segment_reduce", no_partition},
       {"aten::floor_divide", by_zero},
       {"aten::remainder", by_zero},
       {"aten::fmod", by_zero},
