@@ -1,10 +1,15 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
-// bfloat16 alone), whose results have a shape that the arguments tell.
+// bfloat16 alone; of Fourier transforms: CUDA's), whose results have a shape that the arguments
+// tell.
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/result_type.h>
 
 #include "dispatch/meta.h"
@@ -110,6 +115,76 @@ void grouped_mm(Stack& stack, size_t base) {
   leave(stack, base, {meta_tensor(*geometry, false)});
 }
 
+// --- Fourier transforms ---------------------------------------------------------------------
+
+std::vector<int64_t> dims_of(const c10::IValue& dims, const at::Tensor& x) {
+  std::vector<int64_t> wrapped = dims.toIntVector();
+  for (int64_t& d : wrapped) d = at::maybe_wrap_dim(d, x.dim());
+  return wrapped;
+}
+
+using Order = std::vector<int64_t>::iterator;
+// Such dimensions with long strides come first.
+void sort_by_stride(Order begin, Order end, const at::Tensor& x) {
+  std::sort(begin, end, [&](int64_t a, int64_t b) { return x.stride(a) > x.stride(b); });
+}
+
+// MKL takes the transformed dimensions of x as the innermost, and so leaves them in the result.
+at::Tensor transformed(const at::Tensor& x, at::ScalarType dtype, const std::vector<int64_t>& sizes,
+                       const std::vector<int64_t>& dims) {
+  if (!at::hasMKL()) return meta_tensor(*lazy::intern_contiguous(dtype, sizes), false);
+  std::vector<int64_t> order(x.dim());
+  std::iota(order.begin(), order.end(), 0);
+  const Order batch_end = std::partition(order.begin(), order.end(), [&](int64_t d) {
+    return std::ranges::find(dims, d) == dims.end();
+  });
+  sort_by_stride(order.begin(), batch_end, x);
+  std::ranges::copy(dims, batch_end);
+  std::vector<int64_t> strides(x.dim());
+  int64_t next = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    strides[*d] = next;
+    next *= std::max<int64_t>(sizes[*d], 1);
+  }
+  return at::detail::empty_strided_meta(sizes, strides, dtype);
+}
+
+at::Tensor complex_transformed(const at::Tensor& x, std::vector<int64_t> dims) {
+  sort_by_stride(dims.begin(), dims.end(), x);
+  return transformed(x, x.scalar_type(), x.sizes().vec(), dims);
+}
+
+// (self, dim, normalization, forward)
+void fft_c2c(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  TORCH_CHECK(x.is_complex(), "_fft_c2c: expected a complex tensor, got ", x.scalar_type());
+  const std::vector<int64_t> dims = dims_of(stack[base + 1], x);
+  leave(stack, base, {dims.empty() ? x.clone() : complex_transformed(x, dims)});
+}
+
+// (self, dim, normalization, onesided): one halves the last of dim.
+void fft_r2c(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  TORCH_CHECK(x.is_floating_point(), "_fft_r2c: expected a real floating-point tensor, got ",
+              x.scalar_type());
+  std::vector<int64_t> dims = dims_of(stack[base + 1], x), sizes = x.sizes().vec();
+  if (stack[base + 3].toBool()) sizes[dims.back()] = sizes[dims.back()] / 2 + 1;
+  sort_by_stride(dims.begin(), dims.end() - 1, x);
+  leave(stack, base, {transformed(x, c10::toComplexType(x.scalar_type()), sizes, dims)});
+}
+
+// (self, dim, normalization, last_dim_size): all but the last of dim are transformed before it.
+void fft_c2r(Stack& stack, size_t base) {
+  at::Tensor x = stack[base].toTensor();
+  TORCH_CHECK(x.is_complex(), "_fft_c2r: expected a complex tensor, got ", x.scalar_type());
+  std::vector<int64_t> dims = dims_of(stack[base + 1], x), sizes = x.sizes().vec();
+  const int64_t last = dims.back();
+  sizes[last] = stack[base + 3].toInt();
+  dims.pop_back();
+  if (!dims.empty()) x = complex_transformed(x, dims);
+  leave(stack, base, {transformed(x, c10::toRealValueType(x.scalar_type()), sizes, {last})});
+}
+
 }  // namespace
 
 MissingMeta missing_meta(const c10::OperatorHandle& op) {
@@ -118,6 +193,9 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::multilabel_margin_loss_backward", like_second},
       {"aten::fractional_max_pool3d_backward", like_second},
       {"aten::_ctc_loss_backward", like_second},
+      {"aten::_fft_c2c", fft_c2c},
+      {"aten::_fft_c2r", fft_c2r},
+      {"aten::_fft_r2c", fft_r2c},
       {"aten::geqrf", geqrf},
       {"aten::huber_loss", huber_loss},
       {"aten::_grouped_mm", grouped_mm},

@@ -69,8 +69,8 @@ Values layer_norm(Lowering& l) {
   const DType compute = compute_dtype(input.dtype());
   const Rows r = rows_of(input, l.ints(1).size());
   const Value x = as_matrix(input, r, compute);
-  const Value mean = mean_of(x, std::array<int64_t, 1>{0},
-                             [&](const Value& v) { return sum_trailing(l, v, 1); });
+  const Value mean =
+      mean_of(x, std::array<int64_t, 1>{0}, [&](const Value& v) { return sum_trailing(l, v, 1); });
   const Value centered = x - by_row(mean, r);
   const Value rstd = hlo::rsqrt(row_mean(l, hlo::square(centered)) + l.floating(4));
   Value y = centered * by_row(rstd, r);

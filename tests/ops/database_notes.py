@@ -20,6 +20,7 @@ FLOAT32_INSIDE = "counts steps, and takes powers of numbers by them, in float32"
 SEARCH = "a search that ends where the loss no longer falls much"
 LARGE_LOGARITHMS = "samples of 10000, beside which a logarithm has three digits left"
 NEAR_A_POLE = "near a pole, which magnifies the last digit of a result"
+MAGNIFIED = "random factors for reflections, which then magnify what was rounded before"
 COMPLEX_POWER = "XLA's complex power is exp(y log x), to a few units in the last place"
 
 # entry -> {dtype: (rtol, atol, reason)}, where assert_close's own tolerances are too narrow for its
@@ -74,6 +75,8 @@ TOLERANCES: dict[str | tuple[str, str], dict[torch.dtype, tuple[float, float, st
     },
     ("nn.functional.ctc_loss", "gradient"): {torch.float32: (1e-4, 1e-4, MANY_STEPS)},
     ("erfinv", "gradient"): {torch.float32: (1e-5, 1e-5, NEAR_A_POLE)},
+    ("grid_sampler_2d", "gradient"): {torch.float32: (1e-5, 1e-4, SMALL_DIFFERENCE)},
+    ("linalg.householder_product", "gradient"): {torch.float32: (2e-5, 1e-4, MAGNIFIED)},
     "pow": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
     "__rpow__": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
 }
@@ -86,7 +89,6 @@ OWN_STRIDES: dict[str, str] = {
     "linalg.eig": LAPACK_ORDER,
     "linalg.lstsq": LAPACK_ORDER,
     "linalg.lstsq.grad_oriented": LAPACK_ORDER,
-    "fft.rfftn": "transformed one dimension after the other, the last one first",
 }
 
 # entry -> (ways to make its tensors in the program, reason).

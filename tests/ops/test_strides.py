@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,6 +73,18 @@ def test_memory_formats(shape, last):
         (F.max_pool2d, F.max_unpool2d) if x.dim() == 4 else (F.max_pool3d, F.max_unpool3d)
     )
     check(lambda x: unpool(*pool(x, 2, return_indices=True), 2), x)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize("kind", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
+def test_fourier_transforms(kind, order):
+    x = randn(4, 5, 6).permute(order)
+    if kind in ("fft", "irfft", "hfft"):
+        x = torch.complex(x, x)
+    transform = getattr(torch.fft, f"{kind}n")
+    for count in (1, 2, 3):
+        for dims in itertools.permutations(range(3), count):
+            check(lambda x, dims=dims: transform(x, dim=dims), x)
 
 
 def test_positions():
