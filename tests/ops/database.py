@@ -212,6 +212,12 @@ def samples(entry: OpInfo, dtype: torch.dtype, grad: bool, **options: Any) -> It
             yield sample
 
 
+def tensors_of(sample: SampleInput) -> list[torch.Tensor]:
+    """Those that hold values."""
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return [t for t in leaves if isinstance(t, torch.Tensor) and not t.is_meta]
+
+
 def _without_values(value: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: (tuple(t.shape), t.dtype), value)
 
@@ -394,9 +400,7 @@ def _in_program(
 ) -> Iterator[tuple[str, Run]]:
     """Runs of the samples with tensors made in their program, where that says anything of them."""
     for i, sample in enumerate(found):
-        leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-        tensors = [t for t in leaves if isinstance(t, torch.Tensor) and not t.is_meta]
-        if not any(operands.differs(operand, t) for t in tensors):
+        if not any(operands.differs(operand, t) for t in tensors_of(sample)):
             continue
         run = CHECKS[check](entry, sample, operand)
 
