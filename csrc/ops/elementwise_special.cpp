@@ -24,8 +24,10 @@ Value digamma(const Value& x) {
 }
 
 // Hurwitz's zeta. CHLO's is exact for q >= 1 only: the terms before are added one by one, as
-// PyTorch does it.
-Value zeta(const Value& x, const Value& q) {
+// PyTorch does it. Those of negative q cancel, which its CPU kernel does in double.
+Value zeta(const Lowering& l, const Value& exponent, const Value& shift) {
+  const DType dtype = shift.dtype(), wide = l.platform() == "CPU" ? DType::F64 : dtype;
+  const Value x = hlo::convert(exponent, wide), q = hlo::convert(shift, wide);
   const Value from_pole = hlo::less_equal(q, 0) & hlo::equal(q, hlo::floor(q));
   const auto before = [&](const Value& at) { return hlo::less(at, 1) & ~from_pole; };
   const Value start[] = {hlo::like(q, 0), q};
@@ -43,8 +45,15 @@ Value zeta(const Value& x, const Value& q) {
       });
   const Value sum = terms[0] + hlo::chlo_binary("zeta", x, hlo::select(from_pole, 1, terms[1]));
   const Value undefined = hlo::less_equal(q, 0) & hlo::not_equal(x, hlo::floor(x));
-  return hlo::select(from_pole, hlo::select(hlo::less(x, 1), kNan, hlo::like(q, kInfinity)),
-                     hlo::select(undefined, kNan, sum));
+  const Value value =
+      hlo::select(from_pole, hlo::select(hlo::less(x, 1), kNan, hlo::like(q, kInfinity)),
+                  hlo::select(undefined, kNan, sum));
+  return hlo::convert(value, dtype);
+}
+
+Values special_zeta(Lowering& l) {
+  const DType compute = compute_dtype(l.out().dtype);
+  return result(l, zeta(l, operand(l, 0, compute), operand(l, 1, compute)));
 }
 
 Values polygamma(Lowering& l) {
@@ -54,7 +63,7 @@ Values polygamma(Lowering& l) {
   // (-1)^(n+1) n! zeta(n + 1, x). The first derivative has a simple reflection.
   const double factor = (n % 2 == 0 ? -1 : 1) * std::tgamma(static_cast<double>(n) + 1);
   const auto of = [&](const Value& at) {
-    return zeta(hlo::like(at, static_cast<double>(n) + 1), at) * factor;
+    return zeta(l, hlo::like(at, static_cast<double>(n) + 1), at) * factor;
   };
   if (n != 1) return result(l, of(x));
   const Value negative = hlo::less(x, 0);
@@ -221,7 +230,7 @@ void register_special(Registry& r) {
   r.add("aten::digamma", unary_rule<digamma, Steps::Many>);
   r.add("aten::polygamma", polygamma);
   add({"aten::special_zeta", "aten::special_zeta.self_scalar", "aten::special_zeta.other_scalar"},
-      binary_rule<zeta>);
+      special_zeta);
   add({"aten::xlogy.Tensor", "aten::xlogy.Scalar_Self", "aten::xlogy.Scalar_Other"},
       binary_rule<x_times_log<hlo::log>>);
   add({"aten::special_xlog1py", "aten::special_xlog1py.self_scalar",

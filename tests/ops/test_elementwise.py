@@ -327,6 +327,15 @@ def test_binary_of_few(name):
         add_floats(batch, name, fn, x, y)
 
 
+def test_zeta_of_negative_numbers():
+    """Its terms cancel but for the last digits of float32."""
+    x = torch.linspace(-9, 9, 37)
+    with Batch() as batch:
+        for n in range(1, 6):
+            batch.add(lambda x, n=n: torch.polygamma(n, x), x[x != x.floor()], label=f"order {n}")
+            batch.add(lambda x, n=n: torch.special.zeta(n + 1.0, x), x, grad=False, label=f"{n}")
+
+
 INTEGER_BINARY = {
     "add": torch.add,
     "add with alpha": lambda x, y: torch.add(x, y, alpha=3),
