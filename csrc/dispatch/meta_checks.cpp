@@ -33,7 +33,10 @@ void as_strided_scatter(const Stack& stack, size_t base) {
   const c10::IValue& offset = stack[base + 4];
   const auto* window = lazy::intern(self.scalar_type(), stack[base + 2].toIntVector(),
                                     stack[base + 3].toIntVector());
-  check_window(*window, offset.isNone() ? 0 : offset.toInt(), self.storage().nbytes());
+  // What repeats elements is copied first, and so has all of them.
+  const bool repeats = at::has_internal_overlap(self) == at::MemOverlap::Yes;
+  check_window(*window, offset.isNone() ? 0 : offset.toInt(),
+               repeats ? self.nbytes() : self.storage().nbytes());
 }
 
 // (real, imag), and perhaps out

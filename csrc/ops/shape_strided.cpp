@@ -5,6 +5,8 @@
 #include <functional>
 #include <numeric>
 
+#include <ATen/ExpandUtils.h>
+
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/index.h"
@@ -177,6 +179,17 @@ Values as_strided(Lowering& l) {
   return {StridedWindow(w.sizes, w.strides).read(tail)};
 }
 
+// PyTorch writes into a copy, which has the layout of the source unless that repeats elements.
+const lazy::Geometry& copied(const lazy::Geometry& source) {
+  for (size_t i = 0; i < source.sizes.size(); ++i) {
+    if (source.strides[i] == 0 && source.sizes[i] > 1) {
+      return *lazy::intern(source.dtype, source.sizes,
+                           at::infer_dense_strides(source.sizes, source.strides));
+    }
+  }
+  return source;
+}
+
 // aten::as_strided_scatter, and torch_xla::as_strided_update, which leaves alone what is unchanged:
 // an element that the window shows several times was written where it has changed.
 template <bool kOnlyChanges>
@@ -185,7 +198,7 @@ Values as_strided_scatter(Lowering& l) {
   const Value x = l.in(0);
   const Value src = hlo::broadcast_to(cast(l.in(1), x.dtype()), w.sizes);
   if (src.type().elements() == 0) return {x};
-  const Layout layout{l.geometry(0)};
+  const Layout layout{kOnlyChanges ? l.geometry(0) : copied(l.geometry(0))};
   const Value memory = layout.to_memory(x);
   const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
   const StridedWindow window(w.sizes, w.strides);

@@ -147,6 +147,18 @@ SCATTERS = {
 }
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (4, 1), (1, 1)])
+def test_as_strided_scatter_into_repeated_elements(shape):
+    x = torch.arange(float(shape[0] * shape[1])).view(shape)
+    for size, stride, offset in ((2,), (1,), 0), ((2, 2), (1, 2), 3), ((4, 3), (1, 4), 0):
+        check(
+            lambda x, y, w=(size, stride, offset): x.expand(4, 3).as_strided_scatter(y, *w),
+            x,
+            -torch.arange(1.0, 1 + torch.Size(size).numel()).view(size),
+            grad=False,
+        )
+
+
 @pytest.mark.parametrize(("fn", "shape"), SCATTERS.values(), ids=SCATTERS)
 def test_writes_through_views(fn, shape):
     check(fn, X, -arange(*shape), dtypes=FLOATS)
