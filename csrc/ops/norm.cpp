@@ -33,13 +33,13 @@ struct Normalized {
   Value output, mean, invstd, var;
 };
 
-// x*scale + shift with one scale and one shift per channel, as PyTorch's CPU kernel has it.
+// Distances from the mean first: x*scale - mean*scale, as PyTorch's CPU kernel has it, cancels.
 Normalized normalize(const Value& x, const Value& mean, const Value& var, const Value& weight,
                      const Value& bias, double eps) {
   const Value invstd = hlo::rsqrt(var + eps);
   const Value scale = weight ? invstd * weight : invstd;
-  const Value shift = bias ? bias - mean * scale : -(mean * scale);
-  return {x * over(scale, x) + over(shift, x), mean, invstd, var};
+  const Value y = (x - over(mean, x)) * over(scale, x);
+  return {bias ? y + over(bias, x) : y, mean, invstd, var};
 }
 
 Normalized by_batch_statistics(const Lowering& l, const Value& x, const Value& weight,
