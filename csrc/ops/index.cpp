@@ -27,11 +27,14 @@ bool is_mask(const Value& index) {
 // --- index, index_put ----------------------------------------------------------------------
 
 // x[i, :, j] with integer tensors: which dimensions are indexed, by what, and where the common
-// dimensions of the indices stand in the result.
+// dimensions of the indices stand in the result. Where an index past the ends is no mistake, it
+// means the element at the end.
 class Subscript {
  public:
-  Subscript(const Lowering& l, size_t arg, const Value& x)
-      : Subscript(l, l.optional_list(arg), x) {}
+  enum class PastEnds { Mistake, End };
+
+  Subscript(const Lowering& l, size_t arg, const Value& x, PastEnds past = PastEnds::Mistake)
+      : Subscript(l, l.optional_list(arg), x, past) {}
 
   bool empty() const { return dims_.empty(); }
 
@@ -68,7 +71,8 @@ class Subscript {
   }
 
  private:
-  Subscript(const Lowering& l, const std::vector<std::optional<Value>>& list, const Value& x)
+  Subscript(const Lowering& l, const std::vector<std::optional<Value>>& list, const Value& x,
+            PastEnds past)
       : rank_(x.rank()), sizes_(x.dims()) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (!list[i]) continue;
@@ -85,7 +89,10 @@ class Subscript {
     position_ = adjacent ? dims_.front() : 0;
     Values columns;
     for (const int64_t dim : dims_) {
-      const Value index = hlo::convert(wrap_index(*list[dim], x.dim(dim)), DType::S64);
+      Value index = hlo::convert(wrap_index(*list[dim], x.dim(dim)), DType::S64);
+      if (past == PastEnds::End) {
+        index = hlo::max(hlo::min(index, hlo::like(index, x.dim(dim) - 1)), hlo::like(index, 0));
+      }
       columns.push_back(hlo::broadcast_to(index, common_));
     }
     const int64_t last = static_cast<int64_t>(common_.size());
@@ -199,7 +206,7 @@ Values unsafe_masked_index(Lowering& l) {
   const Value x = l.in(0);
   const hlo::Type type = l.out();
   const Value fill = hlo::broadcast_to(l.number(3, x.dtype()), type.dims);
-  const Subscript subscript(l, 2, x);
+  const Subscript subscript(l, 2, x, Subscript::PastEnds::End);
   if (x.type().elements() == 0) return {fill};
   const Value read = subscript.empty() ? x : subscript.read(x);
   const Value mask = hlo::broadcast_to(cast(l.in(1), DType::Pred), type.dims);
@@ -209,7 +216,7 @@ Values unsafe_masked_index(Lowering& l) {
 Values unsafe_masked_index_put_accumulate(Lowering& l) {
   const Value x = l.in(0);
   if (x.type().elements() == 0) return {x};
-  const Subscript subscript(l, 2, x);
+  const Subscript subscript(l, 2, x, Subscript::PastEnds::End);
   const Dims dims = subscript.result_dims();
   const Value values = hlo::broadcast_to(cast(l.in(3), x.dtype()), dims);
   const Value mask = hlo::broadcast_to(cast(l.in(1), DType::Pred), dims);

@@ -318,3 +318,20 @@ def test_gradients_of_sparse_embeddings_are_dense(name):
         gradients.append(weight.grad)
     assert gradients[0].is_sparse and not gradients[1].is_sparse
     torch.testing.assert_close(gradients[1].cpu(), gradients[0].to_dense())
+
+
+def test_unsafe_masked_indices_past_the_ends():
+    """They mean the elements at the ends, whatever the mask."""
+    x, values = torch.randn(5, 4), torch.randn(6, 6)
+    rows, columns = torch.tensor([-9, -6, -1, 0, 4, 8])[:, None], torch.tensor([-5, 0, 3, 4, 7, 2])
+    mask = torch.arange(36).view(6, 6) % 5 != 0
+    aten = torch.ops.aten
+
+    def read(x, mask, rows, columns):
+        return aten._unsafe_masked_index(x, mask, [rows, columns], 2.5)
+
+    def add(x, mask, rows, columns, values):
+        return aten._unsafe_masked_index_put_accumulate(x, mask, [rows, columns], values)
+
+    check(read, x, mask, rows, columns)
+    check(add, x, mask, rows, columns, values)
