@@ -106,7 +106,9 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
       throw;
     }
   }
-  if (!elementwise_) check_mix(signature, stack, base);
+  // What a backward takes beside gradients, this device's forward made in dtypes of its own.
+  const bool backward = plan_.target->name.find("_backward") != std::string::npos;
+  if (!elementwise_ && !backward) check_mix(signature, stack, base);
   const bool probe =
       (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
   if (probe) check_dtypes(signature, stack, base);
