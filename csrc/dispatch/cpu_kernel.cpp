@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -54,6 +55,21 @@ bool computes_floats(const lazy::Signature& signature) {
   return std::all_of(
       signature.operands.begin(), signature.operands.end(),
       [](const lazy::OperandInfo& info) { return at::isFloatingType(info.geometry->dtype); });
+}
+
+// Lowerings give integers and complex numbers a meaning that PyTorch's kernels do not.
+bool pools_others(const Plan& plan, const lazy::Signature& signature) {
+  static const std::set<std::string_view> kPools = {
+      "aten::_adaptive_avg_pool2d",
+      "aten::_adaptive_avg_pool3d",
+      "aten::adaptive_max_pool2d",
+      "aten::adaptive_max_pool3d",
+      "aten::avg_pool2d",
+      "aten::avg_pool3d",
+      "aten::max_pool2d_with_indices",
+      "aten::max_pool3d_with_indices",
+  };
+  return !computes_floats(signature) && kPools.contains(plan.target->schema().name());
 }
 
 // Every CPU kernel of floats knows float and double; not all know the others.
@@ -109,8 +125,8 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
   // What a backward takes beside gradients, this device's forward made in dtypes of its own.
   const bool backward = plan_.target->name.find("_backward") != std::string::npos;
   if (!elementwise_ && !backward) check_mix(signature, stack, base);
-  const bool probe =
-      (elementwise_ && !computes_floats(signature)) || (on_host && !takes_common_dtypes(signature));
+  const bool probe = (elementwise_ && !computes_floats(signature)) ||
+                     (on_host && !takes_common_dtypes(signature)) || pools_others(plan_, signature);
   if (probe) check_dtypes(signature, stack, base);
 }
 

@@ -25,6 +25,11 @@ void convolution(const Stack& stack, size_t base) {
   TORCH_CHECK(all(4, 0), "negative padding is not supported");
   TORCH_CHECK(all(3, 1), "non-positive stride is not supported");
   TORCH_CHECK(all(5, 1), "dilation should be greater than zero");
+  const at::Tensor weight = stack[base + 1].toTensor();
+  const int64_t groups = stack[base + 8].toInt();
+  TORCH_CHECK(weight.size(0) >= groups, "Given groups=", groups,
+              ", expected weight to be at least ", groups,
+              " at dimension 0, but got weight of size ", weight.sizes(), " instead");
 }
 
 // (self, src, size, stride, storage_offset)
@@ -76,6 +81,20 @@ void masked_scatter(const Stack& stack, size_t base) {
               "masked_scatter_ only supports boolean masks, but got mask with "
               "dtype ",
               mask);
+}
+
+// (self, kernel_size, output_size, random_samples)
+template <int64_t Spatial>
+void fractional_max_pool(const Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor(), samples = stack[base + 3].toTensor();
+  TORCH_CHECK(self.scalar_type() == samples.scalar_type(),
+              "Expect _random_samples to have the same dtype as input");
+  const bool batched = self.dim() == Spatial + 2;
+  TORCH_CHECK(
+      samples.dim() == 3 && samples.size(0) >= (batched ? self.size(0) : 1) &&
+          samples.size(1) == self.size(batched ? 1 : 0) && samples.size(2) == Spatial,
+      "Expect _random_samples of a row for each sample, of a column for each channel and of ",
+      Spatial, " numbers there, got ", samples.sizes(), ".");
 }
 
 // (self, index, source, accumulate)
@@ -197,6 +216,8 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
       {"aten::mv", mv},
+      {"aten::fractional_max_pool2d", fractional_max_pool<2>},
+      {"aten::fractional_max_pool3d", fractional_max_pool<3>},
       {"aten::put", put},
       {"aten::quantize_per_tensor", quantized_result},
       {"aten::quantize_per_tensor_dynamic", quantized_result},

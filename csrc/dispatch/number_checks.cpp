@@ -5,6 +5,9 @@
 #include <unordered_map>
 
 #include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/random_cpu_dispatch.h>
+#include <ATen/ops/uniform_cpu_dispatch.h>
 
 namespace torch_xla::dispatch {
 namespace {
@@ -13,10 +16,26 @@ using torch::jit::Stack;
 
 double number(const Stack& stack, size_t position) { return stack[position].toScalar().toDouble(); }
 
+// PyTorch's CPU kernels check the range before they see that there is nothing to fill.
+at::Tensor nothing_like(const c10::IValue& self) {
+  return at::detail::empty_cpu({0}, at::TensorOptions(self.toTensor().scalar_type()));
+}
+
 void uniform(const Stack& stack, size_t base) {
-  const double from = number(stack, base + 1), to = number(stack, base + 2);
-  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from,
-              " > to=", to);
+  at::Tensor none = nothing_like(stack[base]);
+  at::cpu::uniform_(none, number(stack, base + 1), number(stack, base + 2));
+}
+
+// (self, to, ..)
+void random_to(const Stack& stack, size_t base) {
+  at::Tensor none = nothing_like(stack[base]);
+  at::cpu::random_(none, stack[base + 1].toInt());
+}
+
+// (self, from, to, ..)
+void random_from(const Stack& stack, size_t base) {
+  at::Tensor none = nothing_like(stack[base]);
+  at::cpu::random_(none, stack[base + 1].toInt(), stack[base + 2].toOptional<int64_t>());
 }
 
 void cauchy(const Stack& stack, size_t base) {
@@ -93,6 +112,10 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
   const bool probability = op.schema().overload_name() == "p" ||
                            (name == "aten::bernoulli_" && op.schema().overload_name() == "float");
   if (name.starts_with("aten::bernoulli")) return probability ? bernoulli : nullptr;
+  if (name == "aten::random" || name == "aten::random_") {
+    const std::string& overload = op.schema().overload_name();
+    return overload == "to" ? random_to : overload == "from" ? random_from : nullptr;
+  }
   if (name.starts_with("aten::_foreach_sub")) {
     return op.schema().overload_name().starts_with("Scalar") ? list_subtraction : nullptr;
   }

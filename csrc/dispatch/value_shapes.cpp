@@ -173,6 +173,9 @@ Tensor bincount(const Tensor& self, const std::optional<Tensor>& weights, int64_
 
 Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  const at::ScalarType dtype = repeats.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kLong || dtype == at::kInt,
+                              "\"repeat_interleave_cpu\" not implemented for '", dtype, "'");
   if (!output_size) {
     if (repeats.numel() == 0) return at::empty_like(repeats);
     const Tensor ends = at::stack({repeats.min().to(at::kLong), repeats.sum()}).cpu();

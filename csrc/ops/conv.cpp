@@ -139,6 +139,7 @@ Values convolution(Lowering& l) {
   const Value x = l.in(0), w = l.in(1);
   const Geometry g = read_geometry(l, 3, 8, static_cast<size_t>(x.rank()) - 2);
   const hlo::Type type = wide(l.out());
+  if (type.elements() == 0) return result(l, hlo::zero(x.builder(), type));
   Value y = l.flag(6) ? input_gradient(x, w, g, type) : forward(x, w, g, type);
   if (l.has(2)) y = add_bias(y, l.in(2));
   return result(l, y);
@@ -151,6 +152,12 @@ Values convolution_backward(Lowering& l) {
   const Geometry g = read_geometry(l, 4, 9, static_cast<size_t>(x.rank()) - 2);
   const bool transposed = l.flag(7);
   Values grads(3);
+  if (grad.type().elements() == 0) {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (is_wanted(l, i)) grads[i] = hlo::zero(x.builder(), l.out(i));
+    }
+    return results(l, grads);
+  }
   if (is_wanted(l, 0)) {
     const hlo::Type type = wide(x.type());
     grads[0] = transposed ? forward(grad, w, g, type) : input_gradient(grad, w, g, type);

@@ -54,6 +54,14 @@ def test_transposed(dim, groups, stride, padding, dilation):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("batch,channels", [(2, 0), (0, 0), (0, 3)])
+def test_nothing_to_convolve(batch, channels, groups):
+    shape = (12, channels // groups, 3)
+    check(lambda x, w: F.conv1d(x, w, groups=groups), R(batch, channels, 5), R(shape))
+    check(lambda x, w, b: F.conv1d(x, w, b, groups=groups), R(batch, channels, 5), R(shape), R(12))
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_three_dimensions(groups):
     plain(3, groups, stride=(2, 1, 1), padding=(1, 0, 1), dilation=1)

@@ -23,6 +23,19 @@ CALLS = {
     "softmax of integers": (lambda x: F.softmax(x, 1), WHOLE),
     "cross entropy of integers": (lambda x: F.cross_entropy(x, x[0]), WHOLE),
     "order of complex numbers": (lambda x: x < 1, COMPLEX),
+    "average pool of integers": (lambda x: F.adaptive_avg_pool2d(x[None], 2), WHOLE),
+    "average pool of complex numbers": (lambda x: F.avg_pool2d(x[None], 2), COMPLEX),
+    "largest integers of windows": (lambda x: F.adaptive_max_pool2d(x[None], 2), WHOLE),
+    "largest bits of windows": (lambda x: F.max_pool2d(x[None], 2), BITS),
+    "convolution of no channels, transposed": (
+        lambda x: F.conv_transpose1d(x[None, :0], x[:0, None]),
+        FLOAT,
+    ),
+    "random samples for fewer images": (
+        lambda x: F.fractional_max_pool2d(x[None, None], 2, 1, _random_samples=x[:0, None, :2]),
+        FLOAT,
+    ),
+    "fractions of an element": (lambda x: torch.repeat_interleave(x[0]), FLOAT),
     "largest complex number": (lambda x: x.max(), COMPLEX),
     "bits of floats": (lambda x: x & x, FLOAT),
     "uniform integers": (lambda x: x.uniform_(), WHOLE),
@@ -367,6 +380,38 @@ def test_numbers_that_the_dtype_does_not_hold(name: str):
                 if got is not None:
                     torch.testing.assert_close(got.cpu(), expected, equal_nan=True)
             torch.testing.assert_close(y.cpu(), x, equal_nan=True)
+
+
+RANGES = {
+    "ends before it begins": lambda x: x.random_(2, 1),
+    "is empty": lambda x: x.random_(3, 3),
+    "ends at zero": lambda x: x.random_(0),
+    "leaves the dtype above": lambda x: x.random_(0, 2**50),
+    "leaves the dtype below": lambda x: x.random_(-(2**50), 2),
+    "begins outside": lambda x: x.random_(2**50, None),
+    "leaves the dtype, of floats": lambda x: x.uniform_(0, 1e300),
+    "is infinite": lambda x: x.uniform_(0, INF),
+    "ends nowhere": lambda x: x.uniform_(0, NAN),
+    "is wider than the dtype": lambda x: x.uniform_(torch.finfo(x.dtype).min, 1e4),
+    "ends before it begins, of floats": lambda x: x.uniform_(2, 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of bounds")
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.int32, torch.bool, torch.half, torch.float))
+@pytest.mark.parametrize("call", RANGES.values(), ids=RANGES.keys())
+def test_ranges_of_random_numbers(call, dtype):
+    x = torch.ones(3, dtype=dtype)
+    y = x.to("xla")
+    try:
+        call(x.clone())
+    except Exception as expected:  # noqa: BLE001
+        with pytest.raises(type(expected)) as found:
+            call(y)
+        assert str(found.value) == str(expected)
+        assert y.tolist() == x.tolist()
+    else:
+        call(y)
 
 
 EMPTY = {
