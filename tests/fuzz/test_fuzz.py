@@ -44,11 +44,18 @@ def test_programs_in_other_modes(mode):
     expect_none("--seed", 5000, "--programs", 10, "--jobs", 1, "--mode", mode)
 
 
+# 100,000 in all: some five hours of two cores.
+MANY = 5_000
+BLOCKS = [("plain", block) for block in range(14)] + [
+    ("no-donation", 14), ("no-donation", 15), ("check-key", 16),
+    ("spmd", 17), ("spmd", 18), ("eager", 19),
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["plain", "no-donation", "check-key", "spmd"])
-def test_many_programs(mode):
-    count = 20_000 if mode == "plain" else 2_000
-    expect_none("--seed", 100_000, "--programs", count, "--jobs", 1, "--mode", mode)
+@pytest.mark.parametrize(("mode", "block"), BLOCKS)
+def test_many_programs(mode, block):
+    expect_none("--seed", 100_000 + MANY * block, "--programs", MANY, "--jobs", 1, "--mode", mode)
 
 
 def steps_printed(printed):
