@@ -112,6 +112,7 @@ def _find(program: Program, got: Trace, want: Trace, noisy: Sequence[Trace] | No
         return "" if found and noisy and _noisy(others, value, expected) else found
 
     first: dict[str, int] = {}  # how much its version differed when a tensor was new
+    before: dict[str, tuple[int, int]] = {}  # its versions after the last step
 
     for i, (a, b) in enumerate(zip(got.steps, want.steps, strict=True)):
         if a.error != b.error:
@@ -131,7 +132,12 @@ def _find(program: Program, got: Trace, want: Trace, noisy: Sequence[Trace] | No
                 return Difference("names", i, f"{name}: {one} instead of {other}")
             for what, value in expected.items():
                 if what == "_version" and isinstance(value, int) and isinstance(at[what], int):
-                    # How often a new tensor was written before anyone saw it is nobody's business.
+                    # How often a new tensor was written before anyone saw it is nobody's business,
+                    # nor by how many calls an optimizer writes a parameter, if it does.
+                    last, before[name] = before.get(name), (at[what], value)
+                    if last and ".step()" in program[i].line:
+                        if (at[what] > last[0]) == (value > last[1]):
+                            first[name] = at[what] - value
                     value += first.setdefault(name, at[what] - value)
                 if at[what] != value:
                     if noisy and any(

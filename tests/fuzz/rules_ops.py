@@ -90,9 +90,11 @@ SIGNALS = [
     "F.conv1d({s}, torch.arange(2., device=device).expand(3, {s}.shape[1], 2), padding={k})",
     "F.interpolate({s}, size=3, mode='linear', align_corners={b})", "F.avg_pool1d({s}, 2)",
     "F.interpolate({s}, scale_factor=2, mode='linear')", "F.pad({s}, (1, 1), mode='{m}')",
-    "F.batch_norm({s}, None, None, training=True)", "F.scaled_dot_product_attention({s}, {s}, {s})",
+    "F.batch_norm({s}, None, None, training=True)",
+    "F.scaled_dot_product_attention(*[{s}[None]] * 3)[0]",
     "torch.bmm({s}, {s}.mT)", "torch.baddbmm({s} @ {s}.mT, {s}, {s}.mT, beta=0.5)",
-    "F.scaled_dot_product_attention({s}, {s}, {s}, is_causal=True)", "torch.fft.rfft({s}).abs()",
+    "F.scaled_dot_product_attention(*[{s}[None]] * 3, is_causal=True)[0]",
+    "torch.fft.rfft({s}).abs()",
 ]  # fmt: skip
 
 
