@@ -24,10 +24,18 @@ void advise(void* memory, size_t size) {
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
+// The end of a large block would be small pages, hundreds of faults: where most of it is used
+// anyhow, it takes a huge page whole.
+size_t with_whole_end(size_t size) {
+  const size_t end = size % kHugePage;
+  return size >= 8 * kHugePage && end >= kHugePage / 4 ? size - end + kHugePage : size;
+}
+
 // What the library calls in place of the C library's functions of these names.
 
 int posix_memalign_huge(void** memory, size_t alignment, size_t size) {
   if (size < kLarge) return posix_memalign(memory, alignment, size);
+  size = with_whole_end(size);
   const int error = posix_memalign(memory, std::max(alignment, kHugePage), size);
   if (error == 0) advise(*memory, size);
   return error;
