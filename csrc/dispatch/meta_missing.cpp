@@ -1,6 +1,6 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
-// bfloat16 alone; of Fourier transforms: CUDA's), whose results have a shape that the arguments
-// tell.
+// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype), whose results have a
+// shape that the arguments tell.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -8,8 +8,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/huber_loss.h>
 #include <ATen/ops/result_type.h>
 
 #include "dispatch/meta.h"
@@ -36,14 +36,13 @@ void like_second(Stack& stack, size_t base) {
   leave(stack, base, {of_sizes(x, x.sizes().vec())});
 }
 
-// (self, target, reduction, ..): PyTorch's Python function promotes, its CPU kernel does not.
+// (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
 void huber_loss(Stack& stack, size_t base) {
   const at::Tensor x = stack[base].toTensor(), target = stack[base + 1].toTensor();
   check_can_cast(at::result_type(x, target), x.scalar_type());
-  const bool is_reduced = stack[base + 2].toInt() != 0;
   leave(stack, base,
-        {of_sizes(
-            x, is_reduced ? std::vector<int64_t>() : at::infer_size(x.sizes(), target.sizes()))});
+        {at::huber_loss(x, target.to(x.scalar_type()), stack[base + 2].toInt(),
+                        stack[base + 3].toDouble())});
 }
 
 void geqrf(Stack& stack, size_t base) {
