@@ -227,7 +227,11 @@ class Runner:
         for t in tensors.values():
             self._move(t, UNIT.get(t.dtype))
             # A compiler may round less often than a backward pass says, in any dtype on its way.
-            self._move(gradient(t), max((UNIT[d] for d in self._dtypes), default=None))
+            try:
+                found = gradient(t)
+            except RuntimeError:  # a view that a write has made useless does not even say is_leaf
+                continue
+            self._move(found, max((UNIT[d] for d in self._dtypes), default=None))
 
     def _move(self, t: torch.Tensor | None, unit: float | None) -> None:
         if t is None or unit is None or t.dtype not in UNIT or not t.numel():
