@@ -331,6 +331,19 @@ void check_donation(const InFlight::Arrays& taken_over, int device) {
   }
 }
 
+// Launches the run and gives the storages that wait for it their data, and the caller the leaves of
+// its roots. Throws CallFailed.
+std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
+                           bool replay_views) {
+  Launched launched = run(graph, program);
+  std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), graph.device);
+  for (size_t i = 0; i < pending.storages.size(); ++i) {
+    pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
+  }
+  if (checks_donation) check_donation(launched.taken_over, graph.device);
+  return leaves;
+}
+
 // What the failure of a call does: where PyTorch raises at the call, nothing that needs its result
 // happens. A storage that does goes back to what it held before it was first written so; where that
 // is gone or there was nothing, it is set aside. Returns whether one of `read` needs the call.
@@ -405,12 +418,7 @@ void sync_device(int device, bool wait) {
     const auto program = find_program(graph, missing);
     if (program == nullptr) return false;
     try {
-      Launched launched = run(graph, *program);
-      const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
-      for (size_t i = 0; i < pending.storages.size(); ++i) {
-        pending.storages[i]->materialize(leaves[pending.root_of[i]]);
-      }
-      if (checks_donation) check_donation(launched.taken_over, device);
+      compute(pending, graph, *program, true);
     } catch (const CallFailed& failed) {
       undo(failed.call, device, {});
       if (failure == nullptr) failure = failed.why;
@@ -452,15 +460,10 @@ void materialize(std::vector<Value>& values, int device) {
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     try {
-      Launched launched = run(graph, *program);
-      const std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), device);
+      const std::vector<Value> leaves = compute(pending, graph, *program, program->reuses_buffers);
       for (size_t i = 0; i < values.size(); ++i) {
         if (waits[i]) values[i] = leaves[root_of[i]];
       }
-      for (size_t i = 0; i < pending.storages.size(); ++i) {
-        pending.storages[i]->materialize(leaves[pending.root_of[i]], program->reuses_buffers);
-      }
-      if (checks_donation) check_donation(launched.taken_over, device);
     } catch (const CallFailed& failed) {
       if (undo(failed.call, device, values)) std::rethrow_exception(failed.why);
       complete = false;  // it was computed for others
