@@ -80,9 +80,22 @@ std::string unique_id(const at::Tensor& tensor) {
   return "ir " + address(value.node.get()) + "." + std::to_string(value.index);
 }
 
+// Whether set_() of its storage, offset, sizes and strides gives the tensor: it shows memory as it
+// is, and in a dtype that the storage can be read in.
+bool is_window(const at::Tensor& tensor) {
+  lazy::TensorImpl& impl = lazy_impl(tensor, "_xla_is_window");
+  for (const lazy::View* v = impl.view().get(); v != nullptr; v = v->parent().get()) {
+    if (v->offset() == lazy::View::kComputed) return false;
+  }
+  const lazy::GraphLock lock;
+  return impl.lazy_storage().geometry().dtype == impl.geometry()->dtype ||
+         impl.geometry()->contiguous;
+}
+
 }  // namespace
 
 void init_tensor(py::module_& m) {
+  m.def("_xla_is_window", &is_window);
   m.def("_xla_get_cpu_tensors", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& t : tensors) lazy_impl(t, "_xla_get_cpu_tensors");
     return dispatch::fetch(tensors);

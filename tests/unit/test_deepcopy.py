@@ -76,3 +76,19 @@ def test_copies_of_copies():
         return [t for pair in pairs for t in pair]
 
     both(program)
+
+
+def test_what_shows_memory_otherwise():
+    """Elements several times, or not as they lie there."""
+
+    def program(device):
+        b = torch.arange(4.0, device=device)
+        z = torch.complex(b, b + 1)
+        several_times = b[:2].expand(2, 2), b.as_strided((2, 2), (1, 1))
+        made = [copy.deepcopy((t, b)) for t in several_times]
+        made[0][0][0, 0] = 7
+        values = [t * 1 for t in copy.deepcopy([z, z.conj(), z.conj().imag, z.real, z.imag])]
+        values += [t * 1 for t in copy.deepcopy((z.conj(), z))]
+        return [t for pair in made for t in pair] + values
+
+    both(program)

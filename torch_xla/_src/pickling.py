@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from torch_xla import _XLAC
+
 
 def install() -> None:
     """To be called once."""
@@ -36,10 +38,13 @@ def _sharing(original):
         if self.device.type != "xla" or type(self) is not torch.Tensor or id(self) in memo:
             return original(self, memo)
         result = original(self, memo)
+        if not _XLAC._xla_is_window(self):
+            return result
         storage = self.untyped_storage()
         key = "xla storage", storage._cdata
         if key not in memo:
-            is_whole = self.numel() * self.element_size() == storage.nbytes()
+            fills = self.numel() * self.element_size() == storage.nbytes()
+            is_whole = fills and result.stride() == self.stride()  # each element once
             whole = result if is_whole else result.new_empty(0).set_(storage).clone()
             memo[key] = whole.detach(), storage  # which lives as long as its address is known
         copy = memo[key][0].untyped_storage()
