@@ -35,6 +35,11 @@ void check_masks(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
   }
 }
 
+// Bytes as truth values; the kernels behind would warn of them again.
+at::Tensor truth(const at::Tensor& mask) {
+  return mask.scalar_type() == at::kByte ? mask.to(at::kBool) : mask;
+}
+
 }  // namespace
 
 bool takes_masks(const std::string& op) {
@@ -60,11 +65,18 @@ void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
   if (has_mask && lazy::is_lazy(self)) check_masks(self, indices.toListRef());
   const bool is_put = op.schema().name().find("index_put") != std::string::npos;
   const bool stays = is_put && given == 1;
-  if (has_mask && !stays) {
+  // One value is filled in, for which PyTorch refuses masks of bytes.
+  const bool fills =
+      stays && (*stack)[base + 2].toTensor().numel() == 1 && !(*stack)[base + 3].toBool();
+  if (has_mask && !fills) {
     c10::List<std::optional<at::Tensor>> expanded;
     for (const c10::IValue& e : indices.toListRef()) {
       if (!e.isTensor() || !is_mask(e.toTensor())) {
         expanded.push_back(e.isNone() ? std::optional<at::Tensor>() : e.toTensor());
+        continue;
+      }
+      if (stays) {
+        expanded.push_back(truth(e.toTensor()));
         continue;
       }
       const at::Tensor positions = at::nonzero(e.toTensor());

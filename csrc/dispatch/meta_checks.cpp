@@ -139,6 +139,19 @@ void multinomial(const Stack& stack, size_t base) {
   TORCH_CHECK(categories <= (1 << 24), "number of categories cannot exceed 2^24");
 }
 
+// (values, values, out_int32, ..), and perhaps out
+template <size_t Inputs>
+void places_in_order(const Stack& stack, size_t base) {
+  if (stack.size() - base == Inputs) return;
+  const bool narrow = stack[base + 2].toBool();
+  const at::ScalarType out = stack.back().toTensor().scalar_type();
+  TORCH_CHECK(out == (narrow ? at::kInt : at::kLong),
+              "torch.searchsorted(): output tensor's dtype is wrong, it can only be Int(int32) or "
+              "Long(int64) depending on whether out_int32 flag is True, but we got output "
+              "tensor's dtype ",
+              out, " and out_int32 flag is ", narrow ? "True" : "False");
+}
+
 // PyTorch's Meta kernels of these answer with floats. The host has the words for what comes.
 void quantized_result(const Stack&, size_t) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "quantize: expected a dtype that a tensor of xla can have.");
@@ -212,6 +225,7 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::_index_put_impl", index_put},
       {"aten::_unsafe_index_put", index_put},
       {"aten::index_put", index_put},
+      {"aten::bucketize", places_in_order<4>},
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
@@ -224,6 +238,7 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::nll_loss_forward", weights_of_classes},
       {"aten::nll_loss2d_forward", weights_of_classes},
       {"aten::norm", norm},
+      {"aten::searchsorted", places_in_order<6>},
   };
   if (op.schema().arguments().size() == 1) {
     if (op.schema().name() == "aten::max") return max_of_all;

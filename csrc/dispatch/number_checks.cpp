@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <ATen/Context.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/random_cpu_dispatch.h>
@@ -89,6 +90,11 @@ void index_fill(const Stack& stack, size_t base) {
               "index_fill_(): Converting complex Scalar to non-complex type is not supported");
 }
 
+// (self, index, source, accumulate); whether programs must be deterministic may change, too.
+void put(const Stack& stack, size_t base) {
+  if (!stack[base + 3].toBool()) at::globalContext().alertNotDeterministic("put_");
+}
+
 }  // namespace
 
 NumberCheck number_check(const c10::OperatorHandle& op) {
@@ -105,6 +111,8 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
       {"aten::log_normal_", log_normal},
       {"aten::index_fill", index_fill},
       {"aten::index_fill_", index_fill},
+      {"aten::put", put},
+      {"aten::put_", put},
       {"aten::normal_functional", normal},
       {"aten::normal_", normal},
   };

@@ -16,6 +16,7 @@
 #include <ATen/ops/_to_copy_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty_like_native.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
@@ -62,6 +63,22 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
   return uninitialized(at::detail::empty_meta(C10_AS_INTARRAYREF_SLOW(size), dtype, layout,
                                               at::Device(at::kMeta), pin_memory, memory_format),
                        device_index_of(device));
+}
+
+// PyTorch's own takes xla for a device whose tensors have no strides.
+at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> layout, std::optional<at::Device> device,
+                      std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  const bool keeps = format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve;
+  const bool has_gaps =
+      layout.value_or(at::kStrided) == at::kStrided && !self.is_non_overlapping_and_dense();
+  if (!keeps || !has_gaps) {
+    return at::native::empty_like(self, dtype, layout, device, pin_memory, format);
+  }
+  const auto options = self.options().dtype(dtype ? *dtype : self.scalar_type());
+  return at::empty_strided(
+      self.sizes(), at::infer_dense_strides(self.sizes(), self.strides()),
+      options.device(device.value_or(self.device())).pinned_memory(pin_memory));
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -276,6 +293,7 @@ std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> native_batch_norm_legit_out(
 // --- the recorder --------------------------------------------------------------------------
 
 const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
+                                            "aten::empty_like",
                                             "aten::empty_strided",
                                             "aten::new_empty_strided",
                                             "aten::resize_",
@@ -305,7 +323,6 @@ const std::set<std::string> kStayComposite = {"aten::lift",
                                               "aten::_fw_primal",
                                               "aten::_make_dual",
                                               "aten::_unpack_dual",
-                                              "aten::empty_like",
                                               "aten::new_empty",
                                               "aten::set_data",
                                               "aten::is_pinned",
@@ -389,6 +406,7 @@ void register_kernels() {
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   cpu.impl("_to_copy", TORCH_FN(to_copy));
   aten.impl("empty.memory_format", TORCH_FN(empty));
+  aten.impl("empty_like", TORCH_FN(empty_like));
   aten.impl("empty_strided", TORCH_FN(empty_strided));
   aten.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   aten.impl("resize_", TORCH_FN(resize_));

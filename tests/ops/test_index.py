@@ -148,6 +148,7 @@ def test_masks_of_bytes_are_deprecated(device):
         yield lambda: x[mask, :, mask[:3]]
         yield lambda: x.index_put_((mask,), x[:2].clone(), accumulate=True)
         yield lambda: setitem(x, mask, x[:2] * 2)
+        yield lambda: x.index_put_((mask * 0,), x[:0].clone(), accumulate=True)
         yield lambda: x[mask.bool()]
 
     x = torch.zeros(4, 2, 3, device=device)
@@ -158,7 +159,7 @@ def test_masks_of_bytes_are_deprecated(device):
             warnings.simplefilter("always")
             call()
         counts.append(sum("torch.uint8 is now deprecated" in str(w.message) for w in seen))
-    assert counts == [1, 2, 1, 1, 0]
+    assert counts == [1, 2, 1, 1, 1, 0]
 
 
 def test_one_value_under_a_mask_is_converted():

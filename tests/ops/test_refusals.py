@@ -68,6 +68,14 @@ CALLS = {
     "largest of no rows": (lambda x: torch.norm(x[:0], float("inf"), dim=0), FLOAT),
     "least of no columns": (lambda x: x[:, :0].norm(float("-inf"), dim=1), FLOAT),
     "huber loss of integers": (lambda x: F.huber_loss(x, x.float()), WHOLE),
+    "places written as another dtype": (
+        lambda x: torch.searchsorted(x[0], x, out=x.int()),
+        FLOAT,
+    ),
+    "narrow places written as wide ones": (
+        lambda x: torch.bucketize(x, x[0], out_int32=True, out=x.long()),
+        FLOAT,
+    ),
     # refused by the Meta kernel, in other words than the CPU's
     "layer norm of integers": (lambda x: F.layer_norm(x, (3,)), WHOLE),
 }
@@ -130,6 +138,23 @@ def test_refused_by_the_call(call, make):
     assert str(found.value) == str(expected.value)
     torch_xla.sync()
     torch.testing.assert_close(x.cpu(), make("cpu"))
+
+
+def test_put_where_algorithms_are_deterministic():
+    """PyTorch refuses it on every device: an index given twice has two values to choose from."""
+    x, index = torch.zeros(3, device="xla"), torch.tensor([0, 0], device="xla")
+    values = torch.ones(2, device="xla")
+    x.put_(index, values)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for put in x.put_, x.put:
+            with pytest.raises(RuntimeError, match="put_ does not have a deterministic"):
+                put(index, values)
+        x.put_(index, values, accumulate=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    x.put_(index, values)
+    assert x.tolist() == [1, 0, 0]
 
 
 def test_asking_the_cpu_draws_no_random_number_of_the_user():

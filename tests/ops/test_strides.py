@@ -153,3 +153,30 @@ def test_a_conversion_keeps_values_and_gradients():
         z.to(torch.complex128).cpu(), torch.complex(x, x).conj().to(torch.complex128)
     )
     assert y.to(torch.float64) is y
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides"),
+    [
+        ((4, 3, 1), (6, 2, 2)),
+        ((4, 3, 2), (10, 0, 3)),
+        ((4, 3, 2), (10, 1, 2)),
+        ((4, 1, 1, 2), (10, 0, 0, 2)),
+        ((4, 2, 3), (10, 3, 3)),
+    ],
+)
+def test_memory_like_that_of_a_tensor_with_gaps(sizes, strides):
+    def made(device):
+        x = torch.empty_strided(sizes, strides, device=device)
+        for order in itertools.permutations(range(x.dim())):
+            y = x.permute(order)
+            yield torch.empty_like(y)
+            yield torch.empty_like(y, dtype=torch.int8)
+            yield torch.empty_like(y, device="cpu" if device == "xla" else "xla")
+            yield torch.empty_like(y, memory_format=torch.contiguous_format)
+            yield torch.empty_like(y, device="meta")
+
+    there, here = list(made("xla")), list(made("cpu"))
+    assert_same_strides(there, here)
+    assert [t.dtype for t in there] == [t.dtype for t in here]
+    assert {t.device.type for t in there} == {"xla", "cpu", "meta"}
