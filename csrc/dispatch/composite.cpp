@@ -1,6 +1,7 @@
 #include "dispatch/composite.h"
 
 #include <ATen/FuncTorchTLS.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace torch_xla::dispatch {
@@ -14,6 +15,11 @@ bool functorch_is_active() {
   } catch (const c10::Error&) {
     return true;
   }
+}
+
+bool wants_own_gradient(const at::Tensor& t) {
+  if (!t.requires_grad() || !at::GradMode::is_enabled()) return false;
+  return !functorch_is_active() && !t._fw_grad(/*level=*/0).defined();
 }
 
 void differentiable_gradients(const std::vector<at::Tensor>& outputs,

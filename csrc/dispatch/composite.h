@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 namespace torch_xla::dispatch {
 
@@ -16,6 +17,23 @@ inline std::optional<at::Tensor> given(const at::Tensor& t) {
 // Whether a transform of torch.func runs: C++ autograd functions do not work under it, PyTorch's
 // composite operators do.
 bool functorch_is_active();
+
+// Whether a gradient is wanted that a C++ autograd function can give; transforms of torch.func and
+// forward-mode derivatives need PyTorch's formulas.
+bool wants_own_gradient(const at::Tensor& t);
+
+// PyTorch's own autograd kernel: no gradient is wanted, or one that only its formula gives.
+template <class... Arguments>
+at::Tensor by_pytorch(const c10::OperatorHandle& op, const Arguments&... arguments) {
+  torch::jit::Stack stack;
+  (stack.emplace_back(arguments), ...);
+  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
+  return stack[0].toTensor();
+}
+template <class... Arguments>
+at::Tensor by_pytorch(const char* name, const char* overload, const Arguments&... arguments) {
+  return by_pytorch(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), arguments...);
+}
 
 // Gradients that can be differentiated again: of `outputs`, computed from `inputs` by
 // differentiable operators, with respect to those inputs that require it. results[i] belongs to

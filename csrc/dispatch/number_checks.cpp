@@ -81,6 +81,8 @@ void list_subtraction(const Stack& stack, size_t base) {
                 "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
   };
   if (!given.isList()) return check(given);
+  // A list of another length is refused for that.
+  if (given.toListRef().size() != stack[base].toListRef().size()) return;
   for (const c10::IValue& number : given.toListRef()) check(number);
 }
 

@@ -5,7 +5,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod.h>
@@ -30,21 +29,9 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 using OptionalDtype = std::optional<at::ScalarType>;
 
-// PyTorch's own autograd kernel: no gradient is wanted, or one that only its formula gives.
-template <class... Arguments>
-Tensor by_pytorch(const char* name, const char* overload, const Arguments&... arguments) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  torch::jit::Stack stack;
-  (stack.emplace_back(arguments), ...);
-  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
-  return stack[0].toTensor();
-}
-
-// Transforms of torch.func and forward-mode derivatives need PyTorch's formulas.
 bool wants_gradient(const Tensor& self, OptionalDtype dtype = std::nullopt) {
-  if (!at::GradMode::is_enabled() || !self.requires_grad()) return false;
   if (dtype && !at::isFloatingType(*dtype) && !at::isComplexType(*dtype)) return false;
-  return !functorch_is_active() && !self._fw_grad(/*level=*/0).defined();
+  return wants_own_gradient(self);
 }
 
 Tensor converted(const Tensor& self, OptionalDtype dtype) {

@@ -128,7 +128,7 @@ Values linear(Lowering& l) {
 }
 
 Values linear_backward(Lowering& l) {
-  const Value x = l.in(0), grad = l.in(1), w = l.in(2);
+  const Value x = conjugate(l.in(0)), grad = l.in(1), w = conjugate(l.in(2));
   const std::string in = input_letters(x.rank(), 'k');
   const std::string out = input_letters(x.rank(), 'n');
   Values grads(3);

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import operands
 from .harness import (
     DEVICE,
+    assert_as_close,
     assert_same,
     assert_same_strides,
     gradients,
@@ -271,11 +272,21 @@ class _Comparison:
                 try:
                     assert_same(actual, expected, **self.tolerances)
                 except AssertionError:
-                    assert_same(actual, _like(wide(), expected), **self.tolerances)
+                    _compare_with_truth(actual, expected, wide(), self.tolerances)
                 if strides:
                     assert_same_strides(actual, expected)
             except Exception as e:
                 self.outcome.fail(label, f"{type(e).__name__}: {e}")
+
+
+def _compare_with_truth(actual: Any, expected: Any, truth: Any, tolerances: Any) -> None:
+    try:
+        assert_same(actual, _like(truth, expected), **tolerances)
+    except AssertionError as difference:
+        try:
+            assert_as_close(actual, expected, truth)
+        except AssertionError as distance:
+            raise AssertionError(f"{difference}\n{distance}") from None
 
 
 def _like(value: Any, model: Any) -> Any:

@@ -91,6 +91,37 @@ def assert_same(
         )
 
 
+# Devices add and round in their own order; results may be farther from the truth than the CPU's by
+# this factor, where the CPU itself is not far from it: by 1024 units in the last place of the
+# largest element, and never by more than this share of it.
+TIMES_AS_FAR = 4
+MOST_OF_LARGEST = 0.02
+
+
+def assert_as_close(actual: Any, expected: Any, truth: Any) -> None:
+    """Each tensor of `actual` (on xla) is about as close to `truth`, computed in a wider dtype, as
+    `expected` (on the CPU) is: the forward error of the same formula on another device."""
+    leaves = map(pytree.tree_leaves, (actual, expected, truth))
+    for a, e, t in zip(*leaves, strict=True):
+        if not isinstance(e, torch.Tensor) or not (e.is_floating_point() or e.is_complex()):
+            assert_same(a, e)
+            continue
+        found, rounded, exact = a.detach().cpu(), e.detach(), t.detach()
+        assert found.shape == rounded.shape and found.dtype == rounded.dtype
+        finite = rounded.isfinite() & exact.isfinite()
+        torch.testing.assert_close(found[~finite], rounded[~finite], equal_nan=True)
+        if not finite.any():
+            continue
+        exact = exact[finite]
+        largest = exact.abs().max().item()
+        off = (rounded[finite] - exact).abs().max().item()
+        most = min(1024 * torch.finfo(e.dtype).eps, MOST_OF_LARGEST) * largest
+        assert off <= most, f"the CPU is off by {off} where the largest element is {largest}"
+        torch.testing.assert_close(
+            found[finite].to(exact.dtype), exact, rtol=0, atol=TIMES_AS_FAR * off
+        )
+
+
 def assert_same_strides(actual: Any, expected: Any) -> None:
     leaves = zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True)
     for a, e in leaves:

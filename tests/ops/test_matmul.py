@@ -216,3 +216,38 @@ def test_recording_a_product_computes_nothing():
         shares.append((time.perf_counter() - start) / computed)
         assert product.shape == (size, size - columns)
     assert min(shares) < 0.3, shares
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("outputs", [None, 1, 5])  # None: a weight of one dimension
+@pytest.mark.parametrize("of", ["input", "weight", "bias", "input and bias", "weight and bias"])
+def test_gradients_of_some_operands_of_linear(rank, outputs, of):
+    def some(*operands):
+        names = ("input", "weight", "bias")
+        used = [t if n in of else t.detach() for n, t in zip(names, operands, strict=True)]
+        # The CPU has no bias for a matrix times a vector.
+        results = [] if outputs is None and rank == 2 else [F.linear(*used)]
+        return results if of == "bias" else [*results, F.linear(*used[:2]).sin()]
+
+    if of == "bias" and outputs is None and rank == 2:
+        return
+    weight, bias = (R(4), R(())) if outputs is None else (R(outputs, 4), R(outputs))
+    check(some, R((2, 3, 4)[3 - rank :]), weight, bias)
+
+
+def test_second_gradients_of_some_operands_of_linear():
+    def second(x, w):
+        (of_x,) = torch.autograd.grad(F.linear(x, w.detach()).exp().sum(), x, create_graph=True)
+        (of_w,) = torch.autograd.grad(F.linear(x.detach(), w).exp().sum(), w, create_graph=True)
+        return [of_x, of_w]
+
+    check(second, R(3, 4), R(5, 4))
+
+
+@pytest.mark.parametrize("of", ["input", "input and weight and bias"])
+def test_gradients_of_complex_linear(of):
+    def some(x, w, b):
+        used = (x, w, b) if "weight" in of else (x, w.detach(), b.detach())
+        return torch.view_as_real(F.linear(*used)).sin()
+
+    check(some, *(R(s, dtype=torch.complex64) for s in ((2, 3, 4), (5, 4), (5,))))
