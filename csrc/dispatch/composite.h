@@ -3,10 +3,12 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
 
 namespace torch_xla::dispatch {
 
@@ -22,17 +24,22 @@ bool functorch_is_active();
 // forward-mode derivatives need PyTorch's formulas.
 bool wants_own_gradient(const at::Tensor& t);
 
-// PyTorch's own autograd kernel: no gradient is wanted, or one that only its formula gives.
-template <class... Arguments>
-at::Tensor by_pytorch(const c10::OperatorHandle& op, const Arguments&... arguments) {
-  torch::jit::Stack stack;
-  (stack.emplace_back(arguments), ...);
-  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
-  return stack[0].toTensor();
-}
-template <class... Arguments>
-at::Tensor by_pytorch(const char* name, const char* overload, const Arguments&... arguments) {
-  return by_pytorch(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), arguments...);
+// PyTorch's own autograd kernel of the operator Op, which one for this backend hides.
+template <class Op, class... Arguments>
+at::Tensor by_pytorch(c10::DispatchKeySet keys, Arguments&&... arguments) {
+  if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) {
+    // The Python dispatcher takes the keys anew from the arguments, and would come back here.
+    static const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    torch::jit::Stack stack;
+    (stack.emplace_back(arguments), ...);
+    op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
+    return stack[0].toTensor();
+  }
+  // It is reached by the key of other backends, where operators that are composite are that.
+  return Op::redispatch(
+      keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther),
+      std::forward<Arguments>(arguments)...);
 }
 
 // Gradients that can be differentiated again: of `outputs`, computed from `inputs` by

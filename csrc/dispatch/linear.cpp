@@ -1,12 +1,14 @@
-// linear on xla, whose gradients keep only what they need: with an input or a weight that needs no
-// gradient the other may be written before backward, as on the CPU.
+// linear on xla. PyTorch's gradient of it keeps input and weight, whichever is wanted; here a
+// tensor that no gradient needs may be written before backward, as on the CPU.
+#include <memory>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/linear_backward.h>
 #include <ATen/ops/matmul.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/FunctionsManual.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
@@ -15,55 +17,51 @@ namespace torch_xla::dispatch {
 namespace {
 
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+using torch::autograd::SavedVariable;
 
-// Of an input or of a weight, not both; and of a bias.
-struct OneSidedLinear : torch::autograd::Function<OneSidedLinear> {
-  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
-                        const OptionalTensor& bias) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    context->saved_data["of_bias"] = bias && bias->requires_grad();
-    context->saved_data["input_sizes"] = input.sizes();
-    context->saved_data["weight_sizes"] = weight.sizes();
-    context->save_for_backward(
-        {weight.requires_grad() ? input : Tensor(), input.requires_grad() ? weight : Tensor()});
-    return at::linear(input, weight, bias);
+// The graph's nodes are counted in themselves since PyTorch 2.13.
+template <class Node, class Pointer = decltype(torch::autograd::Edge::function)>
+auto new_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::shared_ptr<Node>(new Node(), [](Node* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>();
   }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const Tensor& grad = grads[0];
-    if (!grad.defined()) return variable_list(3);
-    const variable_list saved = context->get_saved_variables();
-    // What was not saved gives its shape alone.
-    const auto operand = [&](const Tensor& t, const char* sizes) {
-      return t.defined() ? t : at::empty(context->saved_data[sizes].toIntVector(), grad.options());
-    };
-    const bool of_weight = context->needs_input_grad(1);
-    const bool of_bias = context->saved_data["of_bias"].toBool();
-    auto [input, weight, bias] = at::linear_backward(
-        operand(saved[0], "input_sizes"), grad, operand(saved[1], "weight_sizes"),
-        {context->needs_input_grad(0), of_weight, of_bias});
-    // It gives the last two together.
-    return {input, of_weight ? weight : Tensor(), of_bias ? bias : Tensor()};
-  }
-};
-
-// A weight for a single result: linear_backward knows matrices only.
-Tensor products(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
-  const Tensor result = at::matmul(input, weight);
-  return bias && bias->defined() ? result + *bias : result;
 }
 
-Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
-  if (weight.dim() == 1) return products(input, weight, bias);
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linear", "");
-  const bool of_input = wants_own_gradient(input), of_weight = wants_own_gradient(weight);
-  const bool of_bias = bias && bias->defined() && wants_own_gradient(*bias);
-  if ((of_input && of_weight) || !(of_input || of_weight || of_bias)) {
-    return by_pytorch(op, input, weight, bias);
+// PyTorch's own node. Of what no gradient needs it takes the shape alone, and an alias that counts
+// writes by itself does for that.
+auto gradient_of(const Tensor& input, const Tensor& weight, const Tensor& bias) {
+  const auto node = new_node<torch::autograd::generated::LinearBackward0>();
+  node->set_next_edges(torch::autograd::collect_next_edges(input, weight, bias));
+  const auto saved = [](const Tensor& t, bool needed) {
+    return SavedVariable(needed ? t : t.variable_data(), /*is_output=*/false);
+  };
+  node->input_ = saved(input, weight.requires_grad());
+  node->weight_ = saved(weight, input.requires_grad());
+  return node;
+}
+
+Tensor linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
+              const std::optional<Tensor>& bias) {
+  const Tensor shift = bias.value_or(Tensor());
+  if (weight.dim() == 1) {  // linear_backward knows weights of two dimensions only
+    const Tensor product = at::matmul(input, weight);
+    return shift.defined() ? product + shift : product;
   }
-  return OneSidedLinear::apply(input, weight, bias);
+  if (torch::autograd::isFwGradDefined(input) || torch::autograd::isFwGradDefined(weight) ||
+      torch::autograd::isFwGradDefined(shift)) {
+    return by_pytorch<at::_ops::linear>(keys, input, weight, bias);
+  }
+  const auto product = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return at::_ops::linear::redispatch(keys & c10::after_autograd_keyset, input, weight, bias);
+  };
+  if (!torch::autograd::compute_requires_grad(input, weight, shift)) return product();
+  const auto node = gradient_of(input, weight, shift);
+  const Tensor result = product();
+  torch::autograd::set_history(result, node);
+  return result;
 }
 
 }  // namespace

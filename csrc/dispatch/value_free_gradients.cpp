@@ -5,10 +5,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_embedding_bag_backward_ops.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/median.h>
 #include <ATen/ops/min.h>
@@ -27,6 +28,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
+using Keys = c10::DispatchKeySet;
 using OptionalDtype = std::optional<at::ScalarType>;
 
 bool wants_gradient(const Tensor& self, OptionalDtype dtype = std::nullopt) {
@@ -60,16 +62,9 @@ struct SelectedOfAll : Function<SelectedOfAll<of_all>> {
   }
 };
 
-template <OfAll of_all>
-Tensor selected_of_all(const char* name, const Tensor& self) {
-  return wants_gradient(self) ? SelectedOfAll<of_all>::apply(self) : by_pytorch(name, "", self);
-}
-
-Tensor max(const Tensor& self) { return selected_of_all<at::max>("aten::max", self); }
-Tensor min(const Tensor& self) { return selected_of_all<at::min>("aten::min", self); }
-Tensor median(const Tensor& self) { return selected_of_all<at::median>("aten::median", self); }
-Tensor nanmedian(const Tensor& self) {
-  return selected_of_all<at::nanmedian>("aten::nanmedian", self);
+template <class Op, OfAll of_all>
+Tensor selected_of_all(Keys keys, const Tensor& self) {
+  return wants_gradient(self) ? SelectedOfAll<of_all>::apply(self) : by_pytorch<Op>(keys, self);
 }
 
 // --- prod ----------------------------------------------------------------------------------
@@ -113,14 +108,14 @@ struct Product : Function<Product> {
   }
 };
 
-Tensor prod(const Tensor& self, OptionalDtype dtype) {
-  if (!wants_gradient(self, dtype)) return by_pytorch("aten::prod", "", self, dtype);
+Tensor prod(Keys keys, const Tensor& self, OptionalDtype dtype) {
+  if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::prod>(keys, self, dtype);
   return Product::apply(converted(self, dtype).reshape({-1}), 0).squeeze(0);
 }
 
-Tensor prod_dim(const Tensor& self, int64_t dim, bool keepdim, OptionalDtype dtype) {
+Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, OptionalDtype dtype) {
   if (!wants_gradient(self, dtype)) {
-    return by_pytorch("aten::prod", "dim_int", self, dim, keepdim, dtype);
+    return by_pytorch<at::_ops::prod_dim_int>(keys, self, dim, keepdim, dtype);
   }
   const Tensor x = converted(self, dtype);
   if (x.dim() == 0) return Product::apply(x.reshape({1}), dim).squeeze(0);
@@ -177,17 +172,18 @@ struct RunningProduct : Function<RunningProduct> {
   }
 };
 
-Tensor cumprod(const Tensor& self, int64_t dim, OptionalDtype dtype) {
-  if (!wants_gradient(self, dtype)) return by_pytorch("aten::cumprod", "", self, dim, dtype);
+Tensor cumprod(Keys keys, const Tensor& self, int64_t dim, OptionalDtype dtype) {
+  if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::cumprod>(keys, self, dim, dtype);
   const Tensor x = converted(self, dtype);
   if (x.dim() != 0) return RunningProduct::apply(x, dim);
   return RunningProduct::apply(x.reshape({1}), dim).squeeze(0);
 }
 
-Tensor& cumprod_(Tensor& self, int64_t dim, OptionalDtype dtype) {
+Tensor& cumprod_(Keys keys, Tensor& self, int64_t dim, OptionalDtype dtype) {
   // The gradient needs the values that are overwritten.
-  if (wants_gradient(self, dtype)) return self.copy_(dispatch::cumprod(self.clone(), dim, dtype));
-  by_pytorch("aten::cumprod_", "", self, dim, dtype);
+  if (wants_gradient(self, dtype))
+    return self.copy_(dispatch::cumprod(keys, self.clone(), dim, dtype));
+  by_pytorch<at::_ops::cumprod_>(keys, self, dim, dtype);
   return self;
 }
 
@@ -198,16 +194,17 @@ bool fills_with_gradient(const Tensor& mask, const Tensor& value) {
   return wants_gradient(value) && value.dim() == 0 && mask.scalar_type() == at::kBool;
 }
 
-Tensor masked_fill(const Tensor& self, const Tensor& mask, const Tensor& value) {
+Tensor masked_fill(Keys keys, const Tensor& self, const Tensor& mask, const Tensor& value) {
   if (!fills_with_gradient(mask, value)) {
-    return by_pytorch("aten::masked_fill", "Tensor", self, mask, value);
+    return by_pytorch<at::_ops::masked_fill_Tensor>(keys, self, mask, value);
   }
   return at::where(mask, value.to(self.options()), self);
 }
 
-Tensor& masked_fill_(Tensor& self, const Tensor& mask, const Tensor& value) {
-  if (fills_with_gradient(mask, value)) return self.copy_(dispatch::masked_fill(self, mask, value));
-  by_pytorch("aten::masked_fill_", "Tensor", self, mask, value);
+Tensor& masked_fill_(Keys keys, Tensor& self, const Tensor& mask, const Tensor& value) {
+  if (fills_with_gradient(mask, value))
+    return self.copy_(dispatch::masked_fill(keys, self, mask, value));
+  by_pytorch<at::_ops::masked_fill__Tensor>(keys, self, mask, value);
   return self;
 }
 
@@ -219,15 +216,16 @@ Tensor embedding_sparse_backward(const Tensor& grad, const Tensor& indices, int6
   return at::embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq);
 }
 
-Tensor embedding_bag_backward(const Tensor& grad, const Tensor& indices, const Tensor& offsets,
-                              const Tensor& offset2bag, const Tensor& bag_size,
-                              const Tensor& maximum_indices, c10::SymInt num_weights,
-                              bool scale_grad_by_freq, int64_t mode, bool /*sparse*/,
-                              const std::optional<Tensor>& per_sample_weights,
+Tensor embedding_bag_backward(Keys keys, const Tensor& grad, const Tensor& indices,
+                              const Tensor& offsets, const Tensor& offset2bag,
+                              const Tensor& bag_size, const Tensor& maximum_indices,
+                              c10::SymInt num_weights, bool scale_grad_by_freq, int64_t mode,
+                              bool /*sparse*/, const std::optional<Tensor>& per_sample_weights,
                               int64_t padding_idx) {
-  return by_pytorch("aten::_embedding_bag_backward", "", grad, indices, offsets, offset2bag,
-                    bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
-                    /*sparse=*/false, per_sample_weights, padding_idx);
+  return by_pytorch<at::_ops::_embedding_bag_backward>(
+      keys, grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights,
+      scale_grad_by_freq, mode,
+      /*sparse=*/false, per_sample_weights, padding_idx);
 }
 
 }  // namespace
@@ -237,10 +235,10 @@ TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
   m.impl("_embedding_bag_backward", TORCH_FN(embedding_bag_backward));
   m.impl("masked_fill.Tensor", TORCH_FN(masked_fill));
   m.impl("masked_fill_.Tensor", TORCH_FN(masked_fill_));
-  m.impl("max", TORCH_FN(max));
-  m.impl("min", TORCH_FN(min));
-  m.impl("median", TORCH_FN(median));
-  m.impl("nanmedian", TORCH_FN(nanmedian));
+  m.impl("max", TORCH_FN((selected_of_all<at::_ops::max, at::max>)));
+  m.impl("min", TORCH_FN((selected_of_all<at::_ops::min, at::min>)));
+  m.impl("median", TORCH_FN((selected_of_all<at::_ops::median, at::median>)));
+  m.impl("nanmedian", TORCH_FN((selected_of_all<at::_ops::nanmedian, at::nanmedian>)));
   m.impl("prod", TORCH_FN(prod));
   m.impl("prod.dim_int", TORCH_FN(prod_dim));
   m.impl("cumprod", TORCH_FN(cumprod));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/permute_ops.h>
@@ -19,11 +18,11 @@
 #include <ATen/ops/unsqueeze_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
 
+#include "dispatch/composite.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -113,23 +112,6 @@ CreationMeta creation_meta() {
   return at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE;
 }
 
-// PyTorch's own kernel, which a kernel for this backend hides.
-template <class Op, class... Args>
-Tensor call_pytorchs(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
-  if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) {
-    // The Python dispatcher takes the keys anew from the arguments, and would come back here.
-    static const c10::OperatorHandle op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
-    torch::jit::Stack stack = {self, c10::IValue(args)...};
-    op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
-    return stack[0].toTensor();
-  }
-  // It is reached by the key of other backends.
-  return Op::redispatch(
-      keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther),
-      self, args...);
-}
-
 template <class Op, class Schema = typename Op::schema>
 struct ViewAutograd;
 
@@ -137,7 +119,7 @@ template <class Op, class... Args>
 struct ViewAutograd<Op, Tensor(const Tensor&, Args...)> {
   static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
     if (self.requires_grad() || self._fw_grad(/*level=*/0).defined()) {
-      return call_pytorchs<Op, Args...>(keys, self, args...);
+      return by_pytorch<Op>(keys, self, args...);
     }
     Tensor view;
     {
