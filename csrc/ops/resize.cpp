@@ -183,15 +183,15 @@ std::vector<Taps> maps(const Lowering& l, const hlo::Dims& in, const hlo::Dims& 
 template <size_t n, bool has_corners, MakeTaps make>
 Values upsample(Lowering& l) {
   const Value x = l.in(0);
-  // Nearest moves elements of any dtype; the others compute, on images of bytes too. For these
-  // PyTorch has whole-number arithmetic of its own on the CPU.
+  // Nearest moves elements; the others compute, on images of bytes too. For these PyTorch has
+  // whole-number arithmetic of its own on the CPU.
   const bool moves = !has_corners;
   const bool bytes = !moves && x.dtype() == DType::U8;
   if (bytes && l.platform() == "CPU") return on_host(l);
   const DType compute = bytes ? DType::F32 : compute_dtype(x.dtype());
   const std::vector<Taps> taps = maps(l, x.dims(), l.out().dims, n, has_corners && l.flag(2),
                                       has_corners ? 3 : 2, compute == DType::F64, make);
-  if (!moves && !hlo::is_float(compute)) not_implemented("upsample", l.in_dtype(0));
+  if (x.dtype() != DType::U8 && !hlo::is_float(compute)) not_implemented("upsample", l.in_dtype(0));
   const Value y = apply_taps(moves ? x : hlo::convert(x, compute), taps);
   if (!bytes) return result(l, y);
   return result(

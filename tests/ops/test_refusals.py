@@ -27,6 +27,9 @@ CALLS = {
     "average pool of complex numbers": (lambda x: F.avg_pool2d(x[None], 2), COMPLEX),
     "largest integers of windows": (lambda x: F.adaptive_max_pool2d(x[None], 2), WHOLE),
     "largest bits of windows": (lambda x: F.max_pool2d(x[None], 2), BITS),
+    "enlarged integers": (lambda x: F.interpolate(x[None], scale_factor=2), WHOLE),
+    "enlarged bits": (lambda x: F.interpolate(x[None, None], size=5, mode="nearest-exact"), BITS),
+    "enlarged complex numbers": (lambda x: F.interpolate(x[None, None], 5), COMPLEX),
     "convolution of no channels, transposed": (
         lambda x: F.conv_transpose1d(x[None, :0], x[:0, None]),
         FLOAT,
