@@ -72,18 +72,28 @@ void bernoulli(const Stack& stack, size_t base) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
 }
 
-// (self, scalar) and (self, scalars); PyTorch's Meta kernels of lists refuse no truth values.
+void subtraction(bool self_is_bool, bool other_is_bool) {
+  TORCH_CHECK(!self_is_bool || !other_is_bool,
+              "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` "
+              "or `logical_xor()` operator instead.");
+  TORCH_CHECK(!self_is_bool && !other_is_bool,
+              "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
+              "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+}
+
+// (self, scalar), (self, scalars) and (self, other); PyTorch's Meta kernels of lists refuse no
+// truth values.
 void list_subtraction(const Stack& stack, size_t base) {
-  const c10::IValue& given = stack[base + 1];
-  const auto check = [](const c10::IValue& number) {
-    TORCH_CHECK(!number.isBool(),
-                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
-                "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+  const auto is_bool = [](const c10::IValue& v) {
+    return v.isTensor() ? v.toTensor().scalar_type() == at::kBool : v.isBool();
   };
-  if (!given.isList()) return check(given);
+  const c10::IValue& given = stack[base + 1];
+  const c10::ArrayRef<c10::IValue> self = stack[base].toListRef();
   // A list of another length is refused for that.
-  if (given.toListRef().size() != stack[base].toListRef().size()) return;
-  for (const c10::IValue& number : given.toListRef()) check(number);
+  if (given.isList() && given.toListRef().size() != self.size()) return;
+  for (size_t i = 0; i < self.size(); ++i) {
+    subtraction(is_bool(self[i]), is_bool(given.isList() ? given.toListRef()[i] : given));
+  }
 }
 
 // (self, dim, index, value)
@@ -127,7 +137,7 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
     return overload == "to" ? random_to : overload == "from" ? random_from : nullptr;
   }
   if (name.starts_with("aten::_foreach_sub")) {
-    return op.schema().overload_name().starts_with("Scalar") ? list_subtraction : nullptr;
+    return list_subtraction;
   }
   if (name == "aten::normal" && op.schema().overload_name().ends_with("_float")) {
     return normal_of_number;

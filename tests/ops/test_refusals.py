@@ -61,6 +61,9 @@ CALLS = {
     "frac of integers": (torch.frac, WHOLE),
     "list of ceil of complex numbers": (lambda x: torch._foreach_ceil([x]), COMPLEX),
     "list of frac of integers": (lambda x: torch._foreach_frac_([x]), WHOLE),
+    "list of bits less a number": (lambda x: torch._foreach_sub([x], 2), BITS),
+    "list of bits less a bit": (lambda x: torch._foreach_sub_([x], [True]), BITS),
+    "list of integers less bits": (lambda x: torch._foreach_sub([x], [x > 0]), WHOLE),
     # what the Meta kernel lets pass
     "write of another dtype": (lambda x: x.__setitem__(x[0].long() * 0, x.long()), FLOAT),
     "addition of another dtype to positions": (
