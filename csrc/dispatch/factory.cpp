@@ -100,6 +100,7 @@ at::Tensor default_kaiser_window(int64_t window_length, std::optional<at::Scalar
 std::unique_ptr<FactoryOutKernel> FactoryOutKernel::make(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
   if (arguments.empty() || !arguments.back().is_out()) return nullptr;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) return nullptr;
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   // The overloads of a factory and of its out= form carry names of their own.
   static const auto& names = *new std::vector<c10::OperatorName>(dispatcher.getAllOpNames());

@@ -13,6 +13,7 @@
 #include <ATen/ops/_functional_assert_async_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
+#include <ATen/ops/_propagate_xla_data_native.h>
 #include <ATen/ops/_to_copy_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -405,6 +406,11 @@ void register_kernels() {
   static auto& cpu =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   cpu.impl("_to_copy", TORCH_FN(to_copy));
+  // Functionalization tells xla what became of a value, which is nothing for a batch of vmap
+  // either.
+  static auto& batched = *new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::FuncTorchBatched, __FILE__, __LINE__);
+  batched.impl("_propagate_xla_data", TORCH_FN(at::native::_propagate_xla_data));
   aten.impl("empty.memory_format", TORCH_FN(empty));
   aten.impl("empty_like", TORCH_FN(empty_like));
   aten.impl("empty_strided", TORCH_FN(empty_strided));

@@ -1,5 +1,7 @@
 """Tensors made on the device, against the same call on the CPU."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -90,6 +92,33 @@ def test_out(name, dtype):
         result = torch.empty(0, dtype=dtype, device=DEVICE)
         assert OUT[name](result) is result
         assert_same(result, OUT[name](torch.empty(0, dtype=dtype)))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda o: torch.arange(5, out=o),
+        lambda o: torch.linspace(0, 1, 5, out=o),
+        lambda o: torch.ones(5, out=o),
+        lambda o: torch.full((5,), 2.5, out=o),
+        lambda o: torch.eye(5, 1, out=o),
+        lambda o: torch.fft.fftfreq(5, out=o),
+        lambda o: torch.fft.rfftfreq(9, 0.5, out=o),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (2,), (0,), (5,), (5, 1), (2, 2)])
+def test_out_of_another_shape(fill, shape):
+    def filled(device):
+        out = torch.zeros(shape, device=device)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert fill(out) is out
+        return out, [str(w.message).partition(" (Triggered internally")[0] for w in seen]
+
+    (there, told), (here, expected) = filled(DEVICE), filled("cpu")
+    assert_same(there, here)
+    assert there.stride() == here.stride()
+    assert told == expected
 
 
 LIKE = {

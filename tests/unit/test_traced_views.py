@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import torch_xla  # noqa: F401
+
 VIEWS = {
     "view": lambda x: x.view(2, 3),
     "reshape": lambda x: x.reshape(3, 2),
@@ -84,3 +86,22 @@ def test_export_of_a_convolutional_net():
     batch = torch.randn(2, 1, 6, 6, device="xla")
     program = torch.export.export(net, (batch,))
     torch.testing.assert_close(program.module()(batch), net(batch))
+
+
+def test_functionalize_of_a_batch():
+    from torch.func import functionalize, jvp, vmap
+
+    def writes(row):
+        made = row.clone()
+        made[:2].add_(1)
+        made.view(2, 2).mul_(2)
+        return made
+
+    def along(row):
+        return jvp(writes, (row,), (row,))[1]
+
+    x = torch.arange(12.0).view(3, 4)
+    for call in writes, along:
+        want = torch.stack([call(row) for row in x])
+        torch.testing.assert_close(vmap(functionalize(call))(x.to("xla")).cpu(), want)
+        torch.testing.assert_close(functionalize(vmap(call))(x.to("xla")).cpu(), want)
