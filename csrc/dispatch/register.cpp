@@ -316,7 +316,8 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::set_.source_Storage_storage_offset",
                                             "aten::set_",
                                             "aten::as_strided",
-                                            "aten::as_strided_"};
+                                            "aten::as_strided_",
+                                            "aten::_has_compatible_shallow_copy_type"};
 
 // Composites whose parts keep autograd, conjugation or aliasing right.
 const std::set<std::string> kStayComposite = {"aten::lift",
@@ -329,8 +330,7 @@ const std::set<std::string> kStayComposite = {"aten::lift",
                                               "aten::is_pinned",
                                               "aten::_pin_memory",
                                               "aten::detach_",
-                                              "aten::_has_same_storage_numel",
-                                              "aten::_has_compatible_shallow_copy_type"};
+                                              "aten::_has_same_storage_numel"};
 
 bool is_view(const c10::FunctionSchema& schema) {
   for (const auto& r : schema.returns()) {

@@ -351,6 +351,12 @@ at::Tensor& set_empty(at::Tensor& self) {
   return self;
 }
 
+// Whether `x.data = from` may be: it depends on the kind of tensor, not on its keys, which tell
+// inference tensors apart.
+bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) {
+  return (lazy::as_lazy(self) == nullptr) == (lazy::as_lazy(from) == nullptr);
+}
+
 // The same view of the same storage: no step is needed.
 at::Tensor same(const at::Tensor& self) {
   TensorImpl* impl = lazy::as_lazy(self);
@@ -404,6 +410,7 @@ void register_views(torch::Library& library) {
   library.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_storage));
   library.impl("set_", TORCH_FN(set_empty));
+  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
 }
 
 }  // namespace torch_xla::dispatch

@@ -49,8 +49,12 @@ Values std_mean(Lowering& l) {
 Values norm(const Lowering& l, double p, const Dimensions& dims) {
   Value x = l.in(0);
   const bool complex_input = hlo::is_complex(x.dtype());
-  if (complex_input) {
-    x = cast(x, hlo::complex_of(compute_dtype(hlo::real_part(l.out().dtype))));
+  const hlo::DType wide = compute_dtype(hlo::real_part(l.out().dtype));
+  if (complex_input && std::isinf(p)) {
+    // The gradient looks for the size that the norm is, which it takes in the dtype of x.
+    x = cast(hlo::abs(x), wide);
+  } else if (complex_input) {
+    x = cast(x, hlo::complex_of(wide));
     // Squares of parts, without the root that abs would take.
     if (p == 2) {
       const Value square = hlo::square(hlo::real(x)) + hlo::square(hlo::imag(x));
@@ -58,7 +62,7 @@ Values norm(const Lowering& l, double p, const Dimensions& dims) {
     }
     x = hlo::abs(x);
   } else {
-    x = cast(x, compute_dtype(l.out().dtype));
+    x = cast(x, wide);
     if (p == 2) return {reduced(l, hlo::sqrt(reduce_sum(x * x, dims)))};
     x = hlo::abs(x);
   }

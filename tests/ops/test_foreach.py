@@ -219,3 +219,11 @@ def test_each_call_is_one_node_and_numbers_do_not_recompile():
         torch_xla.sync()
         if step > 2:
             assert metrics.counter_value("UncachedCompile") is None, compiled
+
+
+@pytest.mark.parametrize("order", [float("inf"), -float("inf"), 2])
+def test_gradient_of_a_wider_norm_of_complex_numbers(order):
+    def norms(x):
+        return [n.sin() for n in torch._foreach_norm([x], order, dtype=torch.complex128)]
+
+    check(norms, torch.randn(5, 4, dtype=torch.complex64))

@@ -144,6 +144,18 @@ def test_writes_under_masks_and_indices():
     both(program)
 
 
+def test_set_data_of_an_inference_tensor():
+    def program(x):
+        y, z = x * 2, x * 3
+        with torch.inference_mode():
+            made = x[:2] * 5
+        y.data = made
+        z.data = made.detach()
+        return y, z, torch.tensor(y.is_inference()), z * 2
+
+    both(program)
+
+
 def test_set_data_and_resize():
     def program(x):
         y = torch.zeros(3, device=x.device)
