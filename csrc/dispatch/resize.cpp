@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include "dispatch/call.h"
+#include "dispatch/view_kernel.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -16,16 +17,6 @@ namespace {
 
 c10::intrusive_ptr<c10::StorageImpl> pointer_to(lazy::Storage& storage) {
   return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
-}
-
-// All that the storage holds.
-at::Tensor whole(lazy::Storage& storage) {
-  return at::Tensor(c10::make_intrusive<lazy::TensorImpl>(pointer_to(storage), &storage.geometry(),
-                                                          0, c10::intrusive_ptr<lazy::View>()));
-}
-
-at::Tensor as_strided(const at::Tensor& tensor, const Geometry* to, int64_t offset) {
-  return tensor.as_strided(to->sizes, to->strides, offset);
 }
 
 // Makes room for `needed` elements. The storage is row-major then: in the shape of `to`, if that
@@ -103,16 +94,16 @@ void resize(lazy::TensorImpl& tensor, const Geometry* to) {
     tensor.assign(pointer_to(storage), to, 0, {});
     return;
   }
-  const at::Tensor window = as_strided(whole(storage), to, offset);
-  tensor.assign(pointer_to(storage), to, offset, lazy::as_lazy(window)->view());
+  const at::Tensor shown = window(storage, to, offset);
+  tensor.assign(pointer_to(storage), to, offset, lazy::as_lazy(shown)->view());
 }
 
 Value read_over(lazy::Storage& storage, const Geometry& geometry) {
-  return lazy::as_lazy(as_strided(whole(storage), &geometry, 0))->read();
+  return lazy::as_lazy(window(storage, &geometry, 0))->read();
 }
 
 void write_over(lazy::Storage& storage, const Geometry& geometry, const Value& value) {
-  write(*lazy::as_lazy(as_strided(whole(storage), &geometry, 0)), value);
+  write(*lazy::as_lazy(window(storage, &geometry, 0)), value);
 }
 
 }  // namespace torch_xla::dispatch

@@ -225,6 +225,47 @@ void check_window(const Geometry& window, int64_t offset, size_t storage_bytes) 
               " are out of bounds for storage of size ", storage_bytes);
 }
 
+at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offset) {
+  const lazy::GraphLock lock;
+  check_window(*geometry, offset, storage.nbytes());
+  const Geometry* physical = nullptr;
+  c10::intrusive_ptr<lazy::View> parent = memory_order(storage.geometry(), &physical);
+  if (physical->dtype != geometry->dtype) {
+    // Other elements over the same bytes, but for a rest that is too short for one.
+    const size_t from = c10::elementSize(physical->dtype), to = c10::elementSize(geometry->dtype);
+    const size_t used = storage.nbytes() / std::max(from, to) * std::max(from, to);
+    const at::Tensor bytes =
+        window(storage,
+               lazy::intern_contiguous(physical->dtype, {static_cast<int64_t>(used / from)}), 0)
+            .view(geometry->dtype);
+    parent = lazy::as_lazy(bytes)->view();
+    physical = lazy::as_lazy(bytes)->geometry();
+  }
+  auto signature = c10::make_intrusive<Signature>();
+  static const auto op = find_operator({"aten::as_strided", ""});
+  signature->op = op.get();
+  util::Hasher h;
+  h.add_bytes("as_strided")
+      .add(physical->hash)
+      .add(geometry->hash)
+      .add(static_cast<uint64_t>(offset));
+  signature->key = h.finish();
+  signature->arguments.resize(4);
+  signature->arguments[0].kind = Argument::Kind::Tensor;
+  signature->arguments[0].count = 1;
+  signature->arguments[1].value = geometry->sizes;
+  signature->arguments[2].value = geometry->strides;
+  signature->arguments[3].value = offset;
+  signature->operands.push_back({physical, false, -1});
+  signature->outputs.push_back(geometry);
+  auto view = c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset);
+  return at::Tensor(
+      c10::make_intrusive<TensorImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage),
+                                      geometry, offset, std::move(view)));
+}
+
+namespace {
+
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> storage_offset) {
   TensorImpl* impl = lazy::as_lazy(self);
@@ -240,41 +281,9 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
         s >= 0,
         "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
   }
-  const Geometry* geometry = lazy::intern(impl->geometry()->dtype, sizes, strides);
-  const lazy::GraphLock lock;
-  lazy::Storage& storage = impl->lazy_storage();
-  check_window(*geometry, offset, storage.nbytes());
-  const Geometry* physical = nullptr;
-  c10::intrusive_ptr<lazy::View> parent = memory_order(storage.geometry(), &physical);
-  if (physical->dtype != geometry->dtype) {
-    util::fail(util::ErrorKind::NotImplemented,
-               "as_strided: expected a base of the same dtype, got a view of dtype ",
-               c10::toString(geometry->dtype), " over ", c10::toString(physical->dtype),
-               ". Clone the view first.");
-  }
-  auto signature = c10::make_intrusive<Signature>();
-  static const auto op = find_operator({"aten::as_strided", ""});
-  signature->op = op.get();
-  util::Hasher h;
-  h.add_bytes("as_strided")
-      .add(physical->hash)
-      .add(geometry->hash)
-      .add(static_cast<uint64_t>(offset));
-  signature->key = h.finish();
-  signature->arguments.resize(4);
-  signature->arguments[0].kind = Argument::Kind::Tensor;
-  signature->arguments[0].count = 1;
-  signature->arguments[1].value = sizes;
-  signature->arguments[2].value = strides;
-  signature->arguments[3].value = offset;
-  signature->operands.push_back({physical, false, -1});
-  signature->outputs.push_back(geometry);
-  return lazy::make_view(
-      *impl, c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset),
-      geometry, offset);
+  return window(impl->lazy_storage(), lazy::intern(impl->geometry()->dtype, sizes, strides),
+                offset);
 }
-
-namespace {
 
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
                               c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
@@ -296,41 +305,19 @@ at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
   return self;
 }
 
-// Other elements over the bytes of a storage.
-at::Tensor bytes_as(at::ScalarType dtype, const at::Tensor& whole, c10::SymIntArrayRef size,
-                    c10::SymIntArrayRef stride, const c10::SymInt& offset) {
-  const Geometry* wanted =
-      lazy::intern(dtype, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
-  if (!wanted->contiguous) {
-    util::fail(util::ErrorKind::NotImplemented, "set_: expected contiguous strides for ",
-               c10::toString(dtype), " over a storage of ", c10::toString(whole.scalar_type()),
-               ", got others. Call set_ with contiguous strides, then as_strided.");
-  }
-  const auto count = static_cast<int64_t>(whole.storage().nbytes() / whole.element_size());
-  const at::Tensor flat = as_strided(whole, {c10::SymInt(count)}, {c10::SymInt(1)}, 0).view(dtype);
-  return flat.slice_symint(0, offset, offset + wanted->numel).view(wanted->sizes);
-}
-
 at::Tensor& set_source_storage(at::Tensor& self, c10::Storage source, c10::SymInt offset,
                                c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   TensorImpl* target = lazy::as_lazy(self);
   auto* storage = dynamic_cast<lazy::Storage*>(source.unsafeGetStorageImpl());
   TXLA_CHECK(target != nullptr && storage != nullptr,
              "set_: expected an xla tensor and an xla storage. Use Tensor.set_(other_xla_tensor).");
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const at::ScalarType dtype = self.scalar_type();
+  const Geometry* geometry = stride.empty()
+                                 ? lazy::intern_contiguous(dtype, sizes)
+                                 : lazy::intern(dtype, sizes, C10_AS_INTARRAYREF_SLOW(stride));
   const lazy::GraphLock lock;
-  const at::Tensor whole = at::Tensor(c10::make_intrusive<TensorImpl>(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(source.unsafeGetStorageImpl()),
-      &storage->geometry(), 0, c10::intrusive_ptr<lazy::View>()));
-  std::vector<c10::SymInt> strides = stride.vec();
-  if (stride.empty() && !size.empty()) {
-    for (const int64_t s :
-         lazy::intern_contiguous(self.scalar_type(), C10_AS_INTARRAYREF_SLOW(size))->strides) {
-      strides.emplace_back(s);
-    }
-  }
-  const at::Tensor view = whole.scalar_type() == self.scalar_type()
-                              ? as_strided(whole, size, strides, std::move(offset))
-                              : bytes_as(self.scalar_type(), whole, size, strides, offset);
+  const at::Tensor view = window(*storage, geometry, offset.guard_int(__FILE__, __LINE__));
   TensorImpl* from = lazy::as_lazy(view);
   target->assign(storage_of(*from), from->geometry(), from->storage_offset(), from->view());
   return self;

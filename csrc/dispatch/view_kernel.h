@@ -17,6 +17,10 @@ namespace torch_xla::dispatch {
 // Throws where a window that starts at element `offset` does not lie in the storage.
 void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
 
+// What a geometry shows of the memory that starts at element `offset` of the storage, whose dtype
+// may be another.
+at::Tensor window(lazy::Storage& storage, const lazy::Geometry* geometry, int64_t offset);
+
 // Views of which two are one, the same elements in another shape, and in another order; and those
 // whose elements are not those of memory.
 enum class ViewKind : uint8_t { Other, Shape, Order, Computed };
@@ -121,10 +125,6 @@ class ViewKernel {
   util::Hash128 op_hash_;
   std::unordered_map<util::Hash128, Entry, util::Hash128Hasher> memo_;  // under the graph lock
 };
-
-// as_strided starts again at the storage: sizes and strides are those of physical memory.
-at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
-                      std::optional<c10::SymInt> storage_offset);
 
 // Registers every view operator, their in-place forms and set_.
 void register_views(torch::Library& library);

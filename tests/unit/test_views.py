@@ -144,6 +144,43 @@ def test_writes_under_masks_and_indices():
     both(program)
 
 
+OVER_OTHER_ELEMENTS = {
+    "as integers": lambda x: x.view(torch.int32),
+    "halves": lambda x: x.view(torch.float16),
+    "doubles": lambda x: x.view(torch.float64)[:, 1:],
+    "complex": lambda x: x.view(torch.complex64),
+    "there and back": lambda x: x.view(torch.int16).view(torch.float32),
+    "of a transpose": lambda x: x.t().view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("name", OVER_OTHER_ELEMENTS)
+def test_windows_of_memory_of_another_dtype(name):
+    def program(x):
+        y = OVER_OTHER_ELEMENTS[name](x)
+        y.fill_diagonal_(1)
+        stride, offset = y.stride(), y.storage_offset()
+        window = torch.as_strided(y, (2, 2), (stride[1], stride[0]), offset + 1)
+        window.add_(1)
+        alike = torch.empty(0, dtype=y.dtype, device=x.device)
+        alike.set_(y.untyped_storage(), offset, (3, 2), (1, 3))
+        alike[1:].mul_(2)
+        return x, y, window, alike
+
+    both(program)
+
+
+def test_a_window_over_a_rest_of_memory():
+    def program(x):
+        y = torch.zeros(0, dtype=torch.float64, device=x.device)
+        five = x.flatten()[:5].clone()
+        y.set_(five.untyped_storage(), 0, (2,), (1,))
+        y[1] = 3
+        return five, y
+
+    both(program)
+
+
 def test_set_data_of_an_inference_tensor():
     def program(x):
         y, z = x * 2, x * 3
