@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include "dispatch/call.h"
+#include "dispatch/computed_views.h"
 #include "dispatch/view_kernel.h"
 #include "util/error.h"
 
@@ -90,11 +91,12 @@ void resize(lazy::TensorImpl& tensor, const Geometry* to) {
   if (static_cast<size_t>(needed) * c10::elementSize(to->dtype) > storage.nbytes()) {
     grow(storage, to, needed);
   }
-  if (&storage.geometry() == to && offset == 0) {
+  const Computation computation = computation_of(tensor);
+  if (&storage.geometry() == to && offset == 0 && !computation.conjugates && !computation.negates) {
     tensor.assign(pointer_to(storage), to, 0, {});
     return;
   }
-  const at::Tensor shown = window(storage, to, offset);
+  const at::Tensor shown = computed(window(storage, to, offset), computation);
   tensor.assign(pointer_to(storage), to, offset, lazy::as_lazy(shown)->view());
 }
 

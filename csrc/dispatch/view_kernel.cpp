@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "dispatch/call.h"
+#include "dispatch/computed_views.h"
 #include "dispatch/recorder.h"
 #include "util/error.h"
 
@@ -281,8 +282,8 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
         s >= 0,
         "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
   }
-  return window(impl->lazy_storage(), lazy::intern(impl->geometry()->dtype, sizes, strides),
-                offset);
+  const Geometry* geometry = lazy::intern(impl->geometry()->dtype, sizes, strides);
+  return computed(window(impl->lazy_storage(), geometry, offset), computation_of(*impl));
 }
 
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
@@ -360,6 +361,17 @@ void add_view(torch::Library& library, const char* name) {
                [kernel](const at::Tensor& self, Args... args) { return (*kernel)(self, args...); });
 }
 
+// `check` refuses the call, or lets it pass.
+template <class... Args>
+void add_view(torch::Library& library, const char* name,
+              void (*check)(const at::Tensor&, Args...)) {
+  auto* kernel = new ViewKernel(find(name));
+  library.impl(name, [kernel, check](const at::Tensor& self, Args... args) {
+    check(self, args...);
+    return (*kernel)(self, args...);
+  });
+}
+
 }  // namespace
 
 void register_views(torch::Library& library) {
@@ -381,8 +393,8 @@ void register_views(torch::Library& library) {
   add_view<IntArrayRef>(library, "squeeze.dims");
   add_view<int64_t>(library, "unsqueeze");
   add_view<int64_t, int64_t, int64_t>(library, "unfold");
-  add_view<at::ScalarType>(library, "view.dtype");
-  add_view(library, "view_as_real");
+  add_view<at::ScalarType>(library, "view.dtype", check_bits_of_memory);
+  add_view(library, "view_as_real", check_parts_of_memory);
   add_view(library, "view_as_complex");
   // Values, not bits on the tensor that every kernel would have to look at.
   add_view(library, "_conj");
