@@ -16,7 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import ForeachFuncInfo, OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import operands
+from . import database_notes, operands
 from .harness import (
     DEVICE,
     assert_as_close,
@@ -304,6 +304,13 @@ class _Senseless(Exception):
 WORDS_COMPARED = 3
 
 
+def _same_words(found: str, wanted: str) -> bool:
+    if found.split()[:WORDS_COMPARED] == wanted.split()[:WORDS_COMPARED]:
+        return True
+    pairs = database_notes.OTHER_WORDS
+    return any(found.startswith(ours) and wanted.startswith(theirs) for ours, theirs in pairs)
+
+
 def _both(
     outcome: Outcome, label: str, on_cpu: Callable[[], Any], on_xla: Callable[[], Any]
 ) -> tuple[Any, Any] | None:
@@ -319,7 +326,7 @@ def _both(
         except Exception as e:
             alike = type(e) is type(refusal)
             if alike and isinstance(e, RuntimeError):
-                alike = str(e).split()[:WORDS_COMPARED] == str(refusal).split()[:WORDS_COMPARED]
+                alike = _same_words(str(e), str(refusal))
             if alike:
                 outcome.refused += 1
             else:

@@ -10,6 +10,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 from . import operands
 from .database import ENTRIES, Outcome, compare
+from .harness import TIMES_AS_FAR, assert_as_close
 
 
 class WrongGradient(torch.autograd.Function):
@@ -80,3 +81,20 @@ def test_a_case_that_compares_nothing_fails():
     with pytest.raises(AssertionError, match="nothing to compare"):
         judged(torch.sin, shape=(0, 4)).check()
     judged(refuse("expected a matrix, got 7"), shape=(0, 4)).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_results_may_be_as_far_from_the_truth_as_the_cpus(dtype):
+    truth = torch.tensor([1.0, 2, 0.001]).to(torch.promote_types(dtype, torch.float64))
+    eps = torch.finfo(dtype).eps
+    expected = (truth + torch.tensor([0, 10 * eps, 0])).to(dtype)
+    as_far = (truth + torch.tensor([0, 0, TIMES_AS_FAR * 9 * eps])).to(dtype).to("xla")
+    too_far = (truth + torch.tensor([0, 0, (TIMES_AS_FAR + 1) * 12 * eps])).to(dtype).to("xla")
+    assert_as_close(as_far, expected, truth)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_as_close(too_far, expected, truth)
+    with pytest.raises(AssertionError, match="the CPU is off"):
+        assert_as_close(as_far, expected * 2, truth)
+    nothing = torch.full_like(expected, torch.nan)
+    with pytest.raises(AssertionError):
+        assert_as_close(as_far, nothing, truth)
