@@ -50,6 +50,15 @@ Value cast(const Value& x, DType dtype) {
   return hlo::convert(x, dtype);
 }
 
+Value operand(const Lowering& l, size_t arg, DType dtype) {
+  const DType common = l.out().dtype;
+  const bool narrow = dtype == DType::F32 && compute_dtype(common) != common;
+  if (narrow && l.in(arg).rank() > 0 && !hlo::is_float(l.in(arg).dtype())) {
+    return hlo::convert(l.in(arg, common, l.out().dims), dtype);
+  }
+  return l.in(arg, dtype, l.out().dims);
+}
+
 Value as_result(const Lowering& l, const Value& x, size_t i) {
   const hlo::Type type = l.out(i);
   return hlo::broadcast_to(cast(x, type.dtype), type.dims);

@@ -22,10 +22,9 @@ hlo::Value cast(const hlo::Value& x, hlo::DType dtype);
 hlo::Value as_result(const Lowering& l, const hlo::Value& x, size_t i = 0);
 inline hlo::Values result(const Lowering& l, const hlo::Value& x) { return {as_result(l, x)}; }
 
-// Operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0.
-inline hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype) {
-  return l.in(arg, dtype, l.out().dims);
-}
+// Operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0. Integers
+// beside narrow floats are rounded to those, as PyTorch converts all tensors to one dtype first.
+hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype);
 // Whether result `i` exists: an output_mask may have refused it.
 inline bool is_wanted(const Lowering& l, size_t i) { return l.signature().outputs[i] != nullptr; }
 // Several results, each cast and broadcast to its type; those not wanted may be empty values.

@@ -90,9 +90,17 @@ Value remainder_floor(const Value& x, const Value& y) {
   return hlo::select(wrong_sign(remainder, y), remainder + y, remainder);
 }
 
+// PyTorch rounds narrow floats after each step, but where one element divides all: what lies just
+// below a whole number counts as that number.
+template <BinaryFormula formula>
+Values whole_quotient(Lowering& l) {
+  const bool one_divisor = l.in(1).type().elements() == 1;
+  return one_divisor ? binary_rule<formula>(l) : binary_rule<formula, Steps::One>(l);
+}
+
 Values divide_mode(Lowering& l) {
   if (!l.has(2)) return binary_rule<hlo::div, Steps::One>(l);
-  return l.text(2) == "floor" ? binary_rule<divide_floor>(l) : binary_rule<divide_trunc>(l);
+  return l.text(2) == "floor" ? whole_quotient<divide_floor>(l) : whole_quotient<divide_trunc>(l);
 }
 
 // --- powers --------------------------------------------------------------------------------
@@ -250,7 +258,7 @@ void register_arithmetic(Registry& r) {
     r.add(name, divide_mode);
   }
   for (const char* name : {"aten::floor_divide", "aten::floor_divide.Scalar"}) {
-    r.add(name, binary_rule<divide_floor>);
+    r.add(name, whole_quotient<divide_floor>);
   }
   for (const char* name :
        {"aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor"}) {

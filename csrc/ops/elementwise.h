@@ -19,11 +19,12 @@ hlo::Values unary_rule(Lowering& l) {
 }
 
 // Both operands in the compute type of the result, broadcast. A number or a 0-dim operand of a
-// wider type is never rounded to a narrow float first; two operands of one type stay in it.
+// wider type is never rounded to a narrow float first; other operands may stay in the result's.
 template <BinaryFormula formula, Steps steps = Steps::Many>
 hlo::Values binary_rule(Lowering& l) {
   const hlo::DType dtype = l.out().dtype;
-  const bool direct = steps == Steps::One && l.in(0).dtype() == dtype && l.in(1).dtype() == dtype;
+  const auto stays = [&](size_t i) { return l.in(i).dtype() == dtype || l.in(i).rank() > 0; };
+  const bool direct = steps == Steps::One && stays(0) && stays(1);
   const hlo::DType compute = direct ? dtype : compute_dtype(dtype);
   return result(l, formula(operand(l, 0, compute), operand(l, 1, compute)));
 }

@@ -288,6 +288,56 @@ def test_binary(name):
         batch.add(fn, A[:0], B[:0], label="empty")
 
 
+WHOLE_QUOTIENTS = {
+    "truncated": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "floor_divide": torch.floor_divide,
+    "by one": lambda x, y: torch.div(x, y[:1], rounding_mode="trunc"),
+    "by a scalar": lambda x, y: x // y[1],
+    "by a number": lambda x, y: torch.div(x, 0.7, rounding_mode="floor"),
+    "by integers": lambda x, y: torch.div(x * 900, (y * 900).long(), rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_QUOTIENTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_whole_quotients_of_narrow_floats(name, dtype):
+    """The CPU rounds the quotient before it drops the fraction."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = (scale * torch.randn(20000, generator=generator) for scale in (10, 3))
+    x, y = x.to(dtype), torch.where(y.abs() < 0.01, 1, y).to(dtype)
+    there = WHOLE_QUOTIENTS[name](x.to("xla"), y.to("xla"))
+    torch.testing.assert_close(there.cpu(), WHOLE_QUOTIENTS[name](x, y), rtol=0, atol=0)
+
+
+BESIDE_INTEGERS = {
+    "add": torch.add,
+    "rsub": lambda x, n: n - x,
+    "mul": torch.mul,
+    "div": torch.div,
+    "divided": lambda x, n: n / x,
+    "fmod": lambda x, n: torch.fmod(n, x),
+    "remainder": lambda x, n: n % x,
+    "floor_divide": lambda x, n: n // x,
+    "atan2": torch.atan2,
+    "addcmul": lambda x, n: torch.addcmul(x, x, n),
+    "maximum": torch.maximum,
+    "where": lambda x, n: torch.where(x > 0, x, n),
+    "in place": lambda x, n: x.clone().sub_(n),
+    "first": lambda x, n: n * x[:, None],
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_INTEGERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_integers_are_rounded_beside_narrow_floats(name, dtype):
+    generator = torch.Generator().manual_seed(2)
+    x = (torch.rand(300, generator=generator) * 5 + 0.1).to(dtype)
+    n = torch.randint(300, 5000, (300,), generator=generator)
+    there = BESIDE_INTEGERS[name](x.to("xla"), n.to("xla"))
+    torch.testing.assert_close(there.cpu(), BESIDE_INTEGERS[name](x, n), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", [n for n in BINARY if not n.startswith("nextafter")])
 def test_binary_of_odd_values(name):
     x, y = torch.cartesian_prod(ODD, ODD).unbind(1)

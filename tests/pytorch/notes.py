@@ -4,7 +4,6 @@ QUANTIZED = "quantized dtypes: XLA has none"
 HALF_COMPLEX = "complex32: XLA has none"
 SPARSE = "sparse tensors: a program holds none"
 IMAGINARY = "imag of a conjugated tensor is a view that is negated at once, not by its negative bit"
-WARNINGS = "a byte mask is converted, and warned of, once more before the operator is recorded"
 PENDING = "indices and masks that are still to be computed are not looked at (docs/devices.md)"
 
 KNOWN: dict[str, dict[str, str]] = {
@@ -17,7 +16,6 @@ KNOWN: dict[str, dict[str, str]] = {
     "test_indexing.py": {
         "NumpyTests.test_boolean_assignment_value_mismatch": PENDING,
         "NumpyTests.test_trivial_fancy_out_of_bounds": PENDING,
-        "TestIndexing.test_byte_mask_accumulate": WARNINGS,
     },
     "test_shape_ops.py": {
         "TestShapeOps.test_flip_float32": QUANTIZED,
