@@ -69,21 +69,43 @@ bool has_order(const c10::FunctionSchema& schema, const torch::jit::Stack& stack
   return false;
 }
 
+// Fused optimizers, which PyTorch has as kernels that go through their lists.
+bool is_fused(const c10::OperatorHandle& op) {
+  return op.schema().name().starts_with("aten::_fused_");
+}
+
+// The call for one element of each list.
+torch::jit::Stack of_turn(const torch::jit::Stack& stack, size_t base, size_t turn) {
+  torch::jit::Stack one(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+  for (c10::IValue& v : one) {
+    if (!v.isTensorList()) continue;
+    const auto list = v.toListRef();
+    if (!list.empty()) v = c10::List<at::Tensor>({list[turn].toTensor()});
+  }
+  return one;
+}
+
 }  // namespace
 
 bool writes_list(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
   return std::any_of(arguments.begin(), arguments.end(), is_written_list) &&
-         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+         (is_fused(op) || op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd));
 }
 
 void ListWriteKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                  torch::jit::Stack* stack) {
-  if (has_order(op.schema(), *stack)) {
-    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
-  } else {
-    (*recorder_)(op, keys, stack);
+  if (!has_order(op.schema(), *stack)) return (*recorder_)(op, keys, stack);
+  if (!is_fused(op)) {
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
   }
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const size_t turns = (*stack)[base].toListRef().size();
+  for (size_t turn = 0; turn < turns; ++turn) {
+    torch::jit::Stack one = of_turn(*stack, base, turn);
+    (*recorder_)(op, keys, &one);
+  }
+  stack->resize(base);  // they return nothing
 }
 
 }  // namespace torch_xla::dispatch

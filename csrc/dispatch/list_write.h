@@ -9,7 +9,7 @@
 
 namespace torch_xla::dispatch {
 
-// Whether the operator writes a list and PyTorch also has it as one call for each element.
+// Whether the operator writes a list and can also be one call for each element.
 bool writes_list(const c10::OperatorHandle& op);
 
 // Records the whole list as one node unless its tensors overlap; then element by element.

@@ -153,18 +153,19 @@ def view(d: Draw, name: str, t: torch.Tensor) -> str:
             f"{name}.imag",
             f"{name}.conj()",
         ] * 2
+        ways += [f"{name}.resolve_conj()", f"{name}.conj().imag"]
     if t.dtype in (torch.float32, torch.float64, torch.float16):
         if rank and t.shape[-1] == 2 and d.chance(0.7):
             ways += [f"torch.view_as_complex({name})"] * 3
         if d.chance(0.1):
-            ways += [f"{name}.real", f"{name}.conj()"]
+            ways += [f"{name}.real", f"{name}.conj()", f"{name}.resolve_neg()"]
     if d.chance(0.06) and not t.requires_grad:
         ways += [
             f"{name}.view(torch.int32)",
             f"{name}.view(torch.uint8)",
             f"{name}.view(torch.int16)",
         ]
-    if d.chance(0.15) and t.numel() >= 4 and (t._base is None or t._base.dtype == t.dtype):
+    if d.chance(0.15) and t.numel() >= 4:
         offset = d.one(["", f", {name}.storage_offset()", ", 1", ", 0"])
         square = [((2, 2), (2, 1)), ((2, 2), (1, 2))]
         size, stride = d.one([*square, ((3,), (1,)), ((2,), (2,)), ((), ())])

@@ -28,7 +28,9 @@ def new_tensor(d: Draw) -> str:
 
 @rule("factory", 7)
 def parameter(d: Draw) -> str:
-    return f"{d.new()} = torch.nn.Parameter({factory(d, d.shape(), torch.float32)})"
+    made = factory(d, d.shape(), torch.float32)
+    copied = ".clone()" if ".expand(" in made else ""  # as in `require`
+    return f"{d.new()} = torch.nn.Parameter({made}{copied})"
 
 
 @rule("view", 16)
@@ -424,7 +426,8 @@ def branch(d: Draw) -> str | None:
     a, b, c = d.pick(lambda t: t.numel() > 0 and not t.is_complex()), d.pick(), d.pick()
     if a is None:
         return None
-    return f"{d.new()} = {b} if bool({a}.sum() > {number(d)}) else {c}.clone()"
+    # No sum of round numbers is near it.
+    return f"{d.new()} = {b} if bool({a}.sum() > {number(d)} + 0.0637) else {c}.clone()"
 
 
 @rule("sync", 5)

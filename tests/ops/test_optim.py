@@ -472,3 +472,18 @@ def test_momentum_begins_in_different_steps(name):
             optimizer.step()
         results.append([a.detach(), b.detach()])
     assert_same(results[1], results[0])
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_fused_parameters_that_share_memory(name):
+    def trained(device):
+        whole = torch.arange(6.0).to(device)
+        parameters = [torch.nn.Parameter(whole[:4]), torch.nn.Parameter(whole[2:])]
+        optimizer = getattr(torch.optim, name)(parameters, lr=0.1, weight_decay=0.5, fused=True)
+        for step in range(3):
+            for p in parameters:
+                p.grad = torch.full_like(p, 1.0 + step)
+            optimizer.step()
+        return [whole, *(p.detach() for p in parameters)]
+
+    assert_same(trained(DEVICE), trained("cpu"))
