@@ -317,6 +317,7 @@ const std::set<std::string> kHandWritten = {"aten::empty.memory_format",
                                             "aten::set_",
                                             "aten::as_strided",
                                             "aten::as_strided_",
+                                            "aten::as_strided_copy",
                                             "aten::_has_compatible_shallow_copy_type"};
 
 // Composites whose parts keep autograd, conjugation or aliasing right.

@@ -286,6 +286,12 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   return computed(window(impl->lazy_storage(), geometry, offset), computation_of(*impl));
 }
 
+// Of memory, as the view is: a tensor with gaps has other values in them.
+at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size,
+                           c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  return as_strided(self, size, stride, std::move(offset)).clone(at::MemoryFormat::Contiguous);
+}
+
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
                               c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
   const at::Tensor view = as_strided(self, size, stride, std::move(offset));
@@ -405,6 +411,7 @@ void register_views(torch::Library& library) {
   }
   library.impl("as_strided", TORCH_FN(as_strided));
   library.impl("as_strided_", TORCH_FN(as_strided_));
+  library.impl("as_strided_copy", TORCH_FN(as_strided_copy));
   library.impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
   library.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_storage));

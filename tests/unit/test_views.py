@@ -144,6 +144,17 @@ def test_writes_under_masks_and_indices():
     both(program)
 
 
+def test_copied_windows_show_what_lies_in_gaps():
+    def program(x):
+        gaps, turned = x[:, ::2], x.t()
+        out = torch.empty(0, device=x.device)
+        torch.as_strided_copy(gaps, (3,), (1,), 2, out=out)
+        of_gaps = torch.as_strided_copy(gaps, (2, 2), (1, 2), 1)
+        return of_gaps, torch.as_strided_copy(turned, (2, 3), (1, 2)), out
+
+    both(program)
+
+
 OVER_OTHER_ELEMENTS = {
     "as integers": lambda x: x.view(torch.int32),
     "halves": lambda x: x.view(torch.float16),
