@@ -283,7 +283,10 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
         "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
   }
   const Geometry* geometry = lazy::intern(impl->geometry()->dtype, sizes, strides);
-  return computed(window(impl->lazy_storage(), geometry, offset), computation_of(*impl));
+  const lazy::GraphLock lock;
+  const at::Tensor shown = window(impl->lazy_storage(), geometry, offset);
+  return computed(lazy::make_view(*impl, lazy::as_lazy(shown)->view(), geometry, offset),
+                  computation_of(*impl));
 }
 
 // Of memory, as the view is: a tensor with gaps has other values in them.

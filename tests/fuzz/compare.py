@@ -32,6 +32,15 @@ class Difference:
     step: int | None
     detail: str
 
+    def is_like(self, other: Difference) -> bool:
+        """Whether it is likely the same fault; errors of one class are many, by their words."""
+        if self.what != other.what:
+            return False
+        return not self.what.startswith("error") or self._words() == other._words()
+
+    def _words(self) -> list[str]:
+        return self.detail.split()[:3]
+
 
 def _as_tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):

@@ -130,7 +130,7 @@ def reduce(
         if time.monotonic() > deadline:
             return False
         found = fails(candidate)
-        if found is None or found.what != first.what:
+        if found is None or not found.is_like(first):
             return False
         last[0] = found
         return True

@@ -131,7 +131,9 @@ def binary(d: Draw) -> str | None:
         return None
     t = d.value(a)
     b = operand(d, t.shape, t.dtype)
-    ways = ["{a} + {b}", "{a} * {b}", "torch.stack([{a}, {b}.expand_as({a})])", "{a} == {b}"]
+    ways = ["{a} + {b}", "{a} * {b}", "torch.stack([{a}, {b}.expand_as({a})])"]
+    # Of what was rounded, equality is no question.
+    ways += ["torch.isclose({a}, {b}.to({a}.dtype), 0, 0.0137)" if real(t) else "{a} == {b}"]
     if t.dtype != torch.bool:
         ways += ["{a} - {b}", "torch.where({m}, {a}, {b})", "torch.where({m}, {a}, {n})"]
     if real(t):

@@ -192,6 +192,19 @@ def test_a_window_over_a_rest_of_memory():
     both(program)
 
 
+def test_a_window_of_an_inference_tensor_is_one():
+    for device in ("cpu", "xla"):
+        with torch.inference_mode():
+            t = torch.zeros(4, 4, device=device)
+            t.fill_diagonal_(1)
+            t.as_strided((2,), (1,)).add_(1)
+        assert t.as_strided((2,), (1,)).is_inference()
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            t.fill_diagonal_(1)
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            t.as_strided((2,), (1,)).add_(1)
+
+
 def test_set_data_of_an_inference_tensor():
     def program(x):
         y, z = x * 2, x * 3
