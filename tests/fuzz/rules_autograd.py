@@ -44,12 +44,24 @@ def require(d: Draw) -> str | None:
     return f"{a}.requires_grad_()" if a else None
 
 
+# Writes whose gradient keeps their result.
+KEEP_RESULT = ("relu_(", "sigmoid_(", "tanh_(", "copysign_(")
+
+
+def differentiable_again(d: Draw) -> bool:
+    """PyTorch orders calls by a counter of each thread: where backward has a thread of its own, as
+    on CUDA, what backward records may come after a call that wrote a view, and frees its result."""
+    return not any(write in step.line for step in d.steps for write in KEEP_RESULT)
+
+
 @rule("backward", 9)
 def backward(d: Draw) -> str | None:
     made = loss(d)
     if made is None:
         return None
     kept = d.one(["", "", "retain_graph=True", "create_graph=True"] if d.chance(0.4) else [""])
+    if kept == "create_graph=True" and not differentiable_again(d):
+        return None
     return f"{made}.backward({kept})"
 
 
@@ -70,6 +82,8 @@ def grad(d: Draw) -> str | None:
         return None
     new = ", ".join(d.new() for _ in of)
     options = d.one(["", ", create_graph=True", ", retain_graph=True", ", materialize_grads=True"])
+    if "create_graph" in options and not differentiable_again(d):
+        return None
     used = "" if "materialize" in options or d.chance(0.2) else ", allow_unused=True"
     grads = f"torch.autograd.grad({made}, [{', '.join(of)}]{used}{options})"
     # Autograd promises nothing of the memory of its results: some are expanded.
