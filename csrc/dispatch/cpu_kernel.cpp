@@ -83,6 +83,27 @@ bool takes_common_dtypes(const lazy::Signature& signature) {
   return common;
 }
 
+// Throws what `call` throws about dtypes. A corner may have wrong sizes, and zeros be wrong values:
+// other words do not count.
+template <typename Call>
+void judge_dtypes(const Call& call) {
+  for (const CpuKernel::Show show : {CpuKernel::Show::Corner, CpuKernel::Show::Values}) {
+    try {
+      call(show);
+      return;
+    } catch (const c10::Error& e) {
+      const std::string_view words = e.what_without_backtrace();
+      const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
+      const bool lacks = dynamic_cast<const c10::NotImplementedError*>(&e) != nullptr;
+      const bool blames = lacks || says("dtype") || says("scalar type") || says("same type") ||
+                          says("scalar_type") || says("out type") || says("output type");
+      if (show == CpuKernel::Show::Values && blames) throw;
+    } catch (const std::exception&) {
+      // not about dtypes
+    }
+  }
+}
+
 }  // namespace
 
 CpuKernel::CpuKernel(const Plan& plan)
@@ -91,10 +112,20 @@ CpuKernel::CpuKernel(const Plan& plan)
                    plan.target->name.starts_with("aten::_foreach_")) {}
 
 void CpuKernel::call(const torch::jit::Stack& stack, size_t base, Show show) const {
-  if (!plan_.target->handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return;
+  call(plan_.target->handle, plan_.arguments.size(), stack, base, show);
+}
+
+void CpuKernel::call(const c10::OperatorHandle& op, size_t count, const torch::jit::Stack& stack,
+                     size_t base, Show show) const {
+  if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return;
   torch::jit::Stack arguments;
   try {
-    for (size_t i = 0; i < plan_.arguments.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
+      if (i >= plan_.arguments.size()) {
+        const at::Tensor& out = stack[base + i].toTensor();
+        arguments.push_back(out.defined() ? zeros(out.scalar_type(), {0}, {1}) : out);
+        continue;
+      }
       // The user's generators are left alone.
       const bool is_generator = plan_.arguments[i].type == ArgumentType::Generator;
       arguments.push_back(is_generator ? c10::IValue(at::detail::createCPUGenerator())
@@ -104,7 +135,7 @@ void CpuKernel::call(const torch::jit::Stack& stack, size_t base, Show show) con
     return;  // larger than this machine
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
-  plan_.target->handle.callBoxed(&arguments);
+  op.callBoxed(&arguments);
 }
 
 void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
@@ -135,22 +166,23 @@ void CpuKernel::check_mix(const lazy::Signature& signature, const torch::jit::St
   const std::vector<at::ScalarType> dtypes = dtypes_of(signature);
   const auto mixed = [&](at::ScalarType dtype) { return dtype != dtypes[0]; };
   if (std::ranges::none_of(dtypes, mixed) || known_mixes_.contains(dtypes)) return;
-  // The corner may have wrong sizes, and zeros be wrong values: only words about dtypes count.
-  for (const Show show : {Show::Corner, Show::Values}) {
-    try {
-      call(stack, base, show);
-      break;
-    } catch (const c10::Error& e) {
-      const std::string_view words = e.what_without_backtrace();
-      const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
-      const bool lacks = dynamic_cast<const c10::NotImplementedError*>(&e) != nullptr;
-      const bool blames = lacks || says("dtype") || says("scalar type") || says("same type");
-      if (show == Show::Values && blames) throw;
-    } catch (const std::exception&) {
-      // not about dtypes
-    }
-  }
+  judge_dtypes([&](Show show) { call(stack, base, show); });
   known_mixes_.insert(dtypes);
+}
+
+void CpuKernel::check_outputs(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                              size_t base) const {
+  std::vector<at::ScalarType> dtypes;
+  for (size_t i = 0; i < plan_.num_arguments; ++i) {
+    const c10::IValue& v = stack[base + i];
+    if (v.isTensor() && v.toTensor().defined()) dtypes.push_back(v.toTensor().scalar_type());
+    if (!v.isTensorList()) continue;
+    if (i >= plan_.arguments.size()) return;  // lists of outputs have words of their own
+    for (const c10::IValue& e : v.toListRef()) dtypes.push_back(e.toTensor().scalar_type());
+  }
+  if (known_outputs_.contains(dtypes)) return;
+  judge_dtypes([&](Show show) { call(op, plan_.num_arguments, stack, base, show); });
+  known_outputs_.insert(std::move(dtypes));
 }
 
 void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,

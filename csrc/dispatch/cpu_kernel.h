@@ -30,6 +30,10 @@ class CpuKernel {
   void check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
                       size_t base) const;
 
+  // Throws where the kernel of `op`, the out= form of the call, refuses the dtypes of its outputs.
+  void check_outputs(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     size_t base) const;
+
  private:
   // Throws where the kernel does not know the dtypes of its operands.
   void check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
@@ -39,11 +43,16 @@ class CpuKernel {
   void check_mix(const lazy::Signature& signature, const torch::jit::Stack& stack,
                  size_t base) const;
 
+  // As `call`, of any overload of the operator; outputs have no elements.
+  void call(const c10::OperatorHandle& op, size_t count, const torch::jit::Stack& stack,
+            size_t base, Show show) const;
+
   const Plan& plan_;
   bool elementwise_;
   // Dtypes of operands of which a call of full size has told. Guarded by the graph lock.
   mutable std::set<std::vector<at::ScalarType>> known_dtypes_;
-  mutable std::set<std::vector<at::ScalarType>> known_mixes_;  // likewise, that go together
+  mutable std::set<std::vector<at::ScalarType>> known_mixes_;    // likewise, that go together
+  mutable std::set<std::vector<at::ScalarType>> known_outputs_;  // likewise, with outputs
 };
 
 }  // namespace torch_xla::dispatch

@@ -173,7 +173,9 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   counts_list_writes_ = !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
   std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
   meta.emplace(op);
-  if (plan_->writes[0].is_out && !meta->speaks_for_cpu()) meta.reset();
+  if (!plan_->writes[0].is_out) return;
+  out_op_ = op;
+  if (!meta->speaks_for_cpu()) meta.reset();
 }
 
 // False when the call is not one to record (s says why).
@@ -428,6 +430,7 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
         return w.is_out && g != nullptr && v.isTensor() && v.toTensor().scalar_type() != g->dtype;
       });
   if (!differs) return;
+  if (!out_meta_) return cpu_kernel_.check_outputs(*out_op_, stack, base);
   Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
   for (const Plan::Write& w : plan_->writes) {
     const c10::IValue& v = stack[base + w.argument];
@@ -477,7 +480,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
   written_memory_.check(stack, base);
-  if (out_meta_) check_out_dtypes(entry, stack, base);
+  if (out_op_) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];

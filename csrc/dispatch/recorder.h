@@ -64,6 +64,7 @@ class Recorder final : public c10::OperatorKernel {
   CpuKernel cpu_kernel_;
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
+  std::optional<c10::OperatorHandle> out_op_;
   // PyTorch has no kernel above this one that counts the versions of a list that is written.
   bool counts_list_writes_ = false;
   NumberCheck check_numbers_;

@@ -134,6 +134,49 @@ def test_mixed_dtypes(name, other):
             torch.testing.assert_close(MIXED[name](a.to("xla"), b.to("xla")).cpu(), expected)
 
 
+# Into outputs of another dtype; PyTorch converts the results of some.
+OUTPUTS = {
+    "abs": lambda x, o: torch.abs(x, out=o),
+    "where": lambda x, o: torch.where(x > 0, x, x, out=o),
+    "take": lambda x, o: torch.take(x, x.long() * 0, out=o),
+    "index_select": lambda x, o: torch.index_select(x, 0, x[0].long(), out=o),
+    "nan_to_num": lambda x, o: torch.nan_to_num(x, out=o),
+    "frexp": lambda x, o: torch.frexp(x, out=(o, x.int())),
+    "exponent of frexp": lambda x, o: torch.frexp(x, out=(x.clone(), o)),
+    "kthvalue": lambda x, o: torch.kthvalue(x, 1, out=(o, x[0].long())),
+    "mode": lambda x, o: torch.mode(x, out=(o, x[0].long())),
+    "cummax": lambda x, o: torch.cummax(x, 0, out=(o, x.long())),
+    "logcumsumexp": lambda x, o: torch.logcumsumexp(x, 0, out=o),
+    "histc": lambda x, o: torch.histc(x, 3, out=o),
+    # converted
+    "add": lambda x, o: torch.add(x, x, out=o),
+    "sum": lambda x, o: torch.sum(x, 0, out=o),
+    "mean": lambda x, o: torch.mean(x, 0, out=o),
+    "argmax": lambda x, o: torch.argmax(x, 0, out=o),
+    "stack": lambda x, o: torch.stack([x, x], out=o),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.float32])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_of_another_dtype(name, dtype):
+    def attempt(device):
+        out = torch.empty(0, dtype=dtype, device=device)
+        try:
+            OUTPUTS[name](torch.ones(3, 3, device=device), out)
+        except (RuntimeError, TypeError) as error:
+            return type(error), str(error)
+        return out.cpu()
+
+    want = attempt("cpu")
+    for _ in range(2):
+        got = attempt("xla")
+        if isinstance(want, tuple):
+            assert got == want
+        else:
+            torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize(("call", "make"), CALLS.values(), ids=CALLS.keys())
 def test_refused_by_the_call(call, make):
     with pytest.raises(Exception) as expected:  # noqa: PT011
