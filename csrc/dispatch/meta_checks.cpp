@@ -5,6 +5,8 @@
 #include <unordered_map>
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/native/BucketizationUtils.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include "dispatch/mask_index.h"
@@ -139,17 +141,43 @@ void multinomial(const Stack& stack, size_t base) {
   TORCH_CHECK(categories <= (1 << 24), "number of categories cannot exceed 2^24");
 }
 
-// (values, values, out_int32, ..), and perhaps out
-template <size_t Inputs>
-void places_in_order(const Stack& stack, size_t base) {
-  if (stack.size() - base == Inputs) return;
-  const bool narrow = stack[base + 2].toBool();
-  const at::ScalarType out = stack.back().toTensor().scalar_type();
-  TORCH_CHECK(out == (narrow ? at::kInt : at::kLong),
-              "torch.searchsorted(): output tensor's dtype is wrong, it can only be Int(int32) or "
-              "Long(int64) depending on whether out_int32 flag is True, but we got output "
-              "tensor's dtype ",
-              out, " and out_int32 flag is ", narrow ? "True" : "False");
+// A tensor or number that is looked up.
+at::Tensor looked_up(const c10::IValue& v, const at::Tensor& boundaries) {
+  return v.isTensor() ? v.toTensor()
+                      : at::native::searchsorted_scalar_tensor(v.toScalar(), boundaries.device());
+}
+
+at::Tensor places(const Stack& stack, size_t base, size_t inputs, const at::Tensor& boundaries) {
+  if (stack.size() - base > inputs) return stack.back().toTensor();
+  return at::empty({0},
+                   boundaries.options().dtype(stack[base + 2].toBool() ? at::kInt : at::kLong));
+}
+
+// (boundaries, self, out_int32, right, side, sorter), and perhaps out
+void searchsorted(const Stack& stack, size_t base) {
+  const at::Tensor& boundaries = stack[base].toTensor();
+  const c10::IValue& sorter = stack[base + 5];
+  at::native::searchsorted_pre_check(boundaries, looked_up(stack[base + 1], boundaries),
+                                     places(stack, base, 6, boundaries), stack[base + 2].toBool(),
+                                     stack[base + 3].toBool(),
+                                     stack[base + 4].toOptional<std::string_view>(), {});
+  if (sorter.isNone() || !sorter.toTensor().defined()) return;
+  const at::Tensor& order = sorter.toTensor();
+  TORCH_CHECK(order.sizes() == boundaries.sizes(),
+              "torch.searchsorted(): boundary and sorter must have the same size, but got boundary "
+              "tensor ",
+              boundaries.sizes(), "and got sorter tensor ", order.sizes());
+  TORCH_CHECK(order.scalar_type() == at::kLong,
+              "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype ",
+              order.scalar_type());
+}
+
+// (self, boundaries, out_int32, right), and perhaps out
+void bucketize(const Stack& stack, size_t base) {
+  const at::Tensor& boundaries = stack[base + 1].toTensor();
+  at::native::searchsorted_pre_check(boundaries, looked_up(stack[base], boundaries),
+                                     places(stack, base, 4, boundaries), stack[base + 2].toBool(),
+                                     stack[base + 3].toBool(), std::nullopt, {});
 }
 
 // PyTorch's Meta kernels of these answer with floats. The host has the words for what comes.
@@ -225,7 +253,7 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::_index_put_impl", index_put},
       {"aten::_unsafe_index_put", index_put},
       {"aten::index_put", index_put},
-      {"aten::bucketize", places_in_order<4>},
+      {"aten::bucketize", bucketize},
       {"aten::complex", complex},
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
@@ -238,7 +266,7 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::nll_loss_forward", weights_of_classes},
       {"aten::nll_loss2d_forward", weights_of_classes},
       {"aten::norm", norm},
-      {"aten::searchsorted", places_in_order<6>},
+      {"aten::searchsorted", searchsorted},
   };
   if (op.schema().arguments().size() == 1) {
     if (op.schema().name() == "aten::max") return max_of_all;

@@ -78,6 +78,18 @@ CALLS = {
         lambda x: torch.searchsorted(x[0], x, out=x.int()),
         FLOAT,
     ),
+    "places at another side": (lambda x: torch.searchsorted(x[0], x, side="top"), FLOAT),
+    "places at two sides": (
+        lambda x: torch.searchsorted(x[0], x, right=True, side="left"),
+        FLOAT,
+    ),
+    "order of fewer": (
+        lambda x: torch.searchsorted(x, x, sorter=torch.zeros(3, 2, device=x.device).long()),
+        FLOAT,
+    ),
+    "order in floats": (lambda x: torch.searchsorted(x, x, sorter=x * 0), FLOAT),
+    "number in rows": (lambda x: torch.searchsorted(x, 1), FLOAT),
+    "buckets of rows": (lambda x: torch.bucketize(x, x), FLOAT),
     "narrow places written as wide ones": (
         lambda x: torch.bucketize(x, x[0], out_int32=True, out=x.long()),
         FLOAT,
