@@ -1,6 +1,6 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
-// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype), whose results have a
-// shape that the arguments tell.
+// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of dropout's gradient:
+// without strides), whose results have a shape that the arguments tell.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -10,6 +10,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/huber_loss.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
 
 #include "dispatch/meta.h"
@@ -34,6 +35,11 @@ void leave(Stack& stack, size_t base, std::initializer_list<c10::IValue> results
 void like_second(Stack& stack, size_t base) {
   const at::Tensor x = stack[base + 1].toTensor();
   leave(stack, base, {of_sizes(x, x.sizes().vec())});
+}
+
+// (grad_output, mask, scale)
+void native_dropout_backward(Stack& stack, size_t base) {
+  leave(stack, base, {at::mul(stack[base].toTensor(), stack[base + 1].toTensor())});
 }
 
 // (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
@@ -197,6 +203,7 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::_fft_r2c", fft_r2c},
       {"aten::geqrf", geqrf},
       {"aten::huber_loss", huber_loss},
+      {"aten::native_dropout_backward", native_dropout_backward},
       {"aten::_grouped_mm", grouped_mm},
       {"aten::histogram", histogram},
       {"aten::_histogramdd_from_bin_cts", histogramdd},

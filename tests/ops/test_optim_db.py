@@ -150,6 +150,8 @@ def cases(dtypes: tuple[torch.dtype, ...]) -> list:
     found = []
     for name, info in OPTIMIZERS.items():
         for form, dtype in itertools.product(implementations(info), dtypes):
+            if form == "differentiable" and torch.finfo(dtype).bits < 32:
+                continue  # differences of what was rounded, over a root of such
             label = f"{name}-{form}-{str(dtype).removeprefix('torch.')}"
             marks = database_notes.marks(name, form, dtype)
             found.append(pytest.param(name, form, dtype, marks=marks, id=label))
