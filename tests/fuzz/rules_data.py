@@ -368,7 +368,11 @@ def data(d: Draw) -> str | None:
     if name is None:
         return None
     t = d.tensor(name)
-    other = d.pick(lambda o: o.dtype == t.dtype)
+    # A view of a gradient's tensor keeps its shape: when the base is written, the view is taken anew.
+    alike = t._is_view() and t.requires_grad
+    other = d.pick(lambda o: o.dtype == t.dtype and (not alike or o.shape == t.shape))
+    if other is None:
+        return None
     ways = [f"{name}.data.mul_(2)"] if t.is_floating_point() and not overlaps_itself(t) else []
     ways += [f"{name}.data = {other}.detach()", f"{name}.set_({other}.detach())"]
     ways += [f"{d.new()} = {name}.data"]
