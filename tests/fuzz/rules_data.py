@@ -368,7 +368,7 @@ def data(d: Draw) -> str | None:
     if name is None:
         return None
     t = d.tensor(name)
-    # A view of a gradient's tensor keeps its shape: when the base is written, the view is taken anew.
+    # A differentiable view keeps its shape: it is taken anew when its base is written.
     alike = t._is_view() and t.requires_grad
     other = d.pick(lambda o: o.dtype == t.dtype and (not alike or o.shape == t.shape))
     if other is None:
