@@ -226,6 +226,18 @@ void check_window(const Geometry& window, int64_t offset, size_t storage_bytes) 
               " are out of bounds for storage of size ", storage_bytes);
 }
 
+namespace {
+
+// A tensor like others outside of inference mode, whatever it is a view of.
+at::Tensor view_of(lazy::Storage& storage, const Geometry* geometry, int64_t offset,
+                   c10::intrusive_ptr<lazy::View> view) {
+  return at::Tensor(
+      c10::make_intrusive<TensorImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage),
+                                      geometry, offset, std::move(view)));
+}
+
+}  // namespace
+
 at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offset) {
   const lazy::GraphLock lock;
   check_window(*geometry, offset, storage.nbytes());
@@ -259,10 +271,9 @@ at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offs
   signature->arguments[3].value = offset;
   signature->operands.push_back({physical, false, -1});
   signature->outputs.push_back(geometry);
-  auto view = c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset);
-  return at::Tensor(
-      c10::make_intrusive<TensorImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage),
-                                      geometry, offset, std::move(view)));
+  return view_of(
+      storage, geometry, offset,
+      c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset));
 }
 
 namespace {
@@ -370,15 +381,19 @@ void add_view(torch::Library& library, const char* name) {
                [kernel](const at::Tensor& self, Args... args) { return (*kernel)(self, args...); });
 }
 
-// `check` refuses the call, or lets it pass.
-template <class... Args>
-void add_view(torch::Library& library, const char* name,
-              void (*check)(const at::Tensor&, Args...)) {
-  auto* kernel = new ViewKernel(find(name));
-  library.impl(name, [kernel, check](const at::Tensor& self, Args... args) {
-    check(self, args...);
-    return (*kernel)(self, args...);
-  });
+at::Tensor view_as_dtype(const at::Tensor& self, at::ScalarType dtype) {
+  static auto& kernel = *new ViewKernel(find("view.dtype"));
+  check_bits_of_memory(self, dtype);
+  const at::Tensor shown = kernel(self, dtype);
+  const TensorImpl* impl = lazy::as_lazy(shown);
+  if (impl == nullptr) return shown;
+  return view_of(impl->lazy_storage(), impl->geometry(), impl->storage_offset(), impl->view());
+}
+
+at::Tensor view_as_real(const at::Tensor& self) {
+  static auto& kernel = *new ViewKernel(find("view_as_real"));
+  check_parts_of_memory(self);
+  return kernel(self);
 }
 
 }  // namespace
@@ -402,8 +417,8 @@ void register_views(torch::Library& library) {
   add_view<IntArrayRef>(library, "squeeze.dims");
   add_view<int64_t>(library, "unsqueeze");
   add_view<int64_t, int64_t, int64_t>(library, "unfold");
-  add_view<at::ScalarType>(library, "view.dtype", check_bits_of_memory);
-  add_view(library, "view_as_real", check_parts_of_memory);
+  library.impl("view.dtype", TORCH_FN(view_as_dtype));
+  library.impl("view_as_real", TORCH_FN(view_as_real));
   add_view(library, "view_as_complex");
   // Values, not bits on the tensor that every kernel would have to look at.
   add_view(library, "_conj");

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_xla  # noqa: F401  the device
+
 
 def numbers(device):
     return torch.tensor([[1 + 2j, 3 + 4j], [5 + 6j, 7 + 8j]]).to(device)

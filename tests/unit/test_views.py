@@ -205,6 +205,19 @@ def test_a_window_of_an_inference_tensor_is_one():
             t.as_strided((2,), (1,)).add_(1)
 
 
+@pytest.mark.parametrize("view", [lambda t: t.view(torch.int32), lambda t: t.view(2, -1)])
+@pytest.mark.parametrize("inside", [True, False])
+def test_views_of_inference_tensors(view, inside):
+    def program(x):
+        with torch.inference_mode():
+            t = x * 1
+        with torch.inference_mode(inside):
+            found = view(t)
+        return [torch.tensor(found.is_inference()), found]
+
+    both(program)
+
+
 def test_set_data_of_an_inference_tensor():
     def program(x):
         y, z = x * 2, x * 3
