@@ -1,6 +1,6 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
-// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of dropout's gradient:
-// without strides), whose results have a shape that the arguments tell.
+// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of dropout's
+// gradient: without strides), whose results have a shape that the arguments tell.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
