@@ -24,7 +24,6 @@ KNOWN: dict[str, dict[str, str]] = {
         "TestTypePromotion.test_complex_assertraises": HALF_COMPLEX,
         "TestTypePromotion.test_complex_half": HALF_COMPLEX,
         "TestTypePromotion.test_sparse_*": SPARSE,
-        "TestTypePromotion.test_comparison_ops_with_type_promotion": HALF_COMPLEX,
         "TestTypePromotion.test_complex_promotion": HALF_COMPLEX,
         "TestTypePromotion.test_result_type_complex*_float16": HALF_COMPLEX,
         "TestTypePromotion.test_result_type_float16_complex*": HALF_COMPLEX,
