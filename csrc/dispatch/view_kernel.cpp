@@ -437,4 +437,9 @@ void register_views(torch::Library& library) {
   library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
 }
 
+// Above autograd too, which would look at the gradients of what is only asked for its kind.
+TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
+}
+
 }  // namespace torch_xla::dispatch

@@ -218,6 +218,18 @@ def test_views_of_inference_tensors(view, inside):
     both(program)
 
 
+def test_set_data_of_a_view_that_was_overtaken():
+    def program(x):
+        leaf = x[0].clone().requires_grad_()
+        first, second = leaf.view(2, 3).unbind()
+        with torch.no_grad():
+            torch._foreach_mul_([leaf], 2.0)
+        second.data = first  # asks nothing of the view's gradient, which is an error by now
+        return [leaf.detach(), second.data]
+
+    both(program)
+
+
 def test_set_data_of_an_inference_tensor():
     def program(x):
         y, z = x * 2, x * 3
