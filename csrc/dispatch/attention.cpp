@@ -92,10 +92,11 @@ class Attention : public torch::autograd::Function<Attention> {
     torch::autograd::variable_list results(8);
     if (at::GradMode::is_enabled()) {
       const bool grouped = saved[0].dim() > 2 && saved[0].size(-3) != saved[1].size(-3);
-      const auto [output, weights] = at::_scaled_dot_product_attention_math(
-          saved[0], saved[1], saved[2], given(saved[3]), dropout_p, is_causal, given(saved[4]),
-          scale, grouped);
-      differentiable_gradients({output}, grads, {saved.begin(), saved.begin() + 4}, results);
+      const auto formula = [&](const Tensors& x) -> Tensors {
+        return {std::get<0>(at::_scaled_dot_product_attention_math(
+            x[0], x[1], x[2], given(x[3]), dropout_p, is_causal, given(saved[4]), scale, grouped))};
+      };
+      differentiable_gradients(formula, {saved.begin(), saved.begin() + 4}, grads, results);
       return results;
     }
     const bool mask_grad = saved[3].defined() && saved[3].requires_grad();

@@ -2,6 +2,7 @@
 // common.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -42,12 +43,11 @@ at::Tensor by_pytorch(c10::DispatchKeySet keys, Arguments&&... arguments) {
       std::forward<Arguments>(arguments)...);
 }
 
-// Gradients that can be differentiated again: of `outputs`, computed from `inputs` by
+// Gradients that can be differentiated again: of what `formula` computes from `inputs` by
 // differentiable operators, with respect to those inputs that require it. results[i] belongs to
 // inputs[i].
-void differentiable_gradients(const std::vector<at::Tensor>& outputs,
-                              const std::vector<at::Tensor>& grads,
-                              const std::vector<at::Tensor>& inputs,
-                              std::vector<at::Tensor>& results);
+using Tensors = std::vector<at::Tensor>;
+void differentiable_gradients(const std::function<Tensors(const Tensors&)>& formula,
+                              const Tensors& inputs, const Tensors& grads, Tensors& results);
 
 }  // namespace torch_xla::dispatch

@@ -169,11 +169,13 @@ class RnnLayer : public torch::autograd::Function<RnnLayer> {
     const OptionalTensor cx = given(saved[2]);
     const bool has_biases = saved[5].defined();
     if (at::GradMode::is_enabled()) {
-      std::vector<Tensor> weights = {saved[3], saved[4]};
-      if (has_biases) weights.insert(weights.end(), {saved[5], saved[6]});
-      const auto outputs = unrolled_layer(saved[0], saved[1], cx, weights, mode, reverse);
-      grads.resize(outputs.size());
-      differentiable_gradients(outputs, grads, {saved.begin(), saved.begin() + 7}, results);
+      grads.resize(cx ? 3 : 2);
+      const auto formula = [&](const Tensors& x) {
+        Tensors weights = {x[3], x[4]};
+        if (has_biases) weights.insert(weights.end(), {x[5], x[6]});
+        return unrolled_layer(x[0], x[1], given(x[2]), weights, mode, reverse);
+      };
+      differentiable_gradients(formula, {saved.begin(), saved.begin() + 7}, grads, results);
       return results;
     }
     auto [g_input, g_hx, g_cx, g_ih, g_hh, g_b_ih, g_b_hh] =

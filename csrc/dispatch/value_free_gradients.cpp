@@ -95,7 +95,10 @@ struct Product : Function<Product> {
     const int64_t dim = context->saved_data["dim"].toInt();
     if (at::GradMode::is_enabled() && self.size(dim) > 0) {
       std::vector<Tensor> results(1);
-      differentiable_gradients({product_by_halves(self, dim)}, {grads[0]}, {self}, results);
+      const auto formula = [dim](const Tensors& x) -> Tensors {
+        return {product_by_halves(x[0], dim)};
+      };
+      differentiable_gradients(formula, {self}, {grads[0]}, results);
       return {results[0], Tensor()};
     }
     // The others' product: of the elements that are not zero, over this one; none where another
@@ -150,7 +153,10 @@ struct RunningProduct : Function<RunningProduct> {
     const int64_t dim = context->saved_data["dim"].toInt();
     if (at::GradMode::is_enabled() && self.numel() > 0) {
       std::vector<Tensor> results(1);
-      differentiable_gradients({running_product(self, dim)}, {grads[0]}, {self}, results);
+      const auto formula = [dim](const Tensors& x) -> Tensors {
+        return {running_product(x[0], dim)};
+      };
+      differentiable_gradients(formula, {self}, {grads[0]}, results);
       return {results[0], Tensor()};
     }
     const Tensor x = self.conj(), grad = grads[0];

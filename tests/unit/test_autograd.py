@@ -51,6 +51,55 @@ def test_hooks_see_and_change_gradients():
     check(run, leaf(3, 4))
 
 
+OWN_GRADIENTS = {
+    "prod": lambda x, w: x.prod(0),
+    "cumprod": lambda x, w: x.cumprod(1),
+    "attention": lambda x, w: F.scaled_dot_product_attention(
+        x[None, None], w[None, None], x[None, None]
+    ),
+    "linear": F.linear,
+    "max": lambda x, w: x.max() * w,
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", OWN_GRADIENTS)
+def test_hooks_run_once(name, create_graph):
+    def run(x, w):
+        calls = [0, 0]
+
+        def hook(i):
+            def called(grad):
+                calls[i] += 1
+                return grad * 0.5
+
+            return called
+
+        x.register_hook(hook(0))
+        w.register_hook(hook(1))
+        loss = (OWN_GRADIENTS[name](x, w) * 2).sum() + w.sum()
+        loss.backward(create_graph=create_graph)
+        found = [x.grad, w.grad, torch.tensor(calls, device=x.device)]
+        if create_graph and "prod" in name:  # the CPU's attention has no second derivative
+            found += torch.autograd.grad(x.grad.square().sum(), x)
+        return found
+
+    check(run, leaf(3, 4), leaf(3, 4))
+
+
+def test_hooks_of_lstm_weights_run_once():
+    def run(x):
+        torch.manual_seed(0)
+        model = torch.nn.LSTM(4, 3).to(x.device)
+        calls = []
+        for p in model.parameters():
+            p.register_hook(lambda g: calls.append(1) or g * 0.5)
+        model(x)[0].sum().backward(create_graph=True)
+        return [*(p.grad for p in model.parameters()), torch.tensor(len(calls), device=x.device)]
+
+    check(run, leaf(5, 2, 4))
+
+
 def test_module_hooks():
     def run(x):
         layer = torch.nn.Linear(4, 2)
