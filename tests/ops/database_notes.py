@@ -116,6 +116,8 @@ WAYS_LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
     "linalg.lu_factor": (ALIKE - {"constant"}, SINGULAR),
     "linalg.eig": (ALIKE - {"constant"} | {"counted"}, "equal eigenvalues have no gradient"),
     "linalg.eigvals": (ALIKE - {"constant"} | {"counted"}, "equal eigenvalues have no gradient"),
+    "linalg.inv": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
+    "linalg.inv_ex": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "linalg.cond": (ALIKE | {"counted"}, SINGULAR),
     "pinverse": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "view_copy": (ALIKE | {"with_gaps", "transposed"}, "refused where no view would do"),
