@@ -39,7 +39,8 @@ void like_second(Stack& stack, size_t base) {
 
 // (grad_output, mask, scale)
 void native_dropout_backward(Stack& stack, size_t base) {
-  leave(stack, base, {at::mul(stack[base].toTensor(), stack[base + 1].toTensor())});
+  const at::Tensor masked = at::mul(stack[base].toTensor(), stack[base + 1].toTensor());
+  leave(stack, base, {at::mul(masked, stack[base + 2].toScalar())});
 }
 
 // (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
