@@ -1,5 +1,5 @@
-// What the operators that this project differentiates itself (RNN layers, attention) have in
-// common.
+// What the operators that this project differentiates itself (RNN layers, attention, products) or
+// whose kernel of PyTorch's it hides (views, linear) have in common.
 #pragma once
 
 #include <functional>

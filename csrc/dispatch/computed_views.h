@@ -11,6 +11,8 @@ namespace torch_xla::dispatch {
 struct Computation {
   bool conjugates = false;
   bool negates = false;
+
+  bool is_nothing() const { return !conjugates && !negates; }
 };
 // What turns the elements of memory into those of the tensor.
 Computation computation_of(const lazy::TensorImpl& tensor);

@@ -1,6 +1,7 @@
 // linear on xla. PyTorch's gradient of it keeps input and weight, whichever is wanted; here a
 // tensor that no gradient needs may be written before backward, as on the CPU.
 #include <memory>
+#include <type_traits>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,7 +20,7 @@ namespace {
 using at::Tensor;
 using torch::autograd::SavedVariable;
 
-// The graph's nodes are counted in themselves since PyTorch 2.13.
+// PyTorch 2.13 counts references to the graph's nodes in the nodes; before, it shared them.
 template <class Node, class Pointer = decltype(torch::autograd::Edge::function)>
 auto new_node() {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {

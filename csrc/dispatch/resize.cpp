@@ -92,7 +92,7 @@ void resize(lazy::TensorImpl& tensor, const Geometry* to) {
     grow(storage, to, needed);
   }
   const Computation computation = computation_of(tensor);
-  if (&storage.geometry() == to && offset == 0 && !computation.conjugates && !computation.negates) {
+  if (&storage.geometry() == to && offset == 0 && computation.is_nothing()) {
     tensor.assign(pointer_to(storage), to, 0, {});
     return;
   }

@@ -236,9 +236,9 @@ at::Tensor view_of(lazy::Storage& storage, const Geometry* geometry, int64_t off
                                       geometry, offset, std::move(view)));
 }
 
-}  // namespace
-
-at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offset) {
+// What leads from the storage to a window of it.
+c10::intrusive_ptr<lazy::View> window_view(lazy::Storage& storage, const Geometry* geometry,
+                                           int64_t offset) {
   const lazy::GraphLock lock;
   check_window(*geometry, offset, storage.nbytes());
   const Geometry* physical = nullptr;
@@ -271,9 +271,13 @@ at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offs
   signature->arguments[3].value = offset;
   signature->operands.push_back({physical, false, -1});
   signature->outputs.push_back(geometry);
-  return view_of(
-      storage, geometry, offset,
-      c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset));
+  return c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset);
+}
+
+}  // namespace
+
+at::Tensor window(lazy::Storage& storage, const Geometry* geometry, int64_t offset) {
+  return view_of(storage, geometry, offset, window_view(storage, geometry, offset));
 }
 
 namespace {
@@ -295,9 +299,8 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   }
   const Geometry* geometry = lazy::intern(impl->geometry()->dtype, sizes, strides);
   const lazy::GraphLock lock;
-  const at::Tensor shown = window(impl->lazy_storage(), geometry, offset);
-  return computed(lazy::make_view(*impl, lazy::as_lazy(shown)->view(), geometry, offset),
-                  computation_of(*impl));
+  auto view = window_view(impl->lazy_storage(), geometry, offset);
+  return computed(lazy::make_view(*impl, std::move(view), geometry, offset), computation_of(*impl));
 }
 
 // Of memory, as the view is: a tensor with gaps has other values in them.
@@ -338,9 +341,9 @@ at::Tensor& set_source_storage(at::Tensor& self, c10::Storage source, c10::SymIn
                                  ? lazy::intern_contiguous(dtype, sizes)
                                  : lazy::intern(dtype, sizes, C10_AS_INTARRAYREF_SLOW(stride));
   const lazy::GraphLock lock;
-  const at::Tensor view = window(*storage, geometry, offset.guard_int(__FILE__, __LINE__));
-  TensorImpl* from = lazy::as_lazy(view);
-  target->assign(storage_of(*from), from->geometry(), from->storage_offset(), from->view());
+  const int64_t begin = offset.guard_int(__FILE__, __LINE__);
+  target->assign(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), geometry, begin,
+                 window_view(*storage, geometry, begin));
   return self;
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "dispatch/computed_views.h"
 #include "dispatch/fallback.h"
 #include "executor/external_memory.h"
 #include "executor/sync.h"
@@ -84,9 +85,7 @@ std::string unique_id(const at::Tensor& tensor) {
 // is, and in a dtype that the storage can be read in.
 bool is_window(const at::Tensor& tensor) {
   lazy::TensorImpl& impl = lazy_impl(tensor, "_xla_is_window");
-  for (const lazy::View* v = impl.view().get(); v != nullptr; v = v->parent().get()) {
-    if (v->offset() == lazy::View::kComputed) return false;
-  }
+  if (!dispatch::computation_of(impl).is_nothing()) return false;
   const lazy::GraphLock lock;
   return impl.lazy_storage().geometry().dtype == impl.geometry()->dtype ||
          impl.geometry()->contiguous;
