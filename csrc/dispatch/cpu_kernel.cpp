@@ -7,6 +7,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include "dispatch/meta.h"
@@ -83,6 +84,15 @@ bool takes_common_dtypes(const lazy::Signature& signature) {
   return common;
 }
 
+// Whether a kernel refuses dtypes: sizes and values that it is shown may be others than the call's.
+bool blames_dtypes(const c10::Error& error) {
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return true;
+  const std::string_view words = error.what_without_backtrace();
+  const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
+  return says("dtype") || says("scalar type") || says("same type") || says("scalar_type") ||
+         says("out type") || says("output type") || says("can't be cast");
+}
+
 // Throws what `call` throws about dtypes. A corner may have wrong sizes, and zeros be wrong values:
 // other words do not count.
 template <typename Call>
@@ -92,12 +102,7 @@ void judge_dtypes(const Call& call) {
       call(show);
       return;
     } catch (const c10::Error& e) {
-      const std::string_view words = e.what_without_backtrace();
-      const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
-      const bool lacks = dynamic_cast<const c10::NotImplementedError*>(&e) != nullptr;
-      const bool blames = lacks || says("dtype") || says("scalar type") || says("same type") ||
-                          says("scalar_type") || says("out type") || says("output type");
-      if (show == CpuKernel::Show::Values && blames) throw;
+      if (show == CpuKernel::Show::Values && blames_dtypes(e)) throw;
     } catch (const std::exception&) {
       // not about dtypes
     }
@@ -123,7 +128,8 @@ void CpuKernel::call(const c10::OperatorHandle& op, size_t count, const torch::j
     for (size_t i = 0; i < count; ++i) {
       if (i >= plan_.arguments.size()) {
         const at::Tensor& out = stack[base + i].toTensor();
-        arguments.push_back(out.defined() ? zeros(out.scalar_type(), {0}, {1}) : out);
+        // The kernel resizes it.
+        arguments.push_back(out.defined() ? at::empty({0}, out.scalar_type()) : out);
         continue;
       }
       // The user's generators are left alone.
@@ -183,6 +189,16 @@ void CpuKernel::check_outputs(const c10::OperatorHandle& op, const torch::jit::S
   if (known_outputs_.contains(dtypes)) return;
   judge_dtypes([&](Show show) { call(op, plan_.num_arguments, stack, base, show); });
   known_outputs_.insert(std::move(dtypes));
+}
+
+void CpuKernel::check_in_place(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                               size_t base) const {
+  if (!elementwise_) return;
+  try {
+    call(op, plan_.num_arguments, stack, base, Show::Dtypes);
+  } catch (const c10::Error& e) {
+    if (blames_dtypes(e)) throw;
+  }
 }
 
 void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,

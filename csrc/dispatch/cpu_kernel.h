@@ -33,6 +33,9 @@ class CpuKernel {
   // Throws where the kernel of `op`, the out= form of the call, refuses the dtypes of its outputs.
   void check_outputs(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      size_t base) const;
+  // Throws where the kernel of `op`, the call in place, refuses the dtypes. Of elementwise ones.
+  void check_in_place(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                      size_t base) const;
 
  private:
   // Throws where the kernel does not know the dtypes of its operands.

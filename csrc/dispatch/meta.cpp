@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Reduction.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -77,6 +78,31 @@ bool write_of_nothing(const std::string& op, torch::jit::Stack& stack, size_t ba
   return true;
 }
 
+// Python's Meta functions of these take Meta tensors for CUDA's, whose kernels of them are not
+// deterministic.
+bool warns_of_cuda(const std::string& op) { return op == "aten::histc" || op == "aten::median"; }
+
+// Whatever PyTorch's switch says, operators need not be deterministic here.
+class AnyOrder {
+ public:
+  explicit AnyOrder(bool wanted)
+      : was_(at::globalContext().deterministicAlgorithms()), changes_(wanted && was_) {
+    if (changes_) set(false);
+  }
+  ~AnyOrder() {
+    if (changes_) set(was_);
+  }
+  AnyOrder(const AnyOrder&) = delete;
+  AnyOrder& operator=(const AnyOrder&) = delete;
+
+ private:
+  static void set(bool deterministic) {
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(deterministic, context.deterministicAlgorithmsWarnOnly());
+  }
+  const bool was_, changes_;
+};
+
 }  // namespace
 
 c10::DispatchKeySet below_autograd() {
@@ -122,6 +148,7 @@ void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   }
   if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
   const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
+  const AnyOrder any_order(warns_of_cuda(name));
   try {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   } catch (const std::exception& e) {

@@ -18,8 +18,11 @@ using torch::jit::Stack;
 double number(const Stack& stack, size_t position) { return stack[position].toScalar().toDouble(); }
 
 // PyTorch's CPU kernels check the range before they see that there is nothing to fill.
+at::Tensor nothing_of(at::ScalarType dtype) {
+  return at::detail::empty_cpu({0}, at::TensorOptions(dtype));
+}
 at::Tensor nothing_like(const c10::IValue& self) {
-  return at::detail::empty_cpu({0}, at::TensorOptions(self.toTensor().scalar_type()));
+  return nothing_of(self.toTensor().scalar_type());
 }
 
 void uniform(const Stack& stack, size_t base) {
@@ -37,6 +40,21 @@ void random_to(const Stack& stack, size_t base) {
 void random_from(const Stack& stack, size_t base) {
   at::Tensor none = nothing_like(stack[base]);
   at::cpu::random_(none, stack[base + 1].toInt(), stack[base + 2].toOptional<int64_t>());
+}
+
+// ([self,] [low,] high, .., dtype, ..)
+template <bool HasLow, size_t High, size_t Dtype>
+void randint(const Stack& stack, size_t base) {
+  const c10::IValue& given = stack[base + Dtype];
+  const c10::IValue& like = stack[base];
+  at::ScalarType dtype = at::kLong;
+  if (!given.isNone()) {
+    dtype = given.toScalarType();
+  } else if (like.isTensor()) {
+    dtype = like.toTensor().scalar_type();
+  }
+  at::Tensor none = nothing_of(dtype);
+  at::cpu::random_(none, HasLow ? stack[base + High - 1].toInt() : 0, stack[base + High].toInt());
 }
 
 void cauchy(const Stack& stack, size_t base) {
@@ -107,6 +125,21 @@ void put(const Stack& stack, size_t base) {
   if (!stack[base + 3].toBool()) at::globalContext().alertNotDeterministic("put_");
 }
 
+NumberCheck randint_check(const c10::OperatorName& op) {
+  static const std::unordered_map<std::string_view, NumberCheck> kChecks = {
+      {"aten::randint", randint<false, 0, 2>},
+      {"aten::randint.generator", randint<false, 0, 3>},
+      {"aten::randint.low", randint<true, 1, 3>},
+      {"aten::randint.low_generator", randint<true, 1, 4>},
+      {"aten::randint_like", randint<false, 1, 2>},
+      {"aten::randint_like.generator", randint<false, 1, 3>},
+      {"aten::randint_like.low_dtype", randint<true, 2, 3>},
+      {"aten::randint_like.low_generator_dtype", randint<true, 2, 4>},
+  };
+  const auto it = kChecks.find(full_name(op));
+  return it == kChecks.end() ? nullptr : it->second;
+}
+
 }  // namespace
 
 NumberCheck number_check(const c10::OperatorHandle& op) {
@@ -129,6 +162,7 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
       {"aten::normal_", normal},
   };
   const std::string& name = op.schema().name();
+  if (name.starts_with("aten::randint")) return randint_check(op.operator_name());
   const bool probability = op.schema().overload_name() == "p" ||
                            (name == "aten::bernoulli_" && op.schema().overload_name() == "float");
   if (name.starts_with("aten::bernoulli")) return probability ? bernoulli : nullptr;

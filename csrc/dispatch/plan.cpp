@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
+#include <string_view>
 #include <unordered_map>
 
 namespace torch_xla::dispatch {
@@ -82,6 +84,17 @@ bool tagged(const c10::OperatorHandle& op, at::Tag tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
+// These compute in the dtype of out=.
+bool computes_as_out(const FunctionSchema& schema) {
+  static const std::set<std::string_view> kOperators = {
+      "aten::cumprod.out",
+      "aten::cumsum.out",
+      "aten::prod.int_out",
+      "aten::sum.IntList_out",
+  };
+  return kOperators.contains(full_name(schema.operator_name()));
+}
+
 ArgumentType type_of(const c10::TypePtr& type) {
   switch (type->kind()) {
     case TypeKind::TensorType:
@@ -153,6 +166,7 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
     plan->target = find_operator(twin->operator_name());
   }
   plan->is_random = plan->target->seeded;
+  if (computes_as_out(schema)) plan->dtype_as_out = *schema.argumentIndexWithName("dtype");
 
   const FunctionSchema& target = plan->target->schema();
   const ops::Rule* rule = plan->target->rule;

@@ -57,6 +57,8 @@ struct Plan {
   std::vector<bool> list_output;  // per functional result: Tensor[]
   size_t num_arguments = 0;       // of the original operator
   bool is_random = false;
+  // Of a reduction with out=: its argument `dtype`, which is that of out= where it is not given.
+  int dtype_as_out = -1;
 };
 
 // The functional twin of an operator, or null where the schema names none. The whole ATen schema is

@@ -158,7 +158,8 @@ struct Recorder::Scan {
 };
 
 Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
-    : plan_(std::move(plan)),
+    : op_(op),
+      plan_(std::move(plan)),
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       check_numbers_(number_check(op)),
@@ -174,7 +175,6 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
   meta.emplace(op);
   if (!plan_->writes[0].is_out) return;
-  out_op_ = op;
   if (!meta->speaks_for_cpu()) meta.reset();
 }
 
@@ -378,6 +378,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     }
   } catch (...) {
     cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
+    if (in_place_meta_) cpu_kernel_.check_in_place(op_, stack, base);
     throw;
   }
 
@@ -430,7 +431,8 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
         return w.is_out && g != nullptr && v.isTensor() && v.toTensor().scalar_type() != g->dtype;
       });
   if (!differs) return;
-  if (!out_meta_) return cpu_kernel_.check_outputs(*out_op_, stack, base);
+  cpu_kernel_.check_outputs(op_, stack, base);
+  if (!out_meta_) return;
   Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
   for (const Plan::Write& w : plan_->writes) {
     const c10::IValue& v = stack[base + w.argument];
@@ -480,7 +482,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
   written_memory_.check(stack, base);
-  if (out_op_) check_out_dtypes(entry, stack, base);
+  if (!plan_->writes.empty() && plan_->writes[0].is_out) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];
@@ -504,6 +506,9 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
 void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t base = stack->size() - plan_->num_arguments;
   if (check_numbers_ != nullptr) check_numbers_(*stack, base);
+  if (plan_->dtype_as_out >= 0 && (*stack)[base + plan_->dtype_as_out].isNone()) {
+    (*stack)[base + plan_->dtype_as_out] = stack->back().toTensor().scalar_type();
+  }
   c10::intrusive_ptr<lazy::Node> node;
   std::shared_ptr<const Entry> entry;
   c10::SmallVector<c10::IValue, 4> results;

@@ -49,8 +49,8 @@ class Recorder final : public c10::OperatorKernel {
   std::shared_ptr<const Entry> make_entry(const torch::jit::Stack& stack, size_t base,
                                           const Scan& s) const;
   torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
-  // Some operators convert their result to what out= holds and some refuse to: PyTorch's Meta
-  // kernel of the out= form knows.
+  // Some operators convert their result to what out= holds and some refuse to: PyTorch's kernels of
+  // the out= form know.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
   void check_shapes_written(const torch::jit::Stack& stack, size_t base,
@@ -58,13 +58,13 @@ class Recorder final : public c10::OperatorKernel {
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
+  const c10::OperatorHandle op_;
   std::unique_ptr<Plan> plan_;
   util::Hash128 op_hash_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
-  std::optional<c10::OperatorHandle> out_op_;
   // PyTorch has no kernel above this one that counts the versions of a list that is written.
   bool counts_list_writes_ = false;
   NumberCheck check_numbers_;

@@ -251,6 +251,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_overrideable
                                   transposed, output_padding, groups, wanted);
 }
 
+// The result has the dtype of out=.
+at::Tensor& bernoulli_out(const at::Tensor& self, std::optional<at::Generator> generator,
+                          at::Tensor& out) {
+  return out.resize_(self.sizes()).bernoulli_(self, std::move(generator));
+}
+
 // The schema hides that running statistics are written; the operators used here tell.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
@@ -433,6 +439,7 @@ void register_kernels() {
   aten.impl("_functional_assert_async.msg", TORCH_FN(at::native::_functional_assert_async_msg_cpu));
   aten.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
   aten.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
+  aten.impl("bernoulli.out", TORCH_FN(bernoulli_out));
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   aten.impl("native_batch_norm.out", TORCH_FN(native_batch_norm_out));
   aten.impl("_native_batch_norm_legit.out", TORCH_FN(native_batch_norm_legit_out));

@@ -66,13 +66,50 @@ Values nan_to_num(Lowering& l) {
 // --- roots, exponentials, logarithms -----------------------------------------------------------
 
 Value reciprocal(const Value& x) { return 1.0 / x; }
+
+// Not as a product of complex numbers, in which infinity times an imaginary zero is nan.
+Value scaled(const Value& x, double by) {
+  if (!hlo::is_complex(x.dtype())) return x * by;
+  return hlo::complex(hlo::real(x) * by, hlo::imag(x) * by);
+}
+
+// The root of a complex number lies on the side of the real axis on which the number lies, also
+// where the sign of a zero tells it.
+Value root(const Value& x) {
+  const Value y = hlo::sqrt(x);
+  if (!hlo::is_complex(x.dtype())) return y;
+  const Value size = hlo::abs(hlo::imag(y));
+  return hlo::complex(hlo::real(y), hlo::select(sign_bit(hlo::imag(x)), -size, size));
+}
+Value inverse_root(const Value& x) {
+  return hlo::is_complex(x.dtype()) ? 1.0 / root(x) : hlo::rsqrt(x);
+}
+
+// Of infinity in a direction that is not known: as far as C++ says, and zero for minus infinity.
+Value power_of_e(const Value& x) {
+  const Value y = hlo::exp(x);
+  if (!hlo::is_complex(x.dtype())) return y;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const Value size = hlo::real(x), angle = hlo::imag(x);
+  const Value lost = hlo::is_nan(angle - angle);
+  const auto part = [&](double at_infinity, const Value& otherwise) {
+    const Value inward = hlo::select(hlo::equal(size, -kInfinity) & lost, 0.0, otherwise);
+    return hlo::select(hlo::equal(size, kInfinity) & lost, at_infinity, inward);
+  };
+  return hlo::complex(part(kInfinity, hlo::real(y)), part(kNan, hlo::imag(y)));
+}
+
 // By a power of 2 rather than exp(x ln 2), whose error grows with x.
-Value exp2(const Value& x) { return hlo::pow(hlo::like(x, 2), x); }
-Value log2(const Value& x) { return hlo::log(x) * (1 / std::numbers::ln2); }
-Value log10(const Value& x) { return hlo::log(x) * (1 / std::numbers::ln10); }
+Value exp2(const Value& x) {
+  if (hlo::is_complex(x.dtype())) return power_of_e(scaled(x, std::numbers::ln2));
+  return hlo::pow(hlo::like(x, 2), x);
+}
+Value log2(const Value& x) { return scaled(hlo::log(x), 1 / std::numbers::ln2); }
+Value log10(const Value& x) { return scaled(hlo::log(x), 1 / std::numbers::ln10); }
 
 Value sigmoid(const Value& x) {
-  return hlo::is_complex(x.dtype()) ? 1.0 / (hlo::exp(-x) + 1) : hlo::logistic(x);
+  return hlo::is_complex(x.dtype()) ? 1.0 / (power_of_e(-x) + 1) : hlo::logistic(x);
 }
 
 // log(x / (1 - x)) of x held within [eps, 1 - eps].
@@ -132,9 +169,9 @@ void register_unary_math(Registry& r) {
   r.add("aten::nan_to_num", nan_to_num);
 
   r.add("aten::reciprocal", unary_rule<reciprocal>);
-  r.add("aten::sqrt", unary_rule<hlo::sqrt>);
-  r.add("aten::rsqrt", unary_rule<hlo::rsqrt>);
-  r.add("aten::exp", unary_rule<hlo::exp>);
+  r.add("aten::sqrt", unary_rule<root>);
+  r.add("aten::rsqrt", unary_rule<inverse_root>);
+  r.add("aten::exp", unary_rule<power_of_e>);
   r.add("aten::exp2", unary_rule<exp2, Steps::Many>);
   r.add("aten::expm1", unary_rule<hlo::expm1>);
   r.add("aten::log", unary_rule<hlo::log>);

@@ -1,4 +1,6 @@
 // Random operators: sampling in place, random factories, dropout, permutations, multinomial.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -141,9 +143,31 @@ int64_t largest_integer(DType dtype) {
   return static_cast<int64_t>(std::min<uint64_t>(largest, std::numeric_limits<int64_t>::max()));
 }
 
-// Integers from `low` to `last`, both included.
+// The integers that a float dtype tells apart at x.
+struct Exact {
+  int64_t nearest, step;
+};
+Exact exact_at(DType dtype, int64_t x) {
+  const int digits = std::bit_width(static_cast<uint64_t>(largest_integer(dtype))) - 1;
+  const uint64_t magnitude = x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
+  const int excess = std::max(static_cast<int>(std::bit_width(magnitude)) - digits, 0);
+  if (excess == 0) return {x, 1};
+  const uint64_t below = magnitude >> excess, rest = magnitude - (below << excess);
+  const uint64_t half = uint64_t{1} << (excess - 1);
+  const uint64_t nearest = below + (rest > half || (rest == half && below % 2 == 1));
+  const auto rounded = static_cast<int64_t>(nearest << excess);
+  return {x < 0 ? -rounded : rounded, int64_t{1} << excess};
+}
+
+// Integers from `low` to `last`, both included, also when they are rounded to the result's dtype:
+// a range shrinks to the next numbers that a float tells apart (PyTorch's update_from, update_to).
 Values integers(Lowering& l, int64_t low, int64_t last) {
   const Type type = l.out();
+  if (hlo::is_float(type.dtype)) {
+    const Exact first = exact_at(type.dtype, low + 1), end = exact_at(type.dtype, last);
+    if (first.nearest < low) low = first.nearest + first.step;
+    if (end.nearest > last) last = end.nearest - end.step - 1;
+  }
   const uint64_t range = static_cast<uint64_t>(last) - static_cast<uint64_t>(low) + 1;
   Value x = draw::integers(l.seed(), type.dims, range);
   if (low != 0) x = x + hlo::splat_int(l.b, low, x.type());
@@ -201,7 +225,7 @@ Values bernoulli_number(Lowering& l) {
 // Input times mask times scale as the first result, with the scale rounded as PyTorch rounds it.
 Value masked_scale(const Lowering& l, const Value& mask, const Value& scale) {
   const DType compute = compute_dtype(l.out().dtype);
-  const Value wide = cast(l.in(0), compute) * cast(mask, compute);
+  const Value wide = l.in(0, compute, l.out().dims) * cast(mask, compute);
   return as_result(l, wide * hlo::broadcast_to(hlo::convert(scale, compute), wide.dims()));
 }
 
@@ -215,7 +239,8 @@ Values native_dropout(Lowering& l) {
   return {masked_scale(l, mask, scale), as_result(l, mask, 1)};
 }
 Values native_dropout_backward(Lowering& l) {
-  return {masked_scale(l, l.in(1), l.number(2, DType::F64))};
+  const Value mask = l.in(1, l.in(1).dtype(), l.out().dims);
+  return {masked_scale(l, mask, l.number(2, DType::F64))};
 }
 // CUDA's form: `p` is the probability to keep.
 Values fused_dropout(Lowering& l) {

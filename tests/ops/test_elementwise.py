@@ -585,6 +585,31 @@ def test_complex(name):
             batch.add(COMPLEX[name], Z.to(dtype), W.to(dtype), label=str(dtype), grad=grad)
 
 
+EDGES = [
+    complex(a, b)
+    for a in (0.0, -0.0, 1.0, -1.0, inf, -inf)
+    for b in (0.0, -0.0, 2.0, -2.0, inf, -inf)
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["exp", "exp2", "log", "log2", "log10", "log1p", "sqrt", "abs", "angle", "square"],
+)
+def test_complex_numbers_at_the_edges(name):
+    """Signs of zeros, which tell the sides of a cut, and infinities."""
+    for dtype in (torch.complex64, torch.complex128):
+        z = torch.tensor(EDGES, dtype=dtype)
+        want, got = getattr(torch, name)(z), getattr(torch, name)(z.to("xla")).cpu()
+        parts = [torch.view_as_real(t) if t.is_complex() else t for t in (got, want)]
+        torch.testing.assert_close(*parts, equal_nan=True)
+        seen = parts[1].ne(0)
+        assert (
+            torch.equal(parts[0].signbit()[seen], parts[1].signbit()[seen])
+            or parts[1].isnan().any()
+        )
+
+
 # --- in place, and what must not recompile -------------------------------------------------------
 
 IN_PLACE = {

@@ -205,6 +205,32 @@ def test_randint(dtype):
     assert_uniform_counts(torch.randint(7, (N,), device=DEVICE).cpu(), 0, 7)
 
 
+@pytest.mark.filterwarnings("ignore:.*is out of bounds")
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "first", "last"),
+    [
+        (torch.float16, 0, 2049, 0, 2048),
+        (torch.float16, 65440, 65504, 65440, 65472),
+        (torch.float16, -65504, -65440, -65504, -65472),
+        (torch.bfloat16, 0, 257, 0, 256),
+        (torch.bfloat16, 32256, 32752, 32256, 32640),
+        (torch.bfloat16, 2**62 - 2**56, 2**62, 2**62 - 2**56, 2**62 - 2**54),
+        (torch.float32, 2**24, 2**24 + 7, 2**24, 2**24 + 6),
+    ],
+)
+def test_rounded_integers_stay_in_range(dtype, low, high, first, last):
+    """Integers are rounded to floats, but not to the end of the range. The bounds are those that
+    draws of the CPU reach."""
+    expected = torch.empty(20000, dtype=dtype).random_(low, high).double()
+    assert (expected.min(), expected.max()) == (first, last)
+    for draw in (
+        torch.empty(20000, dtype=dtype, device="xla").random_(low, high),
+        torch.randint(low, high, (20000,), dtype=dtype, device="xla"),
+    ):
+        values = draw.cpu().double()
+        assert (values.min(), values.max()) == (first, last)
+
+
 def test_random_in_place():
     x = torch.empty(N, device=DEVICE, dtype=torch.int64)
     assert_uniform_counts(x.random_(5, 12).cpu(), 5, 12)
@@ -284,6 +310,14 @@ def test_multinomial_without_replacement():
 
 
 # --- dropout ------------------------------------------------------------------------------------
+
+
+def test_gradient_of_dropout_broadcasts():
+    grad, kept = torch.arange(1.0, 5)[:, None], torch.tensor([True, False, True])
+    for a, b in (grad, kept), (grad[0], kept), (grad, kept[:1]):
+        want = torch.ops.aten.native_dropout_backward(a, b, 2.0)
+        got = torch.ops.aten.native_dropout_backward(a.to(DEVICE), b.to(DEVICE), 2.0)
+        torch.testing.assert_close(got.cpu(), want)
 
 
 def test_dropout_and_its_gradient():

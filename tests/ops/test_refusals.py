@@ -56,6 +56,9 @@ CALLS = {
     "eigh of integers": (torch.linalg.eigh, WHOLE),
     "convolution of bits": (lambda x: F.conv1d(x[None], x[None]), BITS),
     # elementwise, with a lowering that would give something
+    "fraction of integers in place": (lambda x: x.fmod_(2.5), WHOLE),
+    "remainder of integers in place": (lambda x: x.remainder_(2.5), WHOLE),
+    "roots of lists of integers in place": (lambda x: torch._foreach_sqrt_([x]), WHOLE),
     "hardsigmoid of complex numbers": (F.hardsigmoid, COMPLEX),
     "clamp of complex numbers": (lambda x: x.clamp_min(0), COMPLEX),
     "frac of integers": (torch.frac, WHOLE),
@@ -160,16 +163,27 @@ OUTPUTS = {
     "cummax": lambda x, o: torch.cummax(x, 0, out=(o, x.long())),
     "logcumsumexp": lambda x, o: torch.logcumsumexp(x, 0, out=o),
     "histc": lambda x, o: torch.histc(x, 3, out=o),
+    "dot": lambda x, o: torch.dot(x[0], x[0], out=o),
+    "vdot": lambda x, o: torch.vdot(x[0], x[0], out=o),
+    "addbmm": lambda x, o: torch.addbmm(x, x[None], x[None], out=o),
+    "indices of kthvalue": lambda x, o: torch.kthvalue(x.cumsum(1), 1, out=(x[:, 0].clone(), o)),
+    "indices of sort": lambda x, o: torch.sort(x, out=(x.clone(), o)),
+    "norm": lambda x, o: torch.ops.aten.norm.out(x, 2, [0], False, out=o),
+    "log_sigmoid": lambda x, o: torch.ops.aten.log_sigmoid.out(x, out=o),
     # converted
     "add": lambda x, o: torch.add(x, x, out=o),
     "sum": lambda x, o: torch.sum(x, 0, out=o),
+    "prod": lambda x, o: torch.prod(x * 1.5, 0, out=o),
+    "cumsum": lambda x, o: torch.cumsum(x * 1.5, 0, out=o),
+    "cumprod": lambda x, o: torch.cumprod(x * 1.5, 0, out=o),
+    "bernoulli": lambda x, o: torch.bernoulli(x, out=o),
     "mean": lambda x, o: torch.mean(x, 0, out=o),
     "argmax": lambda x, o: torch.argmax(x, 0, out=o),
     "stack": lambda x, o: torch.stack([x, x], out=o),
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.float32, torch.int64])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_of_another_dtype(name, dtype):
     def attempt(device):
@@ -216,6 +230,16 @@ def test_put_where_algorithms_are_deterministic():
         torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("call", [lambda x: x.histc(2), lambda x: x.median(0).values])
+def test_what_only_cuda_computes_in_any_order(call):
+    x = torch.arange(6.0).reshape(3, 2)
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.testing.assert_close(call(x.to("xla")).cpu(), call(x))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_asking_the_cpu_draws_no_random_number_of_the_user():
@@ -468,7 +492,19 @@ def test_numbers_that_the_dtype_does_not_hold(name: str):
             torch.testing.assert_close(y.cpu(), x, equal_nan=True)
 
 
+def made_like(x):
+    return {"dtype": x.dtype, "device": x.device}
+
+
 RANGES = {
+    "ends before it begins, made": lambda x: torch.randint(2, 1, (3,), **made_like(x)),
+    "ends at zero, made": lambda x: torch.randint(0, (3,), **made_like(x)),
+    "leaves the dtype above, made": lambda x: torch.randint(2**50, (3,), **made_like(x)),
+    "leaves the dtype below, made": lambda x: torch.randint(-(2**50), 2, (3,), **made_like(x)),
+    "of an empty one": lambda x: torch.randint(2**50, (0,), **made_like(x)),
+    "leaves the dtype, like it": lambda x: torch.randint_like(x, 2**50),
+    "begins outside, like it": lambda x: torch.randint_like(x, -(2**50), 2),
+    "of complex numbers": lambda x: torch.randint(2, (3,), dtype=torch.cfloat, device=x.device),
     "ends before it begins": lambda x: x.random_(2, 1),
     "is empty": lambda x: x.random_(3, 3),
     "ends at zero": lambda x: x.random_(0),
