@@ -58,6 +58,16 @@ bool keeps_batch_of_one(const std::string& op) {
   return op == "aten::multi_margin_loss" || op == "aten::multilabel_margin_loss_forward";
 }
 
+// Its CPU kernel keeps the memory format of one sample, too: such a sample becomes a batch of one.
+bool becomes_batch(const std::string& op, c10::IValue& input) {
+  constexpr auto kLast = at::MemoryFormat::ChannelsLast3d;
+  if (op != "aten::max_pool3d_with_indices" || input.toTensor().dim() != 4) return false;
+  const at::Tensor batch = input.toTensor().unsqueeze(0);
+  if (!batch.is_contiguous(kLast)) return false;
+  input = batch.contiguous().contiguous(kLast);  // with the strides of such a batch
+  return true;
+}
+
 // The C++ kernels of these look at the first slice of self and source, which an empty one lacks.
 bool looks_at_slices(const std::string& op) {
   return op.starts_with("aten::index_add") || op.starts_with("aten::index_reduce");
@@ -76,6 +86,15 @@ bool write_of_nothing(const std::string& op, torch::jit::Stack& stack, size_t ba
   stack.emplace_back(
       meta_tensor(*lazy::intern_contiguous(self.scalar_type(), self.sizes()), false));
   return true;
+}
+
+// (weight, indices, offsets, ..): integers of two dtypes become int64, as in the CPU kernels.
+void promote_bags(const std::string& op, torch::jit::Stack& stack, size_t base) {
+  if (op != "aten::_embedding_bag" && op != "aten::_embedding_bag_forward_only") return;
+  c10::IValue &indices = stack[base + 1], &offsets = stack[base + 2];
+  if (indices.toTensor().scalar_type() == offsets.toTensor().scalar_type()) return;
+  indices = indices.toTensor().to(at::kLong);
+  offsets = offsets.toTensor().to(at::kLong);
 }
 
 // Python's Meta functions of these take Meta tensors for CUDA's, whose kernels of them are not
@@ -148,6 +167,8 @@ void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   }
   if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
   const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
+  promote_bags(name, *stack, base);
+  const bool one_volume = becomes_batch(name, (*stack)[base]);
   const AnyOrder any_order(warns_of_cuda(name));
   try {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
@@ -160,6 +181,8 @@ void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
     throw;
   }
   if (one_sample) (*stack)[base] = (*stack)[base].toTensor().reshape({});
+  if (!one_volume) return;
+  for (const size_t k : {base, base + 1}) (*stack)[k] = (*stack)[k].toTensor().squeeze(0);
 }
 
 }  // namespace torch_xla::dispatch

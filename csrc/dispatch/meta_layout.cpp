@@ -16,6 +16,31 @@ at::MemoryFormat of_input(const Stack& stack, size_t base) {
   return stack[base].toTensor().suggest_memory_format();
 }
 
+// (input, ...): dimensions of one element may have any stride.
+at::MemoryFormat normalization(const Stack& stack, size_t base) {
+  const at::Tensor input = stack[base].toTensor();
+  if (input.is_contiguous()) return at::MemoryFormat::Contiguous;
+  for (const auto last : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
+    const bool fits = input.dim() == (last == at::MemoryFormat::ChannelsLast ? 4 : 5);
+    if (fits && input.is_contiguous(last)) return last;
+  }
+  return input.suggest_memory_format();
+}
+
+// (input, shifts, dims): two parts are joined, of which an empty one is row-major. Without dims the
+// elements are a row.
+at::MemoryFormat roll(const Stack& stack, size_t base) {
+  const at::Tensor input = stack[base].toTensor();
+  const std::vector<int64_t> shifts = stack[base + 1].toIntVector(),
+                             dims = stack[base + 2].toIntVector();
+  bool moves = !dims.empty();
+  for (size_t i = 0; i < dims.size() && i < shifts.size(); ++i) {
+    const int64_t size = input.size(dims[i]);
+    moves = moves && size != 0 && shifts[i] % size != 0;
+  }
+  return moves ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
 // (input, weight, ...): channels_last where either is. In three dimensions not in double.
 at::MemoryFormat convolution(const Stack& stack, size_t base) {
   const at::Tensor input = stack[base].toTensor(), weight = stack[base + 1].toTensor();
@@ -28,15 +53,15 @@ at::MemoryFormat convolution(const Stack& stack, size_t base) {
 
 MetaLayout meta_layout(const c10::OperatorHandle& op) {
   static const std::unordered_map<std::string_view, MetaLayout> kLayouts = {
-      {"aten::_batch_norm_no_update", of_input},
-      {"aten::_batch_norm_with_update_functional", of_input},
-      {"aten::_native_batch_norm_legit", of_input},
-      {"aten::_native_batch_norm_legit_functional", of_input},
-      {"aten::_native_batch_norm_legit_no_training", of_input},
+      {"aten::_batch_norm_no_update", normalization},
+      {"aten::_batch_norm_with_update_functional", normalization},
+      {"aten::_native_batch_norm_legit", normalization},
+      {"aten::_native_batch_norm_legit_functional", normalization},
+      {"aten::_native_batch_norm_legit_no_training", normalization},
       {"aten::channel_shuffle", of_input},
       {"aten::convolution", convolution},
       {"aten::max_unpool2d", of_input},
-      {"aten::native_batch_norm", of_input},
+      {"aten::native_batch_norm", normalization},
       {"aten::native_channel_shuffle", of_input},
       {"aten::native_group_norm", of_input},
       {"aten::nonzero_static", contiguous},  // the Meta kernel has CUDA's
@@ -46,6 +71,9 @@ MetaLayout meta_layout(const c10::OperatorHandle& op) {
       {"aten::reflection_pad3d", of_input},
       {"aten::replication_pad2d", of_input},
       {"aten::replication_pad3d", of_input},
+      {"aten::roll", roll},
+      {"aten::rrelu_with_noise", contiguous},
+      {"aten::rrelu_with_noise_functional", contiguous},
   };
   const auto it = kLayouts.find(op.schema().name());
   return it == kLayouts.end() ? nullptr : it->second;

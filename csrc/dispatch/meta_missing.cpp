@@ -1,6 +1,6 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
 // bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of dropout's
-// gradient: without strides), whose results have a shape that the arguments tell.
+// gradient and of quotients: without strides), whose results have a shape that the arguments tell.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -8,7 +8,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/div_meta_dispatch.h>
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
@@ -41,6 +43,14 @@ void like_second(Stack& stack, size_t base) {
 void native_dropout_backward(Stack& stack, size_t base) {
   const at::Tensor masked = at::mul(stack[base].toTensor(), stack[base + 1].toTensor());
   leave(stack, base, {at::mul(masked, stack[base + 2].toScalar())});
+}
+
+// (self, other): the strides are those of a quotient that is not rounded.
+void floor_divide(Stack& stack, size_t base) {
+  const c10::IValue& by = stack[base + 1];
+  const at::Tensor divisor =
+      by.isTensor() ? by.toTensor() : at::native::wrapped_scalar_tensor(by.toScalar(), at::kMeta);
+  leave(stack, base, {at::meta::div(stack[base].toTensor(), divisor, "floor")});
 }
 
 // (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
@@ -202,6 +212,7 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::_fft_c2c", fft_c2c},
       {"aten::_fft_c2r", fft_c2r},
       {"aten::_fft_r2c", fft_r2c},
+      {"aten::floor_divide", floor_divide},
       {"aten::geqrf", geqrf},
       {"aten::huber_loss", huber_loss},
       {"aten::native_dropout_backward", native_dropout_backward},

@@ -1,5 +1,6 @@
 """Indexing, gather and scatter, embeddings: every rule against PyTorch's CPU result."""
 
+import itertools
 import warnings
 
 import pytest
@@ -288,6 +289,17 @@ def test_embedding_bag_with_weights():
         )
 
     check(fn, values(10, 3), values(12), integers(10, 12), torch.tensor([0, 3, 3, 7]))
+
+
+@pytest.mark.parametrize("n", [0, 4])
+@pytest.mark.parametrize("dtypes", itertools.product((torch.int32, torch.int64), repeat=2))
+def test_bags_of_integers_of_two_dtypes(dtypes, n):
+    def bags(table, weights):
+        index = torch.arange(n, device=table.device).to(dtypes[0])
+        ends = torch.tensor([0, n // 2, n], device=table.device).to(dtypes[1])
+        return F.embedding_bag(index, table, ends, mode="sum", per_sample_weights=weights)
+
+    check(bags, values(5, 2), values(n))
 
 
 def test_one_hot():

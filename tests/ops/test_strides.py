@@ -45,6 +45,8 @@ def test_batch_norm(training):
         randn(2, 6, 4, 6, last=True)[:, ::2, :, ::2],
         randn(2, 3, 4, 5, 6, last=True),
         randn(2, 3, 4, 6)[..., ::2],
+        randn(2, 3, 4, 5, last=True)[0][None],
+        randn(1, 1, 4, 5, last=True),
     ):
         mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
         check(lambda x, m, v: F.batch_norm(x, m, v, training=training), x, mean, variance)
@@ -73,6 +75,15 @@ def test_memory_formats(shape, last):
         (F.max_pool2d, F.max_unpool2d) if x.dim() == 4 else (F.max_pool3d, F.max_unpool3d)
     )
     check(lambda x: unpool(*pool(x, 2, return_indices=True), 2), x)
+    check(lambda x: pool(x, 2, return_indices=True), x[0])
+    check(lambda x: [x.roll(1, 1), x.roll((1, 2), (0, 1)), x.roll(3)], x)
+    check(lambda x: [F.rrelu(x), F.rrelu(x, training=True)], x)
+
+
+def test_whole_quotients():
+    x, y = randn(4, 6).t(), randn(6)[:, None]
+    check(lambda x, y: [x // y, y // x, x // x, x // 2.0, torch.floor_divide(x, y)], x, y)
+    check(lambda x: [x // x[0], x // 3], torch.arange(1, 25).view(2, 3, 4).permute(2, 0, 1))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
