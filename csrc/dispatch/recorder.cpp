@@ -33,6 +33,9 @@ Number number_of_scalar(const c10::IValue& v, NumberKind* kind) {
   } else if (v.isInt()) {
     *kind = NumberKind::Int;
     n.integer = v.toInt();
+  } else if (v.isUnsigned()) {
+    *kind = NumberKind::UInt;
+    n.integer = static_cast<int64_t>(v.toUInt());
   } else if (v.isBool()) {
     *kind = NumberKind::Bool;
     n.integer = v.toBool();

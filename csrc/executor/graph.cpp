@@ -47,6 +47,7 @@ void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
       floats.push_back(number.imag);
       break;
     case NumberKind::Int:
+    case NumberKind::UInt:
     case NumberKind::Bool:
       ints.push_back(number.integer);
       break;
@@ -424,6 +425,8 @@ class Lowerer {
       }
       case NumberKind::Int:
         return element(source.ints, source.next_int++);
+      case NumberKind::UInt:
+        return hlo::convert(element(source.ints, source.next_int++), hlo::DType::U64);
       case NumberKind::Bool:
         return hlo::convert(element(source.ints, source.next_int++), hlo::DType::Pred);
     }
@@ -439,6 +442,8 @@ class Lowerer {
                               hlo::scalar(b_, n.imag, hlo::DType::F64));
       case NumberKind::Int:
         return hlo::scalar_int(b_, n.integer, hlo::DType::S64);
+      case NumberKind::UInt:
+        return hlo::convert(hlo::scalar_int(b_, n.integer, hlo::DType::S64), hlo::DType::U64);
       case NumberKind::Bool:
         return hlo::scalar_int(b_, n.integer, hlo::DType::Pred);
     }

@@ -42,7 +42,8 @@ struct Argument {
 };
 
 // A number that reaches the program at run time, by its class in PyTorch's type promotion.
-enum class NumberKind : uint8_t { Float, Int, Bool, Complex };
+// UInt is an integer that needs 64 bits without a sign; `integer` holds its bits.
+enum class NumberKind : uint8_t { Float, Int, Bool, Complex, UInt };
 
 // What stands in an operand's place.
 struct OperandInfo {

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <c10/util/Float8_e4m3fn.h>
+
 namespace torch_xla::ops {
 
 using hlo::DType;
@@ -40,6 +42,15 @@ Value float_to_integer(const Value& of, DType dtype) {
   return hlo::convert(truncated(x, wide ? DType::S64 : DType::S32), dtype);
 }
 
+// float8_e4m3fn has no infinity: since PyTorch 2.13 the largest number stands for what is larger,
+// before that nan did.
+Value float8_e4m3fn(const Value& of) {
+  static const bool saturates = c10::Float8_e4m3fn(500.0F).x == c10::Float8_e4m3fn(448.0F).x;
+  const Value x = hlo::convert(of, DType::F32);
+  const Value inside = hlo::min(hlo::max(x, hlo::like(x, -448)), hlo::like(x, 448));
+  return hlo::convert(saturates ? hlo::select(hlo::is_nan(x), x, inside) : x, DType::F8E4M3FN);
+}
+
 }  // namespace
 
 Value cast(const Value& x, DType dtype) {
@@ -47,6 +58,7 @@ Value cast(const Value& x, DType dtype) {
   if (dtype == DType::Pred) return hlo::not_equal(x, hlo::zero(x.builder(), x.type()));
   if (hlo::is_complex(x.dtype()) && hlo::is_integer(dtype)) return cast(hlo::real(x), dtype);
   if (hlo::is_float(x.dtype()) && hlo::is_integer(dtype)) return float_to_integer(x, dtype);
+  if (dtype == DType::F8E4M3FN) return float8_e4m3fn(x);
   return hlo::convert(x, dtype);
 }
 

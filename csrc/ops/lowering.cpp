@@ -60,6 +60,8 @@ at::ScalarType number_dtype(lazy::NumberKind kind) {
       return at::kDouble;
     case lazy::NumberKind::Int:
       return at::kLong;
+    case lazy::NumberKind::UInt:
+      return at::kUInt64;
     case lazy::NumberKind::Bool:
       return at::kBool;
     case lazy::NumberKind::Complex:

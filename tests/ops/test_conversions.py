@@ -11,6 +11,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_xla  # noqa: F401
+
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 INTEGERS += [torch.uint16, torch.uint32, torch.uint64, torch.bool]
@@ -52,6 +54,47 @@ def test_complex_numbers_to_integers(integer: torch.dtype):
     x = torch.complex(torch.tensor(VALUES), torch.ones(len(VALUES)))
     expected = converted(x, integer)
     assert x.to("xla").to(integer).tolist() == expected
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=str)
+def test_to_float8(dtype: torch.dtype):
+    """float8_e4m3fn has no infinity, and what takes its place depends on the version of PyTorch."""
+    narrow = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+    numbers = [0.0, 1.0, 0.07, -3.3, 200.0, 447.0, 448.0, 460.0, 464.0, 470.0, 480.0, 500.0, -500.0]
+    x = torch.tensor([*numbers, 1e9, -1e9, 70000.0, INF, -INF, NAN], dtype=torch.float64).to(dtype)
+    for to in narrow:
+        expected, found = x.to(to).float(), x.to("xla").to(to).cpu().float()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        made = torch.stack([torch.full((2,), v, dtype=dtype, device="xla") for v in x.tolist()])
+        found = made.to(to).cpu().float()
+        torch.testing.assert_close(found[:, 1], expected, rtol=0, atol=0, equal_nan=True)
+
+
+LARGE = 2**64 - 5
+UNSIGNED = {
+    "full": lambda d: torch.full((2,), LARGE, dtype=torch.uint64, device=d),
+    "of floats": lambda d: torch.full((2,), LARGE, dtype=torch.float64, device=d),
+    "of no dtype": lambda d: torch.full((2,), LARGE, device=d),
+    "fill_": lambda d: torch.zeros(2, dtype=torch.uint64, device=d).fill_(LARGE),
+    "compared": lambda d: torch.zeros(2, dtype=torch.uint64, device=d) == LARGE,
+    "added to floats": lambda d: torch.zeros(2, device=d) + LARGE,
+    "multiplied": lambda d: torch.ones(2, dtype=torch.int64, device=d) * LARGE,
+    "limit": lambda d: torch.ones(2, dtype=torch.int64, device=d).clamp(max=LARGE),
+    "0-dim": lambda d: torch.ones(2, device=d) * torch.tensor(LARGE, dtype=torch.uint64),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_numbers_larger_than_int64(name: str):
+    try:
+        expected = UNSIGNED[name]("cpu")
+    except RuntimeError as error:
+        with pytest.raises(type(error)) as found:
+            UNSIGNED[name]("xla")
+        assert str(found.value) == str(error)
+    else:
+        torch.testing.assert_close(UNSIGNED[name]("xla").cpu(), expected)
 
 
 FACTORS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]

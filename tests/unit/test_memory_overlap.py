@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torch_xla  # noqa: F401
+
 ROWS, COLUMNS = 4, 6
 LINE = torch.arange(float(ROWS * COLUMNS))
 WIDE = torch.randn(10, ROWS * COLUMNS, generator=torch.Generator().manual_seed(0))
