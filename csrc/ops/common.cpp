@@ -1,6 +1,7 @@
 #include "ops/common.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -175,6 +176,21 @@ Value reduce_min(const Value& x, std::span<const int64_t> dims) {
   return hlo::reduce(x, hlo::highest(x.builder(), {x.dtype(), {}}), dims, hlo::min);
 }
 
+namespace {
+
+// A product adds up one element after another. Of long rows it does so in parts, if they can be
+// cut.
+int64_t part_of(int64_t columns) {
+  constexpr int64_t kLong = 16384, kLeast = 64;
+  if (columns <= kLong) return columns;
+  for (int64_t part = kLong / 2; part >= kLeast; --part) {
+    if (columns % part == 0) return part;
+  }
+  return columns;
+}
+
+}  // namespace
+
 Value sum_trailing(const Lowering& l, const Value& x, int64_t count) {
   const hlo::Dims kept(x.dims().begin(), x.dims().end() - count);
   const int64_t rows = hlo::Type{x.dtype(), kept}.elements();
@@ -186,11 +202,12 @@ Value sum_trailing(const Lowering& l, const Value& x, int64_t count) {
     std::iota(dims.begin(), dims.end(), x.rank() - count);
     return reduce_sum(x, dims);
   }
-  const Value ones = hlo::one(x.builder(), {x.dtype(), {columns}});
+  const int64_t part = part_of(columns);
+  const Value ones = hlo::one(x.builder(), {x.dtype(), {part}});
   const Value sums = hlo::dot_general(
-      hlo::reshape(x, {rows, columns}), ones,
-      {.lhs_batch = {}, .rhs_batch = {}, .lhs_contract = {1}, .rhs_contract = {0}}, x.dtype());
-  return hlo::reshape(sums, kept);
+      hlo::reshape(x, {rows, columns / part, part}), ones,
+      {.lhs_batch = {}, .rhs_batch = {}, .lhs_contract = {2}, .rhs_contract = {0}}, x.dtype());
+  return hlo::reshape(reduce_sum(sums, std::array<int64_t, 1>{1}), kept);
 }
 
 void not_implemented(std::string_view name, at::ScalarType dtype) {

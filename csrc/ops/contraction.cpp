@@ -1,5 +1,7 @@
 #include "ops/contraction.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "ops/common.h"
@@ -29,6 +31,45 @@ Value sum_alone(const Value& x, std::string& letters, std::string_view other,
   return dims.empty() ? x : reduce_sum(hlo::convert(x, accumulator(x.dtype())), dims);
 }
 
+// What a product contracts, and what is left of each operand beside the batch.
+struct Extents {
+  int64_t contracted = 1, left = 1, right = 1;
+};
+
+// XLA's CPU backend adds up such a product one element after another, which is slow and loses a
+// digit with each tenfold length; a reduction does neither.
+bool is_few_long_sums(const Extents& e, DType dtype) {
+  constexpr int64_t kLong = 512;
+  const bool few = e.left * e.right <= 4 || std::max(e.left, e.right) <= 3;
+  const bool matrix_by_vector = e.left > 1 && e.right == 1;  // which it does well
+  return few && !matrix_by_vector && e.contracted >= kLong && !hlo::is_integer(dtype) && dtype != DType::Pred;
+}
+
+// The product summed over what `letters`, those of the result, lack.
+Value sum_of_products(const Value& lhs, std::string_view left, const Value& rhs,
+                      std::string_view right, std::string_view letters) {
+  std::string all(letters);
+  for (const char c : left) {
+    if (!has(letters, c)) all += c;
+  }
+  hlo::Dims dims(all.size());
+  const auto place = [&](const Value& x, std::string_view own) {
+    std::vector<int64_t> places;
+    for (size_t i = 0; i < own.size(); ++i) {
+      places.push_back(static_cast<int64_t>(all.find(own[i])));
+      dims[places.back()] = x.dim(static_cast<int64_t>(i));
+    }
+    return places;
+  };
+  const std::vector<int64_t> of_left = place(lhs, left), of_right = place(rhs, right);
+  const auto whole = [&](const Value& x, const std::vector<int64_t>& places) {
+    return hlo::broadcast_in_dim(hlo::convert(x, accumulator(x.dtype())), dims, places);
+  };
+  std::vector<int64_t> summed(all.size() - letters.size());
+  std::iota(summed.begin(), summed.end(), static_cast<int64_t>(letters.size()));
+  return reduce_sum(hlo::mul(whole(lhs, of_left), whole(rhs, of_right)), summed);
+}
+
 }  // namespace
 
 DType accumulator(DType dtype) { return compute_dtype(dtype); }
@@ -47,6 +88,7 @@ Value contract(const Value& lhs_in, std::string_view lhs_letters, const Value& r
     rhs = hlo::convert(rhs, accumulator(rhs.dtype()));
   }
   hlo::DotDims dims;
+  Extents extents;
   std::string letters;  // of the product
   for (size_t i = 0; i < left.size(); ++i) {
     const size_t j = right.find(left[i]);
@@ -54,15 +96,26 @@ Value contract(const Value& lhs_in, std::string_view lhs_letters, const Value& r
     const bool batch = has(result_letters, left[i]);
     (batch ? dims.lhs_batch : dims.lhs_contract).push_back(static_cast<int64_t>(i));
     (batch ? dims.rhs_batch : dims.rhs_contract).push_back(static_cast<int64_t>(j));
-    if (batch) letters += left[i];
+    if (batch) {
+      letters += left[i];
+    } else {
+      extents.contracted *= lhs.dim(static_cast<int64_t>(i));
+    }
   }
-  for (const char c : left) {
-    if (!has(right, c)) letters += c;
-  }
-  for (const char c : right) {
-    if (!has(left, c)) letters += c;
-  }
-  const Value product = dot(lhs, rhs, dims);
+  const auto keep = [&](const Value& x, std::string_view own, std::string_view other) {
+    int64_t kept = 1;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (has(other, own[i])) continue;
+      letters += own[i];
+      kept *= x.dim(static_cast<int64_t>(i));
+    }
+    return kept;
+  };
+  extents.left = keep(lhs, left, right);
+  extents.right = keep(rhs, right, left);
+  const Value product = is_few_long_sums(extents, lhs.dtype())
+                            ? sum_of_products(lhs, left, rhs, right, letters)
+                            : dot(lhs, rhs, dims);
   std::vector<int64_t> permutation;
   for (const char c : result_letters) {
     permutation.push_back(static_cast<int64_t>(letters.find(c)));

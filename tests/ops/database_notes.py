@@ -142,11 +142,15 @@ OTHER_WORDS = {
 }
 
 NO_COMPLEX32 = "XLA has no complex32"
+TIES = "thousands of narrow floats, of which many are equal: each device takes its own"
+NARROW = {torch.bfloat16, torch.float16}
 
 # (entry, check) -> (dtypes or None for all, reason): known to differ.
 WRONG: dict[tuple[str, str], tuple[set[torch.dtype] | None, str]] = {
+    ("topk", "gradient"): ({torch.bfloat16}, TIES),
+    **{(name, "gradient"): (NARROW, TIES) for name in ("sort", "msort", "mode")},
     ("LBFGS", "default"): (
-        {torch.bfloat16, torch.float16},
+        NARROW,
         SEARCH + ", and rounding decides where",
     ),
     ("view_as_complex", "forward"): ({torch.float16}, NO_COMPLEX32),

@@ -251,3 +251,27 @@ def test_gradients_of_complex_linear(of):
         return torch.view_as_real(F.linear(*used)).sin()
 
     check(some, *(R(s, dtype=torch.complex64) for s in ((2, 3, 4), (5, 4), (5,))))
+
+
+LONG_SUMS = {
+    "dot": lambda x: torch.dot(x[0], x[1]),
+    "vdot": lambda x: torch.vdot(x[0], x[1]),
+    "row by column": lambda x: x[:1] @ x[1:2].t(),
+    "row by few columns": lambda x: x[:1] @ x[:3].t(),
+    "column by rows": lambda x: x[:2] @ x[1:].t(),
+    "rows by columns of batches": lambda x: torch.bmm(x[:, None], x[:, :, None]),
+    "added": lambda x: torch.addmm(x[:1, :1], x[:1], x[1:2].t()),
+    "einsum": lambda x: torch.einsum("i,i->", x[0], x[1]),
+    "weights of one output": lambda x: torch.nn.functional.linear(x[:1], x[1:2]),
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])[:, :4],
+    "group norm": lambda x: torch.nn.functional.group_norm(x.view(1, 4, -1), 2)[..., :4],
+    "RMS norm": lambda x: torch.nn.functional.rms_norm(x, x.shape[1:])[:, :4],
+}
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_long_sums(name):
+    """A loop over a million elements would be off by 1e-4."""
+    x = torch.rand(4, 1 << 20, generator=torch.Generator().manual_seed(0))
+    found, exact = LONG_SUMS[name](x.to("xla")).cpu(), LONG_SUMS[name](x.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=2e-6)

@@ -487,3 +487,18 @@ def test_fused_parameters_that_share_memory(name):
         return [whole, *(p.detach() for p in parameters)]
 
     assert_same(trained(DEVICE), trained("cpu"))
+
+
+@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9, "nesterov": True}])
+def test_a_step_that_is_differentiated_takes_no_lists(momentum):
+    """Gradients of lists keep parameters, which the step then writes."""
+    given, slope = torch.linspace(-1, 1, 12), torch.linspace(2, 1, 12)
+    found = []
+    for device in ("cpu", "xla"):
+        inputs = [t.to(device).requires_grad_() for t in (given, slope)]
+        p = inputs[0].clone()
+        p.grad = inputs[1].clone()
+        options = {"lr": 0.1, "weight_decay": 0.5, "differentiable": True, **momentum}
+        torch.optim.SGD([p], **options).step()
+        found.append([t.cpu() for t in (p, *torch.autograd.grad(p.square().sum(), inputs))])
+    torch.testing.assert_close(found[1], found[0])

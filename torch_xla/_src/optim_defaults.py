@@ -25,12 +25,13 @@ def install() -> None:
     """Adds xla to torch.optim's lists of devices; to be called once, when torch_xla is imported."""
     utils = importlib.import_module("torch.utils._foreach_utils")
     optimizer = importlib.import_module("torch.optim.optimizer")
-    for module in (utils, optimizer, importlib.import_module("torch.optim.swa_utils")):
-        for name in (
-            "_get_foreach_kernels_supported_devices",
-            "_get_fused_kernels_supported_devices",
-        ):
-            _extend(module, name)
+    lists, fused = "_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"
+    for module in (utils, importlib.import_module("torch.optim.swa_utils")):
+        _extend(module, lists)
+        _extend(module, fused)
+    _extend(optimizer, fused)
+    # Gradients of lists keep parameters that the same step writes; SGD asks for lists all the same.
+    _extend(optimizer, lists, unless=torch.is_grad_enabled)
     # Modules that took the function by name have their own reference to it.
     capturable = "_get_capturable_supported_devices"
     for name in ("adadelta", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"):
@@ -41,8 +42,9 @@ def install() -> None:
         optimizer_class._init_group = _preferring_fused(optimizer_class._init_group)
 
 
-def _extend(module: Any, name: str) -> None:
-    """Lets the function `module.name`, which returns a list of device types, include xla."""
+def _extend(module: Any, name: str, unless: Callable[[], bool] = lambda: False) -> None:
+    """Lets the function `module.name`, which returns a list of device types, include xla, but for
+    calls at which `unless` holds."""
     devices: Callable[..., list[str]] | None = getattr(module, name, None)
     if devices is None:
         return
@@ -50,7 +52,7 @@ def _extend(module: Any, name: str) -> None:
     @functools.wraps(devices)
     def with_xla(*args: Any, **kwargs: Any) -> list[str]:
         found = devices(*args, **kwargs)
-        return found if _DEVICE in found else [*found, _DEVICE]
+        return found if _DEVICE in found or unless() else [*found, _DEVICE]
 
     setattr(module, name, with_xla)
 
