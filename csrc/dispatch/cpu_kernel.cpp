@@ -59,8 +59,13 @@ bool computes_floats(const lazy::Signature& signature) {
 }
 
 // Lowerings give integers and complex numbers a meaning that PyTorch's kernels do not.
-bool pools_others(const Plan& plan, const lazy::Signature& signature) {
-  static const std::set<std::string_view> kPools = {
+bool means_others(const Plan& plan, const lazy::Signature& signature) {
+  static const std::set<std::string_view> kOperators = {
+      "aten::amax",
+      "aten::amin",
+      "aten::aminmax",
+      "aten::max",
+      "aten::min",
       "aten::_adaptive_avg_pool2d",
       "aten::_adaptive_avg_pool3d",
       "aten::adaptive_max_pool2d",
@@ -70,7 +75,7 @@ bool pools_others(const Plan& plan, const lazy::Signature& signature) {
       "aten::max_pool2d_with_indices",
       "aten::max_pool3d_with_indices",
   };
-  return !computes_floats(signature) && kPools.contains(plan.target->schema().name());
+  return !computes_floats(signature) && kOperators.contains(plan.target->schema().name());
 }
 
 // Every CPU kernel of floats knows float and double; not all know the others.
@@ -163,7 +168,7 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
   const bool backward = plan_.target->name.find("_backward") != std::string::npos;
   if (!elementwise_ && !backward) check_mix(signature, stack, base);
   const bool probe = (elementwise_ && !computes_floats(signature)) ||
-                     (on_host && !takes_common_dtypes(signature)) || pools_others(plan_, signature);
+                     (on_host && !takes_common_dtypes(signature)) || means_others(plan_, signature);
   if (probe) check_dtypes(signature, stack, base);
 }
 

@@ -185,6 +185,11 @@ void quantized_result(const Stack&, size_t) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "quantize: expected a dtype that a tensor of xla can have.");
 }
 
+// (self, ..)
+void sort(const Stack& stack, size_t base) {
+  TORCH_CHECK(!stack[base].toTensor().is_complex(), " Sort does not support complex dtypes on CPU");
+}
+
 // (self), of all elements
 void extreme_of_none(const Stack& stack, const char* name) {
   TORCH_CHECK(stack.back().toTensor().numel() != 0, name,
@@ -267,6 +272,7 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::nll_loss2d_forward", weights_of_classes},
       {"aten::norm", norm},
       {"aten::searchsorted", searchsorted},
+      {"aten::sort", sort},
   };
   if (op.schema().arguments().size() == 1) {
     if (op.schema().name() == "aten::max") return max_of_all;

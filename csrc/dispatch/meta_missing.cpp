@@ -45,6 +45,18 @@ void native_dropout_backward(Stack& stack, size_t base) {
   leave(stack, base, {at::mul(masked, stack[base + 2].toScalar())});
 }
 
+// (size, [generator,] dtype, layout, device, pin_memory): a tensor without elements may have any
+// dtype.
+void randn(Stack& stack, size_t base) {
+  const c10::IValue& given = stack[stack.size() - 4];
+  const at::ScalarType dtype =
+      given.isNone() ? c10::get_default_dtype_as_scalartype() : given.toScalarType();
+  const auto* geometry = lazy::intern_contiguous(dtype, stack[base].toIntVector());
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isIntegralType(dtype, true) || geometry->numel == 0,
+                              "\"normal_kernel_cpu\" not implemented for '", dtype, "'");
+  leave(stack, base, {meta_tensor(*geometry, false)});
+}
+
 // (self, other): the strides are those of a quotient that is not rounded.
 void floor_divide(Stack& stack, size_t base) {
   const c10::IValue& by = stack[base + 1];
@@ -214,6 +226,7 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::_fft_r2c", fft_r2c},
       {"aten::floor_divide", floor_divide},
       {"aten::geqrf", geqrf},
+      {"aten::randn", randn},
       {"aten::huber_loss", huber_loss},
       {"aten::native_dropout_backward", native_dropout_backward},
       {"aten::_grouped_mm", grouped_mm},

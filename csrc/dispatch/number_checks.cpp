@@ -99,12 +99,13 @@ void subtraction(bool self_is_bool, bool other_is_bool) {
               "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
 }
 
+bool is_bool(const c10::IValue& v) {
+  return v.isTensor() ? v.toTensor().scalar_type() == at::kBool : v.isBool();
+}
+
 // (self, scalar), (self, scalars) and (self, other); PyTorch's Meta kernels of lists refuse no
 // truth values.
 void list_subtraction(const Stack& stack, size_t base) {
-  const auto is_bool = [](const c10::IValue& v) {
-    return v.isTensor() ? v.toTensor().scalar_type() == at::kBool : v.isBool();
-  };
   const c10::IValue& given = stack[base + 1];
   const c10::ArrayRef<c10::IValue> self = stack[base].toListRef();
   // A list of another length is refused for that.
@@ -113,6 +114,32 @@ void list_subtraction(const Stack& stack, size_t base) {
     subtraction(is_bool(self[i]), is_bool(given.isList() ? given.toListRef()[i] : given));
   }
 }
+
+// (self, other, ..)
+void reversed_subtraction(const Stack& stack, size_t base) {
+  subtraction(is_bool(stack[base]), is_bool(stack[base + 1]));
+}
+
+// (self, dim, correction, ..): PyTorch warns, and the result is nan or infinite.
+void degrees_of_freedom(const char* name, const Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  const c10::IValue &dim = stack[base + 1], &correction = stack[base + 2];
+  int64_t n = 1;
+  if (dim.isNone() || dim.toIntVector().empty()) {
+    n = self.numel();
+  } else {
+    for (const int64_t d : dim.toIntVector()) n *= self.dim() == 0 ? 1 : self.size(d);
+  }
+  if (static_cast<double>(n) > (correction.isNone() ? 1.0 : correction.toScalar().toDouble()))
+    return;
+  TORCH_WARN(name,
+             "(): degrees of freedom is <= 0. Correction should be strictly less than the "
+             "reduction factor (input numel divided by output numel).");
+}
+void of_var(const Stack& stack, size_t base) { degrees_of_freedom("var", stack, base); }
+void of_std(const Stack& stack, size_t base) { degrees_of_freedom("std", stack, base); }
+void of_var_mean(const Stack& stack, size_t base) { degrees_of_freedom("var_mean", stack, base); }
+void of_std_mean(const Stack& stack, size_t base) { degrees_of_freedom("std_mean", stack, base); }
 
 // (self, dim, index, value)
 void index_fill(const Stack& stack, size_t base) {
@@ -160,6 +187,11 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
       {"aten::put_", put},
       {"aten::normal_functional", normal},
       {"aten::normal_", normal},
+      {"aten::rsub", reversed_subtraction},
+      {"aten::std", of_std},
+      {"aten::std_mean", of_std_mean},
+      {"aten::var", of_var},
+      {"aten::var_mean", of_var_mean},
   };
   const std::string& name = op.schema().name();
   if (name.starts_with("aten::randint")) return randint_check(op.operator_name());

@@ -91,6 +91,8 @@ std::tuple<Tensor, Tensor, Tensor> distinct(const Tensor& self, bool rows, bool 
 
 std::tuple<Tensor, Tensor, Tensor> unique(const Tensor& self, bool consecutive, bool with_inverse,
                                           bool with_counts) {
+  TORCH_CHECK_NOT_IMPLEMENTED(consecutive || !self.is_complex(), "\"unique\" not implemented for '",
+                              self.scalar_type(), "'");
   const at::TensorOptions integers = positions_like(self);
   const Tensor none = at::empty({0}, integers);
   if (self.numel() == 0) {

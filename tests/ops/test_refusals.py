@@ -3,6 +3,8 @@ sync, and not by a compiler. So are indices out of range, where their values are
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,14 @@ CALLS = {
     "airy_ai in float16": (torch.special.airy_ai, HALF),
     "eigh of integers": (torch.linalg.eigh, WHOLE),
     "convolution of bits": (lambda x: F.conv1d(x[None], x[None]), BITS),
+    "largest of one complex number": (lambda x: x[0, 0].max(), COMPLEX),
+    "ends of one complex number": (lambda x: x[0, 0].aminmax(), COMPLEX),
+    "order of one complex number": (lambda x: x[0, 0].sort(), COMPLEX),
+    "order of no complex number": (lambda x: x[:0].argsort(), COMPLEX),
+    "different complex numbers": (lambda x: x.unique(), COMPLEX),
+    "number less bits": (lambda x: 1 - x, BITS),
+    "bits less bits, reversed": (lambda x: torch.rsub(x, x), BITS),
+    "normal integers": (lambda x: torch.randn(2, dtype=x.dtype, device=x.device), WHOLE),
     # elementwise, with a lowering that would give something
     "fraction of integers in place": (lambda x: x.fmod_(2.5), WHOLE),
     "remainder of integers in place": (lambda x: x.remainder_(2.5), WHOLE),
@@ -230,6 +240,26 @@ def test_put_where_algorithms_are_deterministic():
         torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+def test_degrees_of_freedom(name):
+    for _ in range(2):  # the second is known
+        for x, options in (
+            (torch.ones(1), {}),
+            (torch.ones(2, 3), {"correction": 6}),
+            (torch.ones(2, 3), {"dim": 0, "correction": 2}),
+        ):
+            with pytest.warns(UserWarning, match=rf"{name}\(\): degrees of freedom is <= 0"):
+                getattr(torch, name)(x.to("xla"), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(torch, name)(torch.ones(2, 3, device="xla"), dim=0)
+
+
+def test_no_elements_of_any_dtype():
+    x = torch.randn(0, 3, dtype=torch.int32, device="xla")
+    assert x.shape == (0, 3) and x.dtype == torch.int32 and x.tolist() == []
 
 
 @pytest.mark.parametrize("call", [lambda x: x.histc(2), lambda x: x.median(0).values])
