@@ -127,10 +127,10 @@ Values attention_backward(Lowering& l) {
       contract(cast(dropped(l, args, shape, p), dtype), shape.scores, grad, shape.out, shape.value);
   const Value d_p =
       dropped(l, args, shape, contract(grad, shape.out, v, shape.value, shape.scores));
-  // The sum over a row of p * d_p, from the output instead of from the rows.
+  // The sum over a row of p * d_p; where the output is not rounded, from that.
   const std::array<int64_t, 1> last = {grad.rank() - 1};
-  const Value product = cast(grad, wide) * cast(shape.grouped(l.in(args.output), 2), wide);
-  const Value delta = reduce_sum(product, last);
+  const Value output = shape.grouped(l.in(args.output), 2);
+  const Value delta = reduce_sum(dtype == wide ? grad * output : p * d_p, last);
   const Value d_scores = p * (d_p - along_rows(delta, d_p));
   const Value narrow = cast(d_scores * l.floating(args.scale), dtype);
   const Value d_query = contract(narrow, shape.scores, k, shape.key, shape.query);

@@ -164,3 +164,25 @@ def test_multihead_attention(need_weights):
     with torch.inference_mode():
         actual = twin.eval()(q.to(DEVICE), k.to(DEVICE), k.to(DEVICE), need_weights=need_weights)
     assert_same(actual[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [5, 19])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_beside_large_scores(dtype, seed):
+    """One weight of each row is nearly 1, and gradients are what is left of a difference of two
+    large numbers: it must not be taken from an output that was rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (4, 3, 8), (4, 6, 8), (4, 6, 8)
+    given = [(torch.rand(s, generator=generator) * 18 - 9).to(dtype) for s in shapes]
+
+    def gradients(tensors):
+        inputs = [t.requires_grad_() for t in tensors]
+        output = F.scaled_dot_product_attention(*inputs)
+        weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+        return torch.autograd.grad(output, inputs, weights.to(output.dtype))
+
+    exact = gradients([t.double() for t in given])
+    found = gradients([t.to("xla") for t in given])
+    for f, e in zip(found, exact, strict=True):
+        off = (f.cpu().double() - e).abs().max() / e.abs().max()
+        assert off < 4 * torch.finfo(dtype).eps
