@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/OpMathType.h>
 #include <ATen/ops/random_cpu_dispatch.h>
 #include <ATen/ops/uniform_cpu_dispatch.h>
 
@@ -115,6 +116,21 @@ void list_subtraction(const Stack& stack, size_t base) {
   }
 }
 
+// (self, tensor1, tensor2, value or values)
+void list_factors(const Stack& stack, size_t base) {
+  const c10::IValue& given = stack[base + 3];
+  const c10::ArrayRef<c10::IValue> self = stack[base].toListRef();
+  if (given.isTensor() || (given.isList() && given.toListRef().size() != self.size())) return;
+  for (size_t i = 0; i < self.size(); ++i) {
+    const c10::IValue& factor = given.isList() ? given.toListRef()[i] : given;
+    const at::ScalarType dtype = self[i].toTensor().scalar_type();
+    if (!factor.isComplexDouble() || c10::isComplexType(dtype)) continue;
+    AT_DISPATCH_V2(dtype, "value",
+                   AT_WRAP([&] { (void)factor.toScalar().to<at::opmath_type<scalar_t>>(); }),
+                   AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16);
+  }
+}
+
 // (self, other, ..)
 void reversed_subtraction(const Stack& stack, size_t base) {
   subtraction(is_bool(stack[base]), is_bool(stack[base + 1]));
@@ -202,9 +218,8 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
     const std::string& overload = op.schema().overload_name();
     return overload == "to" ? random_to : overload == "from" ? random_from : nullptr;
   }
-  if (name.starts_with("aten::_foreach_sub")) {
-    return list_subtraction;
-  }
+  if (name.starts_with("aten::_foreach_sub")) return list_subtraction;
+  if (name.starts_with("aten::_foreach_addc")) return list_factors;
   if (name == "aten::normal" && op.schema().overload_name().ends_with("_float")) {
     return normal_of_number;
   }

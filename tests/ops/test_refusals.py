@@ -68,6 +68,11 @@ CALLS = {
     # elementwise, with a lowering that would give something
     "fraction of integers in place": (lambda x: x.fmod_(2.5), WHOLE),
     "remainder of integers in place": (lambda x: x.remainder_(2.5), WHOLE),
+    "complex factors of real lists": (
+        lambda x: torch._foreach_addcmul_([x + 0, x + 1], [x, x], [x, x], [2.0, 1j]),
+        FLOAT,
+    ),
+    "complex factor of real lists": (lambda x: torch._foreach_addcdiv([x], [x], [x], 1j), FLOAT),
     "roots of lists of integers in place": (lambda x: torch._foreach_sqrt_([x]), WHOLE),
     "hardsigmoid of complex numbers": (F.hardsigmoid, COMPLEX),
     "clamp of complex numbers": (lambda x: x.clamp_min(0), COMPLEX),
