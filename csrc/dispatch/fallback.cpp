@@ -234,32 +234,41 @@ void run_without_node(Route route, const c10::OperatorHandle& op, Stack* stack) 
   }
 }
 
+namespace {
+
+// The device of the call's tensors, or -1 where none is on xla.
+int device_of(const Stack& stack, size_t base) {
+  int device = -1;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    if (lazy::TensorImpl* impl = lazy::as_lazy(stack[i].toTensor())) device = impl->device_index();
+  }
+  return device;
+}
+
+}  // namespace
+
 void upload_index_or_fail(const c10::OperatorHandle& op, Stack& stack, size_t base, int argument,
                           const at::Tensor& tensor) {
   const c10::IValue& v = stack[base + argument];
-  int device = current_device();
-  std::string other;
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (stack[i].isTensor() && stack[i].toTensor().defined()) {
-      if (lazy::TensorImpl* impl = lazy::as_lazy(stack[i].toTensor())) {
-        device = impl->device_index();
-        other = "xla:" + std::to_string(device);
-      }
+  if (!v.isOptionalTensorList()) fail_of_cpu_tensor(op, stack, base, argument, tensor);
+  const int found = device_of(stack, base), device = found < 0 ? current_device() : found;
+  c10::List<std::optional<at::Tensor>> list;
+  for (const c10::IValue& e : v.toListRef()) {
+    if (e.isNone()) {
+      list.push_back(std::optional<at::Tensor>());
+    } else {
+      const at::Tensor t = e.toTensor();
+      list.push_back(t.defined() && t.is_cpu() ? to_device(t, device) : t);
     }
   }
-  if (v.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& e : v.toListRef()) {
-      if (e.isNone()) {
-        list.push_back(std::optional<at::Tensor>());
-      } else {
-        const at::Tensor t = e.toTensor();
-        list.push_back(t.defined() && t.is_cpu() ? to_device(t, device) : t);
-      }
-    }
-    stack[base + argument] = std::move(list);
-    return;
-  }
+  stack[base + argument] = std::move(list);
+}
+
+void fail_of_cpu_tensor(const c10::OperatorHandle& op, const Stack& stack, size_t base,
+                        int argument, const at::Tensor& tensor) {
+  const int device = device_of(stack, base);
+  const std::string other = device < 0 ? "" : "xla:" + std::to_string(device);
   for (size_t i = base; i < stack.size() && other.empty(); ++i) {
     // What brought a call of CPU tensors here.
     TORCH_CHECK(!stack[i].isGenerator(),

@@ -14,6 +14,8 @@ void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // anything else is an error in PyTorch's words.
 void upload_index_or_fail(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base,
                           int argument, const at::Tensor& tensor);
+[[noreturn]] void fail_of_cpu_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                     size_t base, int argument, const at::Tensor& tensor);
 
 // CPU copies of lazy tensors, fetched together; the tensors keep what was computed for them.
 std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors);

@@ -190,6 +190,13 @@ void sort(const Stack& stack, size_t base) {
   TORCH_CHECK(!stack[base].toTensor().is_complex(), " Sort does not support complex dtypes on CPU");
 }
 
+// (self, dim, ..)
+void aminmax(const Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  TORCH_CHECK(self.dim() != 0 || stack[base + 1].isNone() || !self.is_complex(),
+              "aminmax not implemented for ", self.scalar_type());
+}
+
 // (self), of all elements
 void extreme_of_none(const Stack& stack, const char* name) {
   TORCH_CHECK(stack.back().toTensor().numel() != 0, name,
@@ -253,6 +260,7 @@ bool writes_often(std::string_view name) {
 MetaCheck meta_check(const c10::OperatorHandle& op) {
   static const std::unordered_map<std::string_view, MetaCheck> kChecks = {
       {"aten::addmv", addmv},
+      {"aten::aminmax", aminmax},
       {"aten::as_strided_scatter", as_strided_scatter},
       {"aten::convolution", convolution},
       {"aten::_index_put_impl", index_put},

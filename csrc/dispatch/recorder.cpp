@@ -370,6 +370,7 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     // An elementwise operator may mean these dtypes. Else there is no Meta kernel: an in-place
     // operator's results are shaped like what it overwrites; any other operator's shapes are known
     // only once it has run.
+    if (in_place_meta_) cpu_kernel_.check_in_place(op_, stack, base);
     if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, CpuKernel::Show::Dtypes);
     if (!overwrites_all_results()) {
       entry->route = Route::Host;
@@ -380,8 +381,9 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
       results.push_back(without_memory(stack[base + w.argument]));
     }
   } catch (...) {
-    cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
     if (in_place_meta_) cpu_kernel_.check_in_place(op_, stack, base);
+    cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
+    check_lists(stack, base);
     throw;
   }
 
@@ -414,6 +416,17 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
   if (entry->route == Route::Record) cpu_kernel_.check_lowering(*signature, stack, base);
   entry->signature = std::move(signature);
   return entry;
+}
+
+// 0-dim tensors of the CPU are numbers, but not to every operator that takes a list.
+void Recorder::check_lists(const Stack& stack, size_t base) const {
+  for (size_t i = 0; i < plan_->num_arguments; ++i) {
+    if (!stack[base + i].isTensorList()) continue;
+    for (const c10::IValue& e : stack[base + i].toListRef()) {
+      const at::Tensor& t = e.toTensor();
+      if (t.defined() && t.is_cpu()) fail_of_cpu_tensor(op_, stack, base, static_cast<int>(i), t);
+    }
+  }
 }
 
 Stack Recorder::meta_arguments(const Stack& stack, size_t base, size_t count) const {

@@ -53,6 +53,7 @@ class Recorder final : public c10::OperatorKernel {
   // the out= form know.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
+  void check_lists(const torch::jit::Stack& stack, size_t base) const;
   void check_shapes_written(const torch::jit::Stack& stack, size_t base,
                             const torch::jit::Stack& results) const;
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,

@@ -59,6 +59,11 @@ CALLS = {
     "convolution of bits": (lambda x: F.conv1d(x[None], x[None]), BITS),
     "largest of one complex number": (lambda x: x[0, 0].max(), COMPLEX),
     "ends of one complex number": (lambda x: x[0, 0].aminmax(), COMPLEX),
+    "ends of one complex number, along": (lambda x: x[0, 0].aminmax(dim=0), COMPLEX),
+    "lesser of integers and of others": (
+        lambda x: torch._foreach_minimum_([x + 0, x + 0, x + 0], [1, 2.0, 1j]),
+        WHOLE,
+    ),
     "order of one complex number": (lambda x: x[0, 0].sort(), COMPLEX),
     "order of no complex number": (lambda x: x[:0].argsort(), COMPLEX),
     "different complex numbers": (lambda x: x.unique(), COMPLEX),
