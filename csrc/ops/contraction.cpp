@@ -42,7 +42,8 @@ bool is_few_long_sums(const Extents& e, DType dtype) {
   constexpr int64_t kLong = 512;
   const bool few = e.left * e.right <= 4 || std::max(e.left, e.right) <= 3;
   const bool matrix_by_vector = e.left > 1 && e.right == 1;  // which it does well
-  return few && !matrix_by_vector && e.contracted >= kLong && !hlo::is_integer(dtype) && dtype != DType::Pred;
+  return few && !matrix_by_vector && e.contracted >= kLong && !hlo::is_integer(dtype) &&
+         dtype != DType::Pred;
 }
 
 // The product summed over what `letters`, those of the result, lack.
