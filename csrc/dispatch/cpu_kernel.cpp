@@ -95,7 +95,8 @@ bool blames_dtypes(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   const auto says = [&](std::string_view word) { return words.find(word) != words.npos; };
   return says("dtype") || says("scalar type") || says("same type") || says("scalar_type") ||
-         says("out type") || says("output type") || says("can't be cast");
+         says("out type") || says("output type") || says("can't be cast") ||
+         says("not supported for");
 }
 
 // Throws what `call` throws about dtypes. A corner may have wrong sizes, and zeros be wrong values:

@@ -71,6 +71,7 @@ CALLS = {
     "bits less bits, reversed": (lambda x: torch.rsub(x, x), BITS),
     "normal integers": (lambda x: torch.randn(2, dtype=x.dtype, device=x.device), WHOLE),
     # elementwise, with a lowering that would give something
+    "sizes of complex numbers in place": (lambda x: x.abs_(), COMPLEX),
     "fraction of integers in place": (lambda x: x.fmod_(2.5), WHOLE),
     "remainder of integers in place": (lambda x: x.remainder_(2.5), WHOLE),
     "complex factors of real lists": (
