@@ -59,12 +59,12 @@ bool keeps_batch_of_one(const std::string& op) {
 }
 
 // Its CPU kernel keeps the memory format of one sample, too: such a sample becomes a batch of one.
-bool becomes_batch(const std::string& op, c10::IValue& input) {
+bool becomes_batch(const std::string& op, torch::jit::Stack& stack, size_t base) {
   constexpr auto kLast = at::MemoryFormat::ChannelsLast3d;
-  if (op != "aten::max_pool3d_with_indices" || input.toTensor().dim() != 4) return false;
-  const at::Tensor batch = input.toTensor().unsqueeze(0);
+  if (op != "aten::max_pool3d_with_indices" || stack[base].toTensor().dim() != 4) return false;
+  const at::Tensor batch = stack[base].toTensor().unsqueeze(0);
   if (!batch.is_contiguous(kLast)) return false;
-  input = batch.contiguous().contiguous(kLast);  // with the strides of such a batch
+  stack[base] = batch.contiguous().contiguous(kLast);  // with the strides of such a batch
   return true;
 }
 
@@ -168,7 +168,7 @@ void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
   const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
   promote_bags(name, *stack, base);
-  const bool one_volume = becomes_batch(name, (*stack)[base]);
+  const bool one_volume = becomes_batch(name, *stack, base);
   const AnyOrder any_order(warns_of_cuda(name));
   try {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);

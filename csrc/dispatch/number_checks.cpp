@@ -140,12 +140,9 @@ void reversed_subtraction(const Stack& stack, size_t base) {
 void degrees_of_freedom(const char* name, const Stack& stack, size_t base) {
   const at::Tensor self = stack[base].toTensor();
   const c10::IValue &dim = stack[base + 1], &correction = stack[base + 2];
-  int64_t n = 1;
-  if (dim.isNone() || dim.toIntVector().empty()) {
-    n = self.numel();
-  } else {
-    for (const int64_t d : dim.toIntVector()) n *= self.dim() == 0 ? 1 : self.size(d);
-  }
+  const std::vector<int64_t> dims = dim.isNone() ? std::vector<int64_t>() : dim.toIntVector();
+  int64_t n = dims.empty() ? self.numel() : 1;
+  for (const int64_t d : dims) n *= self.dim() == 0 ? 1 : self.size(d);
   if (static_cast<double>(n) > (correction.isNone() ? 1.0 : correction.toScalar().toDouble()))
     return;
   TORCH_WARN(name,

@@ -37,7 +37,7 @@ struct Extents {
 };
 
 // XLA's CPU backend adds up such a product one element after another, which is slow and loses a
-// digit with each tenfold length; a reduction does neither.
+// digit with each tenfold length; a reduction does neither, on any platform.
 bool is_few_long_sums(const Extents& e, DType dtype) {
   constexpr int64_t kLong = 512;
   const bool few = e.left * e.right <= 4 || std::max(e.left, e.right) <= 3;
