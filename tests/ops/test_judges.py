@@ -105,6 +105,8 @@ def test_results_may_be_as_far_from_the_truth_as_the_cpus(dtype):
         assert_as_close(too_far, expected, truth)
     with pytest.raises(NoDigits, match="the CPU is off"):
         assert_as_close(as_far, expected * 2, truth)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_as_close([as_far, too_far], [expected * 2, expected], [truth, truth])
     nothing = torch.full_like(expected, torch.nan)
     with pytest.raises(AssertionError):
         assert_as_close(as_far, nothing, truth)
