@@ -22,6 +22,13 @@ Computation computation_of(const lazy::TensorImpl& tensor) {
   return found;
 }
 
+bool shows_memory(const lazy::TensorImpl& tensor) {
+  lazy::Storage& storage = tensor.lazy_storage();
+  return storage.has_value() && storage.geometry().contiguous &&
+         storage.value().geometry().dtype == tensor.geometry()->dtype &&
+         computation_of(tensor).is_nothing();
+}
+
 Tensor computed(Tensor view, const Computation& computation) {
   if (computation.conjugates) view = at::_conj(view);
   if (computation.negates) view = at::_neg_view(view);

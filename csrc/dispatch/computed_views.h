@@ -16,6 +16,9 @@ struct Computation {
 };
 // What turns the elements of memory into those of the tensor.
 Computation computation_of(const lazy::TensorImpl& tensor);
+// Whether the tensor's elements are those of its storage's value, row-major, where its strides and
+// offset say. Needs the graph lock.
+bool shows_memory(const lazy::TensorImpl& tensor);
 
 // A view of memory, computed as `computation` says.
 at::Tensor computed(at::Tensor view, const Computation& computation);

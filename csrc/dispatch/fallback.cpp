@@ -1,16 +1,21 @@
 #include "dispatch/fallback.h"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_set>
 
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "dispatch/call.h"
+#include "dispatch/computed_views.h"
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
 #include "dispatch/generator.h"
 #include "dispatch/resize.h"
 #include "dispatch/substitute.h"
+#include "executor/external_memory.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
 #include "executor/transfer.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -19,6 +24,22 @@
 namespace torch_xla::dispatch {
 
 using torch::jit::Stack;
+
+namespace {
+
+std::atomic<bool> reads_views_by_programs{false};
+
+// Whether a view is cut on the host out of what its storage holds, which needs no program for each
+// place and shape: where memory is the host's, or where little is sent for nothing.
+bool is_cut_on_host(lazy::TensorImpl& impl) {
+  constexpr size_t kLittle = 1 << 16;  // bytes
+  if (!impl.view().defined() || reads_views_by_programs || !shows_memory(impl)) return false;
+  return impl.lazy_storage().nbytes() <= kLittle || executor::Runtime::get().device_type() == "CPU";
+}
+
+}  // namespace
+
+void set_reads_views_by_programs(bool on) { reads_views_by_programs = on; }
 
 std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> results(tensors.size());
@@ -30,25 +51,40 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
     TXLA_CHECK(head != nullptr, "xla: expected an xla tensor, got one on ",
                tensors[first].device().str(), ".");
     const int device = head->device_index();
-    std::vector<lazy::Value> values, of_views;
-    std::vector<size_t> positions;
+    std::vector<size_t> whole, cut;
+    std::vector<lazy::Value> values, to_cut, of_views;
     {
       const lazy::GraphLock lock;
       for (size_t i = first; i < tensors.size(); ++i) {
         lazy::TensorImpl* impl = lazy::as_lazy(tensors[i]);
         if (done[i] || impl == nullptr || impl->device_index() != device) continue;
+        done[i] = true;
+        if (is_cut_on_host(*impl)) {
+          cut.push_back(i);
+          to_cut.push_back(impl->lazy_storage().value());
+          continue;
+        }
+        whole.push_back(i);
         values.push_back(impl->read());
         of_views.push_back(impl->view().defined() ? values.back() : lazy::Value());
-        positions.push_back(i);
-        done[i] = true;
       }
     }
+    values.insert(values.end(), to_cut.begin(), to_cut.end());
+    executor::materialize(values, device);
+    to_cut.assign(values.begin() + static_cast<std::ptrdiff_t>(whole.size()), values.end());
+    values.resize(whole.size());
     std::vector<at::Tensor> fetched = executor::download(values, device);
+    for (size_t k = 0; k < cut.size(); ++k) {
+      const at::Tensor& t = tensors[cut[k]];
+      results[cut[k]] = executor::on_host(to_cut[k], device)
+                            .as_strided(t.sizes(), t.strides(), t.storage_offset())
+                            .clone(at::MemoryFormat::Contiguous);
+    }
     const lazy::GraphLock lock;
-    for (size_t k = 0; k < positions.size(); ++k) {
+    for (size_t k = 0; k < whole.size(); ++k) {
       // A storage has its data by now.
-      if (of_views[k]) lazy::as_lazy(tensors[positions[k]])->computed(of_views[k], values[k]);
-      results[positions[k]] = std::move(fetched[k]);
+      if (of_views[k]) lazy::as_lazy(tensors[whole[k]])->computed(of_views[k], values[k]);
+      results[whole[k]] = std::move(fetched[k]);
     }
   }
   return results;

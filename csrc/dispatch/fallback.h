@@ -19,6 +19,8 @@ void upload_index_or_fail(const c10::OperatorHandle& op, torch::jit::Stack& stac
 
 // CPU copies of lazy tensors, fetched together; the tensors keep what was computed for them.
 std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors);
+// For tests: views are read by programs, as large ones are where the host cannot read memory.
+void set_reads_views_by_programs(bool on);
 at::Tensor to_device(const at::Tensor& cpu, int device);
 
 }  // namespace torch_xla::dispatch

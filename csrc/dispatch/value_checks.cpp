@@ -8,6 +8,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "dispatch/computed_views.h"
 #include "executor/external_memory.h"
 #include "lazy/tensor.h"
 
@@ -197,12 +198,8 @@ bool no_partition(const Stack& stack, size_t base) {
 
 std::optional<Tensor> known_values(const Tensor& tensor) {
   lazy::TensorImpl* impl = lazy::as_lazy(tensor);
-  if (impl == nullptr) return std::nullopt;
-  lazy::Storage& storage = impl->lazy_storage();
-  if (!storage.has_value() || !storage.geometry().contiguous) return std::nullopt;
-  const lazy::Value& value = storage.value();
-  if (value.geometry().dtype != tensor.scalar_type()) return std::nullopt;  // a view as another
-  const void* memory = executor::peek(value);
+  if (impl == nullptr || !shows_memory(*impl)) return std::nullopt;
+  const void* memory = executor::peek(impl->lazy_storage().value());
   if (memory == nullptr) return std::nullopt;
   const auto offset = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
   // from_blob wants memory that may be written to.

@@ -93,6 +93,15 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
   }
 }
 
+at::Tensor on_host(lazy::Value& value, int device) {
+  std::vector<lazy::Value> values = {value};
+  materialize(values, device);
+  value = values[0];
+  const pjrt::Array& array = *value.node->data().array;
+  const bool readable = array.num_buffers() == 1 && array.buffer(0).is_on_cpu();
+  return readable ? lend(value, device) : download(values, device)[0];
+}
+
 const void* peek(const lazy::Value& value) {
   if (!value.node->is_data() || Runtime::get().device_type() != "CPU") return nullptr;
   const pjrt::Array* array = value.node->data().array.get();

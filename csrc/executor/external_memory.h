@@ -17,6 +17,10 @@ at::Tensor lend(lazy::Value& value, int device);
 // the plugin cannot use that memory. The producer's later writes are seen by the leaf.
 lazy::Value borrow(const at::Tensor& tensor, int device);
 
+// All of a value, on the host and not to be written to: its own memory where the host can read
+// that, else a copy. `value` becomes data.
+at::Tensor on_host(lazy::Value& value, int device);
+
 // The memory of a value that is there now, on the CPU platform: row-major and not to be written to.
 // It stays as it is while the graph lock is held. Null for a value that waits to be computed, is
 // on other devices or in a narrower dtype.

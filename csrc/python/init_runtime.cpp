@@ -11,6 +11,7 @@
 #include "debug/metrics.h"
 #include "dispatch/autograd_threads.h"
 #include "dispatch/context.h"
+#include "dispatch/fallback.h"
 #include "dispatch/generator.h"
 #include "executor/disk_cache.h"
 #include "executor/in_flight.h"
@@ -244,6 +245,7 @@ void init_runtime(py::module_& m) {
   // Whether this process has compiled or loaded a program, so that the cache is chosen.
   m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
   m.def("_xla_set_check_donation", &executor::set_check_donation);
+  m.def("_xla_set_reads_views_by_programs", &dispatch::set_reads_views_by_programs);
   m.def("_xla_num_cached_programs", &executor::cached_programs);
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import torch_xla  # noqa: F401  once, for all processes
+import torch_xla  # once, for all processes
 from tests.fuzz import known, plant
 from tests.fuzz.compare import Difference
 from tests.fuzz.draw import draw
@@ -75,6 +75,9 @@ class Search:
         """In each process that runs programs."""
         os.environ.update(MODES[self.o.mode])
         torch.set_num_threads(1)
+        # Views are cut on the host in the modes of users, and lowered in the others.
+        lowered = self.o.mode not in ("plain", "spmd")
+        torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
         if self.o.plant:
             plant.FAULTS[self.o.plant]()
 
