@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Reduction.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace torch_xla::dispatch {
@@ -148,8 +149,10 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
   const at::MemoryFormat format = layout_(*stack, base);
   shapes(stack, base);
   const at::Tensor result = (*stack)[base].toTensor();
-  (*stack)[base] = at::detail::empty_meta(result.sizes(), result.scalar_type(), at::kStrided,
-                                          at::Device(at::kMeta), std::nullopt, format);
+  const bool one_row = result.dim() == 3 && format == at::MemoryFormat::ChannelsLast;
+  const at::Tensor sized = one_row ? result.unsqueeze(2) : result;
+  const at::Tensor laid_out = at::empty(sized.sizes(), sized.options(), format);
+  (*stack)[base] = one_row ? laid_out.squeeze(2) : laid_out;
 }
 
 void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {

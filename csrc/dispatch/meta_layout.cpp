@@ -41,9 +41,11 @@ at::MemoryFormat roll(const Stack& stack, size_t base) {
   return moves ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
 
-// (input, weight, ...): channels_last where either is. In three dimensions not in double.
+// (input, weight, ...): channels_last where either is. In three dimensions not in double. Signals
+// are images of one row, of which the kernel makes the input row-major.
 at::MemoryFormat convolution(const Stack& stack, size_t base) {
   const at::Tensor input = stack[base].toTensor(), weight = stack[base + 1].toTensor();
+  if (input.dim() == 3) return weight.unsqueeze(2).suggest_memory_format();
   if (input.scalar_type() == at::kDouble && input.dim() == 5) return at::MemoryFormat::Contiguous;
   const at::MemoryFormat format = input.suggest_memory_format();
   return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
@@ -60,10 +62,12 @@ MetaLayout meta_layout(const c10::OperatorHandle& op) {
       {"aten::_native_batch_norm_legit_no_training", normalization},
       {"aten::channel_shuffle", of_input},
       {"aten::convolution", convolution},
+      {"aten::diag_embed", contiguous},
       {"aten::max_unpool2d", of_input},
       {"aten::native_batch_norm", normalization},
       {"aten::native_channel_shuffle", of_input},
       {"aten::native_group_norm", of_input},
+      {"aten::nll_loss2d_forward", contiguous},
       {"aten::nonzero_static", contiguous},  // the Meta kernel has CUDA's
       {"aten::pixel_shuffle", of_input},
       {"aten::pixel_unshuffle", of_input},

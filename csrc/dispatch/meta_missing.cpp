@@ -1,6 +1,7 @@
 // The few operators that PyTorch has CPU kernels but no Meta kernels for (of grouped_mm: one for
-// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of dropout's
-// gradient and of quotients: without strides), whose results have a shape that the arguments tell.
+// bfloat16 alone; of Fourier transforms: CUDA's; of huber_loss: of one dtype; of eig: row-major; of
+// dropout's gradient, of quotients and of logic: without strides), whose results have a shape that
+// the arguments tell.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq_meta_dispatch.h>
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
@@ -79,7 +82,23 @@ void geqrf(Stack& stack, size_t base) {
   TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
   std::vector<int64_t> tau(x.sizes().begin(), x.sizes().end() - 2);
   tau.push_back(std::min(x.size(-2), x.size(-1)));
-  leave(stack, base, {of_sizes(x, x.sizes().vec()), of_sizes(x, tau)});
+  leave(stack, base, {at::empty(x.mT().sizes(), x.options()).mT(), of_sizes(x, tau)});
+}
+
+// What is refused here is put to the CPU's kernel, which has the words.
+void eig(Stack& stack, size_t base) {
+  const at::Tensor x = stack[base].toTensor();
+  TORCH_CHECK(x.dim() >= 2 && x.size(-1) == x.size(-2) && (x.is_floating_point() || x.is_complex()),
+              "torch.linalg.eig: expected square matrices.");
+  const at::TensorOptions complex = x.options().dtype(at::toComplexType(x.scalar_type()));
+  leave(stack, base,
+        {at::empty(x.sizes().slice(0, x.dim() - 1), complex), at::empty(x.sizes(), complex).mT()});
+}
+
+// (self, other): the strides are those of a comparison.
+void logic(Stack& stack, size_t base) {
+  const at::Tensor &self = stack[base].toTensor(), &other = stack[base + 1].toTensor();
+  leave(stack, base, {at::meta::eq(self, other)});
 }
 
 // (self, bins): how many; or their edges.
@@ -230,6 +249,10 @@ MissingMeta missing_meta(const c10::OperatorHandle& op) {
       {"aten::huber_loss", huber_loss},
       {"aten::native_dropout_backward", native_dropout_backward},
       {"aten::_grouped_mm", grouped_mm},
+      {"aten::linalg_eig", eig},
+      {"aten::logical_and", logic},
+      {"aten::logical_or", logic},
+      {"aten::logical_xor", logic},
       {"aten::histogram", histogram},
       {"aten::_histogramdd_from_bin_cts", histogramdd},
       {"aten::_histogramdd_from_bin_tensors", histogramdd},

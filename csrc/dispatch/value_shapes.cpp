@@ -344,7 +344,9 @@ LeastSquares linalg_lstsq_meta(const Tensor& self, const Tensor& b, std::optiona
   const Tensor rank = at::empty(driver == "gels" ? none : matrices, positions_like(self));
   matrices.push_back(std::min(rows, columns));
   const bool has_values = driver == "gelsd" || driver == "gelss";
-  return {at::empty(sizes, self.options()), residuals, rank,
+  if (!vector) std::swap(sizes[sizes.size() - 2], sizes.back());
+  const Tensor solution = at::empty(sizes, self.options());
+  return {vector ? solution : solution.mT(), residuals, rank,
           at::empty(has_values ? matrices : none, real)};
 }
 

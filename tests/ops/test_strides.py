@@ -86,6 +86,44 @@ def test_whole_quotients():
     check(lambda x: [x // x[0], x // 3], torch.arange(1, 25).view(2, 3, 4).permute(2, 0, 1))
 
 
+def test_logic():
+    x, y = randn(10, 1, 5), randn(5, 10).t()
+    check(lambda x, y: [torch.logical_and(x, y), torch.logical_or(y, x)], x, y)
+    check(lambda x, y: [torch.logical_xor(x, y), x.mT.logical_not()], x, y)
+
+
+def test_diagonal_matrices():
+    for x in randn(1, 4).mT, randn(3, 4).t(), randn(2, 3, 1).mT:
+        check(lambda x: torch.kron(x.diag_embed(), x.new_ones(2, 2)), x)
+        check(torch.diag_embed, x)
+
+
+def test_matrices_of_lapack():
+    for x in randn(4, 4), randn(2, 4, 4).mT, randn(4, 4, dtype=torch.float64):
+        check(lambda x: list(torch.linalg.eig(x)), x)
+    for x in randn(2, 5, 3), randn(2, 3, 5).mT, randn(5, 3):
+        check(lambda x: list(torch.geqrf(x)), x)
+        # With more rows than columns the CPU's solution is a part of a larger tensor.
+        x = x if x.shape[-1] >= x.shape[-2] else x.mT
+        check(lambda x: torch.linalg.lstsq(x, x[..., :2]).solution, x)
+        check(lambda x: torch.linalg.lstsq(x, x[..., 0]).solution, x)
+
+
+@pytest.mark.parametrize("convolve", [F.conv1d, F.conv_transpose1d])
+def test_signals(convolve):
+    x, w = randn(4, 3, 6), randn(3, 3, 2)
+    for signal in x, x.mT.contiguous().mT, x[:1].mT.contiguous().mT:
+        check(convolve, signal, w)
+        check(convolve, signal, w.mT.contiguous().mT)
+        check(convolve, signal[0], w)
+
+
+def test_losses_of_pixels():
+    x = randn(2, 3, 4, 5, last=True)
+    target = torch.ones(2, 4, 5, dtype=torch.int64).mT.contiguous().mT
+    check(lambda x, t: [F.nll_loss(x, t, reduction="none"), F.nll_loss(x, t)], x, target)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
 @pytest.mark.parametrize("kind", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
 def test_fourier_transforms(kind, order):
