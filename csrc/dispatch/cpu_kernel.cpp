@@ -60,22 +60,15 @@ bool computes_floats(const lazy::Signature& signature) {
 
 // Lowerings give integers and complex numbers a meaning that PyTorch's kernels do not.
 bool means_others(const Plan& plan, const lazy::Signature& signature) {
-  static const std::set<std::string_view> kOperators = {
-      "aten::amax",
-      "aten::amin",
-      "aten::aminmax",
-      "aten::max",
-      "aten::min",
-      "aten::_adaptive_avg_pool2d",
-      "aten::_adaptive_avg_pool3d",
-      "aten::adaptive_max_pool2d",
-      "aten::adaptive_max_pool3d",
-      "aten::avg_pool2d",
-      "aten::avg_pool3d",
-      "aten::max_pool2d_with_indices",
-      "aten::max_pool3d_with_indices",
-  };
-  return !computes_floats(signature) && kOperators.contains(plan.target->schema().name());
+  bool complex = false;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    if (at::isFloatingType(info.geometry->dtype)) return false;
+    complex = complex || at::isComplexType(info.geometry->dtype);
+  }
+  // CUDA's kernels of integers that the CPU lacks.
+  static const std::set<std::string_view> kOnCudaToo = {"aten::histc", "aten::trace"};
+  return !signature.operands.empty() &&
+         (complex || !kOnCudaToo.contains(plan.target->schema().name()));
 }
 
 // Every CPU kernel of floats knows float and double; not all know the others.
@@ -217,6 +210,9 @@ void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit:
       return true;
     } catch (const c10::NotImplementedError&) {
       throw;
+    } catch (const c10::Error& e) {
+      if (show == Show::Values && blames_dtypes(e)) throw;
+      return false;
     } catch (const std::exception&) {
       return false;
     }

@@ -32,7 +32,9 @@ Values sum(Lowering& l) {
 template <int dims_arg>
 Values nansum(Lowering& l) {
   Value x = summand(l);
-  if (hlo::is_float(x.dtype())) x = hlo::select(hlo::is_nan(x), 0.0, x);
+  if (hlo::is_float(x.dtype()) || hlo::is_complex(x.dtype())) {
+    x = hlo::select(hlo::is_nan(x), 0.0, x);
+  }
   return {reduced(l, reduce_sum(x, dimensions<dims_arg>(l, x)))};
 }
 

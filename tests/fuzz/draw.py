@@ -109,7 +109,8 @@ class Draw:
         visible = self.own[self.thread] | step.names if self.thread else None
         seen = self.runner.append(step, visible)
         if seen.error:
-            keep = self.chance(keep_errors) and comparable_error(seen)
+            # A list that is refused is left alone; the CPU writes what comes first in it.
+            keep = self.chance(keep_errors) and comparable_error(seen) and kind != "list write"
         else:
             keep = sane(self.runner, step)
         if not keep or (self.refuse is not None and self.refuse(self, step, seen)):
@@ -145,6 +146,7 @@ NOT_COMPARED = (
     "is not supported",
     "not supported on",
     "only supports",
+    "does not support complex inputs",
     "Could not run",
     "expected scalar type",
     "expected m1 and m2 to have the same dtype",

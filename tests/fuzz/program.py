@@ -112,8 +112,8 @@ def metadata(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
         for what, ask in ASKED.items():
             try:
                 known[what] = ask(t)
-            except RuntimeError:  # what a view raises for which autograd gave up
-                known[what] = "RuntimeError"
+            except (RuntimeError, IndexError):  # a view that a write made useless
+                known[what] = "refused"
         found[name] = known
     return found
 
@@ -229,7 +229,7 @@ class Runner:
             # A compiler may round less often than a backward pass says, in any dtype on its way.
             try:
                 found = gradient(t)
-            except RuntimeError:  # a view that a write has made useless does not even say is_leaf
+            except (RuntimeError, IndexError):  # such a view does not even say is_leaf
                 continue
             self._move(found, max((UNIT[d] for d in self._dtypes), default=None))
 

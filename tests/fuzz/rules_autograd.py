@@ -71,7 +71,14 @@ def backward_with_gradient(d: Draw) -> str | None:
     if a is None:
         return None
     t = d.tensor(a)
-    return f"{a}.backward({operand(d, t.shape, t.dtype, exact=True)}.to({t.dtype}))"
+    given = f"{operand(d, t.shape, t.dtype, exact=True)}.to({t.dtype})"
+    # Backward of a view may keep what it was given as the gradient of a leaf, and add to it later.
+    # Which views do depends on the device: after a write the CPU's are all as_strided.
+    address = d.value(f"{given}.untyped_storage().data_ptr()")
+    leaves = d.tensors(lambda o: o.requires_grad)
+    if any(d.tensor(n).untyped_storage().data_ptr() == address for n in leaves):
+        given = f"{given}.clone()"
+    return f"{a}.backward({given})"
 
 
 @rule("grad", 4)

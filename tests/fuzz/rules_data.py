@@ -368,8 +368,10 @@ def data(d: Draw) -> str | None:
     if name is None:
         return None
     t = d.tensor(name)
-    # A differentiable view keeps its shape: it is taken anew when its base is written.
-    alike = t._is_view() and t.requires_grad
+    # Differentiable views and what they are of keep their shapes: a view is taken anew when its
+    # base is written.
+    has_views = any(d.tensor(n)._base is t for n in d.tensors())
+    alike = t.requires_grad and (t._is_view() or has_views)
     other = d.pick(lambda o: o.dtype == t.dtype and (not alike or o.shape == t.shape))
     if other is None:
         return None

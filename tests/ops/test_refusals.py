@@ -21,6 +21,18 @@ BITS, WHOLE, COMPLEX = of(torch.bool), of(torch.int64), of(torch.complex64)
 HALF, FLOAT = of(torch.float16), of(torch.float32)
 
 CALLS = {
+    # lowered, to what no kernel of PyTorch's gives
+    "variance of integers": (lambda x: x.var(), WHOLE),
+    "variances of rows of integers": (lambda x: torch.var(x, dim=1), WHOLE),
+    "draws around integers": (lambda x: torch.normal(x, x), WHOLE),
+    "hardswish of integers": (F.hardswish, WHOLE),
+    "distance of integers": (lambda x: F.mse_loss(x, x), WHOLE),
+    "windows of integers": (lambda x: F.unfold(x[None, None], 2), WHOLE),
+    "reflected bits": (lambda x: F.pad(x[None], (1, 1), mode="reflect"), BITS),
+    "middle of bits": (lambda x: x.median(), BITS),
+    "distance of complex numbers": (lambda x: F.smooth_l1_loss(x, x), COMPLEX),
+    "histogram of complex numbers": (lambda x: x.histc(4), COMPLEX),
+    "gate of complex numbers": (lambda x: F.glu(x[:, :2]), COMPLEX),
     # refused by the lowering
     "softmax of integers": (lambda x: F.softmax(x, 1), WHOLE),
     "cross entropy of integers": (lambda x: F.cross_entropy(x, x[0]), WHOLE),
