@@ -153,14 +153,11 @@ OVERFLOW = "the product overflows; under a dispatch mode, as here, the CPU goes 
 SKIPPED: dict[tuple[str, str], tuple[set[torch.dtype], str]] = {
     **{(name, "gradient"): (NARROW, TIES) for name in ("sort", "msort", "topk", "mode")},
     ("masked.prod", "gradient"): ({torch.float16}, OVERFLOW),
+    ("LBFGS", "default"): (NARROW, SEARCH + ", and rounding decides where"),
 }
 
 # (entry, check) -> (dtypes or None for all, reason): known to differ.
 WRONG: dict[tuple[str, str], tuple[set[torch.dtype] | None, str]] = {
-    ("LBFGS", "default"): (
-        NARROW,
-        SEARCH + ", and rounding decides where",
-    ),
     ("view_as_complex", "forward"): ({torch.float16}, NO_COMPLEX32),
     ("view_as_complex", "gradient"): ({torch.float16}, NO_COMPLEX32),
     ("complex", "forward"): ({torch.float16}, NO_COMPLEX32),
