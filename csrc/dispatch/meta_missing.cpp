@@ -11,6 +11,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/div_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq_meta_dispatch.h>
@@ -83,6 +84,13 @@ void geqrf(Stack& stack, size_t base) {
   std::vector<int64_t> tau(x.sizes().begin(), x.sizes().end() - 2);
   tau.push_back(std::min(x.size(-2), x.size(-1)));
   leave(stack, base, {at::empty(x.mT().sizes(), x.options()).mT(), of_sizes(x, tau)});
+}
+
+// (self, batch1, batch2, out_dtype, ..): PyTorch's Python function takes the dtype for a factor.
+void baddbmm_to_dtype(Stack& stack, size_t base) {
+  const at::Tensor product = at::bmm(stack[base + 1].toTensor(), stack[base + 2].toTensor());
+  (void)stack[base].toTensor().expand(product.sizes());
+  leave(stack, base, {product.to(stack[base + 3].toScalarType())});
 }
 
 // What is refused here is put to the CPU's kernel, which has the words.
@@ -235,6 +243,7 @@ void fft_c2r(Stack& stack, size_t base) {
 }  // namespace
 
 MissingMeta missing_meta(const c10::OperatorHandle& op) {
+  if (op.operator_name() == c10::OperatorName("aten::baddbmm", "dtype")) return baddbmm_to_dtype;
   static const std::unordered_map<std::string_view, MissingMeta> kFunctions = {
       {"aten::multi_margin_loss_backward", like_second},
       {"aten::multilabel_margin_loss_backward", like_second},

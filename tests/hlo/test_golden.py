@@ -1,0 +1,55 @@
+"""No program changes unseen. `python -m tests.hlo --pin` takes the programs of now for right."""
+
+from __future__ import annotations
+
+from tests.hlo import golden
+from torch_xla import _XLAC
+
+# Views by schema, so that no call is recorded under these names; what autograd or PyTorch calls by
+# another; and what is computed when it is called, since its values tell the shape.
+NOT_RECORDED = {
+    "aten::_aminmax",
+    "aten::_aminmax.dim",
+    "aten::_embedding_bag_dense_backward",
+    "aten::_logcumsumexp",
+    "aten::alias",
+    "aten::chunk",
+    "aten::conj_physical",
+    "aten::detach",
+    "aten::narrow",
+    "aten::native_batch_norm",
+    "aten::range",
+    "aten::slice_inverse",
+    "aten::split.Tensor",
+    "aten::split_with_sizes",
+    "aten::unbind.int",
+    "torch_xla::as_strided_update",
+    "torch_xla::masked_select",
+    "torch_xla::nonzero",
+    "torch_xla::unique",
+}
+
+
+def test_programs_are_those_that_are_pinned():
+    lowered, pinned = golden.lower(golden.cases()), golden.pinned()
+    changed = []
+    for name, text in lowered.texts.items():
+        golden.keep(text)
+        if pinned.get(name) != golden.hash_of(text):
+            changed.append(golden.difference(name, text, pinned.get(name)))
+    gone = sorted(pinned.keys() - lowered.texts.keys())
+    changed += [f"{name}: pinned, and no case any more" for name in gone]
+    many = f"{len(changed)} programs differ; `python -m tests.hlo` shows all of them.\n"
+    assert not changed, many + "\n".join(changed[:20])
+    rules = set(_XLAC._xla_lowered_ops())
+    assert sorted(rules - lowered.rules) == sorted(NOT_RECORDED), "a rule that no case lowers"
+
+
+def test_a_change_is_seen():
+    text = "".join(f"line {i}\n" for i in range(9))
+    golden.keep(text)
+    before = golden.hash_of(text)
+    assert "+another" in golden.difference("x", text + "another\n", before)
+    assert "-line 4" in golden.difference("x", text.replace("line 4\n", ""), before)
+    assert "not made in this checkout" in golden.difference("x", text, "0" * 16)
+    assert "not pinned" in golden.difference("x", text, None)
