@@ -1,6 +1,7 @@
-// Views of tensors that need no gradient, at less than what PyTorch's autograd kernels take for
-// them. A device of type XLA cannot replay a view by its strides, so each view carries a function
-// that replays it: here it is one allocation, and the kernels above the backend are one.
+// How autograd takes views anew. On a device of type XLA PyTorch does not by strides, so each view
+// carries a function that replays it. PyTorch's replay the calls, and so go wrong where a tensor
+// was turned in place (t_, squeeze_) since: they are given it as it was. Views of tensors that need
+// no gradient take less time than in PyTorch's autograd kernels: one allocation, one kernel.
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -10,12 +11,23 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_conj_ops.h>
+#include <ATen/ops/_neg_view_ops.h>
+#include <ATen/ops/_reshape_alias_ops.h>
+#include <ATen/ops/alias_ops.h>
+#include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/diagonal_ops.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/permute_ops.h>
 #include <ATen/ops/select_ops.h>
 #include <ATen/ops/slice_ops.h>
+#include <ATen/ops/squeeze_ops.h>
+#include <ATen/ops/t_ops.h>
 #include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/unfold_ops.h>
 #include <ATen/ops/unsqueeze_ops.h>
+#include <ATen/ops/view_as_complex_ops.h>
+#include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
@@ -23,6 +35,7 @@
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
+#include "lazy/tensor.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -31,6 +44,7 @@ namespace {
 using at::Tensor;
 using torch::autograd::CreationMeta;
 using torch::autograd::ViewFunc;
+using torch::autograd::ViewInfo;
 using SymInts = std::vector<c10::SymInt>;
 
 // An argument as a view keeps it, and its numbers that may be symbols.
@@ -60,14 +74,47 @@ void visit_symbols(T& kept, const Visit& visit) {
   }
 }
 
+// The tensor that a view was taken of, as it was then.
+class Origin {
+ public:
+  explicit Origin(const Tensor& tensor) : tensor_(tensor.getIntrusivePtr()) {
+    const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+    if (impl == nullptr) return;  // sizes may be symbols
+    geometry_ = impl->geometry();
+    offset_ = impl->storage_offset();
+  }
+
+  // `base` stands for the tensor, or is it: with the sizes and strides that it had, if a call in
+  // place has changed them.
+  Tensor restored(const Tensor& base) const {
+    if (geometry_ == nullptr || !lazy::is_lazy(base) || is_alike(base)) return base;
+    const auto tensor = tensor_.lock();
+    // One of other strides, and none that has changed.
+    if (tensor != nullptr && is_alike(Tensor(tensor))) return base;
+    const int64_t moved = tensor == nullptr ? 0 : offset_ - tensor->storage_offset();
+    return base.as_strided(geometry_->sizes, geometry_->strides, base.storage_offset() + moved);
+  }
+
+ private:
+  bool is_alike(const Tensor& t) const {
+    return t.sizes() == geometry_->sizes && t.strides() == geometry_->strides;
+  }
+
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
+  const lazy::Geometry* geometry_ = nullptr;
+  int64_t offset_ = 0;
+};
+
 // Replays a call of the view operator `Op` on another base.
 template <class Op, class... Args>
 class Replay final : public ViewFunc {
  public:
-  explicit Replay(const Args&... arguments) : kept_(keep(arguments)...) {}
+  explicit Replay(Origin origin, const Args&... arguments)
+      : origin_(std::move(origin)), kept_(keep(arguments)...) {}
 
   Tensor operator()(const Tensor& base) const override {
-    return std::apply([&](const auto&... kept) { return Op::call(base, kept...); }, kept_);
+    const Tensor from = origin_.restored(base);
+    return std::apply([&](const auto&... kept) { return Op::call(from, kept...); }, kept_);
   }
   SymInts get_symints() const override {
     SymInts symbols;
@@ -99,7 +146,66 @@ class Replay final : public ViewFunc {
     std::apply([&](auto&... k) { (visit_symbols(k, visit), ...); }, kept);
   }
 
+  Origin origin_;
   std::tuple<Kept<Args>...> kept_;
+};
+
+// Around another function that replays a view.
+template <class Derived>
+class Around : public ViewFunc {
+ public:
+  explicit Around(std::unique_ptr<ViewFunc> replay) : replay_(std::move(replay)) {}
+
+  SymInts get_symints() const override { return replay_->get_symints(); }
+  size_t num_symints() const override { return replay_->num_symints(); }
+  std::vector<Tensor> get_tensors() const override { return replay_->get_tensors(); }
+  size_t num_tensors() const override { return replay_->num_tensors(); }
+  std::unique_ptr<ViewFunc> clone_and_set(
+      std::optional<SymInts> symbols, std::optional<std::vector<Tensor>> tensors) const override {
+    auto clone = std::make_unique<Derived>(static_cast<const Derived&>(*this));
+    clone->replay_ = replay_->clone_and_set(std::move(symbols), std::move(tensors));
+    return clone;
+  }
+
+ protected:
+  Around(const Around&) {}
+
+  std::unique_ptr<ViewFunc> replay_;
+};
+
+// A function of PyTorch's that replays a view of `origin`.
+class OfOrigin final : public Around<OfOrigin> {
+ public:
+  OfOrigin(Origin origin, std::unique_ptr<ViewFunc> replay)
+      : Around(std::move(replay)), origin_(std::move(origin)) {}
+
+  Tensor operator()(const Tensor& base) const override {
+    return (*replay_)(origin_.restored(base));
+  }
+
+ private:
+  Origin origin_;
+};
+
+// A view that was turned in place after it was taken.
+class Turned final : public Around<Turned> {
+ public:
+  using Around::Around;
+
+  // To these sizes and strides, so many elements further in memory.
+  void turn(const lazy::Geometry* geometry, int64_t moved) {
+    geometry_ = geometry;
+    moved_ += moved;
+  }
+
+  Tensor operator()(const Tensor& base) const override {
+    const Tensor view = (*replay_)(base);
+    return view.as_strided(geometry_->sizes, geometry_->strides, view.storage_offset() + moved_);
+  }
+
+ private:
+  const lazy::Geometry* geometry_ = nullptr;
+  int64_t moved_ = 0;
 };
 
 Tensor no_inverse(const Tensor&) {
@@ -112,6 +218,70 @@ CreationMeta creation_meta() {
   return at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE;
 }
 
+// Calls `change` with what autograd knows of a view, where it replays it. PyTorch offers no way to
+// change that; the objects are no constants.
+template <class Change>
+void change_replay(const Tensor& view, const Change& change) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  if (meta == nullptr) return;
+  const auto one = [&](const ViewInfo& info) {
+    if (info.has_view_fn()) change(const_cast<ViewInfo&>(info));
+  };
+  if (meta->has_bw_view()) one(meta->get_backward_view());
+  if (meta->has_fw_view() && !meta->shared_view_info()) one(meta->get_forward_view());
+}
+
+// What is taken of a view begins with how that is taken.
+bool is_first_view(const Tensor& of) {
+  return torch::autograd::impl::get_view_autograd_meta(of) == nullptr;
+}
+
+template <class Op, class... Args>
+Tensor view_by_pytorch(c10::DispatchKeySet keys, const Tensor& self, const Args&... args) {
+  const bool first = is_first_view(self);
+  Tensor view = by_pytorch<Op>(keys, self, args...);
+  if (first && view.unsafeGetTensorImpl() != self.unsafeGetTensorImpl()) {
+    change_replay(view, [&](ViewInfo& info) {
+      info.view_fn_ = std::make_unique<OfOrigin>(Origin(self), std::move(info.view_fn_));
+    });
+  }
+  return view;
+}
+
+template <class Op, class Schema = typename Op::schema>
+struct AnyView;
+
+template <class Op, class... Args>
+struct AnyView<Op, Tensor(const Tensor&, Args...)> {
+  static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
+    return view_by_pytorch<Op>(keys, self, args...);
+  }
+};
+
+// `InPlace` changes sizes and strides of a tensor, which may be a view.
+template <class InPlace, class Schema = typename InPlace::schema>
+struct TurnedInPlace;
+
+template <class InPlace, class Self, class... Args>
+struct TurnedInPlace<InPlace, Self(Self, Args...)> {
+  static Self call(c10::DispatchKeySet keys, Self self, Args... args) {
+    const lazy::TensorImpl* impl = lazy::as_lazy(self);
+    const int64_t offset = impl == nullptr ? 0 : impl->storage_offset();
+    by_pytorch<InPlace>(keys, self, args...);
+    if (impl == nullptr) return self;
+    change_replay(self, [&](ViewInfo& info) {
+      auto* turned = dynamic_cast<Turned*>(info.view_fn_.get());
+      if (turned == nullptr) {
+        auto replay = std::make_unique<Turned>(std::move(info.view_fn_));
+        turned = replay.get();
+        info.view_fn_ = std::move(replay);
+      }
+      turned->turn(impl->geometry(), impl->storage_offset() - offset);
+    });
+    return self;
+  }
+};
+
 template <class Op, class Schema = typename Op::schema>
 struct ViewAutograd;
 
@@ -119,7 +289,7 @@ template <class Op, class... Args>
 struct ViewAutograd<Op, Tensor(const Tensor&, Args...)> {
   static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
     if (self.requires_grad() || self._fw_grad(/*level=*/0).defined()) {
-      return by_pytorch<Op>(keys, self, args...);
+      return view_by_pytorch<Op>(keys, self, args...);
     }
     Tensor view;
     {
@@ -128,19 +298,43 @@ struct ViewAutograd<Op, Tensor(const Tensor&, Args...)> {
     }
     return torch::autograd::as_view(self, view, /*is_bw_differentiable=*/true,
                                     /*is_fw_differentiable=*/true,
-                                    std::make_unique<Replay<Op, Args...>>(args...), no_inverse,
-                                    creation_meta());
+                                    std::make_unique<Replay<Op, Args...>>(Origin(self), args...),
+                                    no_inverse, creation_meta());
   }
 };
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
-  m.impl("expand", ViewAutograd<at::_ops::expand>::call);
-  m.impl("permute", ViewAutograd<at::_ops::permute>::call);
-  m.impl("select.int", ViewAutograd<at::_ops::select_int>::call);
-  m.impl("slice.Tensor", ViewAutograd<at::_ops::slice_Tensor>::call);
-  m.impl("transpose.int", ViewAutograd<at::_ops::transpose_int>::call);
-  m.impl("unsqueeze", ViewAutograd<at::_ops::unsqueeze>::call);
-  m.impl("view", ViewAutograd<at::_ops::view>::call);
+  namespace ops = at::_ops;
+  m.impl("diagonal", ViewAutograd<ops::diagonal>::call);
+  m.impl("expand", ViewAutograd<ops::expand>::call);
+  m.impl("permute", ViewAutograd<ops::permute>::call);
+  m.impl("select.int", ViewAutograd<ops::select_int>::call);
+  m.impl("slice.Tensor", ViewAutograd<ops::slice_Tensor>::call);
+  m.impl("squeeze", ViewAutograd<ops::squeeze>::call);
+  m.impl("squeeze.dim", ViewAutograd<ops::squeeze_dim>::call);
+  m.impl("squeeze.dims", ViewAutograd<ops::squeeze_dims>::call);
+  m.impl("t", ViewAutograd<ops::t>::call);
+  m.impl("transpose.int", ViewAutograd<ops::transpose_int>::call);
+  m.impl("unfold", ViewAutograd<ops::unfold>::call);
+  m.impl("unsqueeze", ViewAutograd<ops::unsqueeze>::call);
+  m.impl("view", ViewAutograd<ops::view>::call);
+
+  m.impl("_conj", AnyView<ops::_conj>::call);
+  m.impl("_neg_view", AnyView<ops::_neg_view>::call);
+  m.impl("_reshape_alias", AnyView<ops::_reshape_alias>::call);
+  m.impl("alias", AnyView<ops::alias>::call);
+  m.impl("as_strided", AnyView<ops::as_strided>::call);
+  m.impl("view.dtype", AnyView<ops::view_dtype>::call);
+  m.impl("view_as_complex", AnyView<ops::view_as_complex>::call);
+  m.impl("view_as_real", AnyView<ops::view_as_real>::call);
+
+  m.impl("as_strided_", TurnedInPlace<ops::as_strided_>::call);
+  m.impl("squeeze_", TurnedInPlace<ops::squeeze_>::call);
+  m.impl("squeeze_.dim", TurnedInPlace<ops::squeeze__dim>::call);
+  m.impl("squeeze_.dims", TurnedInPlace<ops::squeeze__dims>::call);
+  m.impl("t_", TurnedInPlace<ops::t_>::call);
+  m.impl("transpose_", TurnedInPlace<ops::transpose_>::call);
+  m.impl("unsqueeze_", TurnedInPlace<ops::unsqueeze_>::call);
 }
 
 }  // namespace
