@@ -161,8 +161,7 @@ def comparable_error(seen: Seen) -> bool:
 
 def sane(runner: Runner, step: Step) -> bool:
     """Whether values keep a size in which rounding is small, and memory stays defined."""
-    optimizes = step.kind in ("optimizer", "train")
-    for t in tensors_of(runner.names, None if optimizes else step.names).values():
+    for t in tensors_of(runner.names, step.names).values():
         if t.numel() > 400:
             return False
         try:
@@ -178,9 +177,7 @@ def sane(runner: Runner, step: Step) -> bool:
                 continue
             size = values.detach().abs().double()
             size = size[size.isfinite() & (size > 0)]
-            # Optimizers divide a gradient by its size, so rounding alone would become a step.
-            least = 1e-4 if values is grad and optimizes else 1e-20
-            if size.numel() and (size.max() > LARGEST.get(t.dtype, 1e5) or size.min() < least):
+            if size.numel() and (size.max() > LARGEST.get(t.dtype, 1e5) or size.min() < 1e-20):
                 return False
     return True
 

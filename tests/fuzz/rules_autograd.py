@@ -173,11 +173,13 @@ def optimizer(d: Draw) -> str | None:
     # Each once: PyTorch warns of others, whose result differs between its own implementations.
     of = list({id(d.tensor(name)): name for name in of}.values())[: d.choose.randint(1, 3)]
     listed = f"[{', '.join(of)}]"
+    # `eps`: these divide a gradient by its size, so that rounding alone would become a step.
     made = [
-        "SGD({p}, lr=0.1{o})", "SGD({p}, lr=0.1, momentum=0.9{o})", "Adam({p}, lr=0.1{o})",
+        "SGD({p}, lr=0.1{o})", "SGD({p}, lr=0.1, momentum=0.9{o})",
         "SGD({p}, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01{o})",
-        "AdamW({p}, lr=0.1{o})",
-        "Adam({p}, lr=0.1, amsgrad=True{o})", "RMSprop({p}, lr=0.1{o})", "Adagrad({p}, lr=0.1{o})",
+        "Adam({p}, lr=0.1, eps=0.1{o})", "AdamW({p}, lr=0.1, eps=0.1{o})",
+        "Adam({p}, lr=0.1, amsgrad=True, eps=0.1{o})", "RMSprop({p}, lr=0.1, eps=0.1{o})",
+        "Adagrad({p}, lr=0.1, eps=0.1{o})",
     ]  # fmt: skip
     # On xla the default is fused=True, which counts no version where it is asked for on the CPU.
     o = d.one(["", "", ", foreach=True", ", foreach=False"])
