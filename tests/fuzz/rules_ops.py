@@ -28,7 +28,7 @@ ALONG = [
     "{a}.contiguous().median({x})[0]",  # the CPU's kernel reads expanded tensors past their end
     "{a}.cummax({x})[0]", "{a}.argsort({x}, stable=True)", "{a}.argmax({x})",
     "{a}.var({x}, unbiased=False)", "F.normalize({a}, dim={x})", "{a}.diff(dim={x})",
-    "{a}.topk(1, {x})[0]", "{a}.prod({x})", "{a}.sum({x}, keepdim=True)",
+    "{a}.detach().topk(1, {x})[0]", "{a}.prod({x})", "{a}.sum({x}, keepdim=True)",
     "{a}.repeat_interleave(2, {x})", "{a}.cumprod({x})", "{a}.logcumsumexp({x})",
     "{a}.std({x}, correction=0)", "{a}.any({x})", "{a}.count_nonzero({x})",
     "F.glu({a}.repeat_interleave(2, {x}), {x})",
