@@ -77,7 +77,7 @@ $(SANITIZERS:%=part-%): part-%: $(BUILD)/.configured-tests
 	$(BIN)/cmake -S . -B $(BUILD)/$* $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$*
 	$(BIN)/ninja -C $(BUILD)/$* -j $(JOBS)
 	LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/leak.supp $(CTEST) --test-dir $(BUILD)/$*
-	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "not slow" $(SANITIZED_TESTS)
+	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "not slow and not process_memory" $(SANITIZED_TESTS)
 
 $(TPU_LIBRARY): $(VENV)/.installed
 	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)

@@ -69,10 +69,12 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
         of_views.push_back(impl->view().defined() ? values.back() : lazy::Value());
       }
     }
-    values.insert(values.end(), to_cut.begin(), to_cut.end());
-    executor::materialize(values, device);
-    to_cut.assign(values.begin() + static_cast<std::ptrdiff_t>(whole.size()), values.end());
-    values.resize(whole.size());
+    if (!cut.empty()) {
+      values.insert(values.end(), to_cut.begin(), to_cut.end());
+      executor::materialize(values, device);
+      to_cut.assign(values.begin() + static_cast<std::ptrdiff_t>(whole.size()), values.end());
+      values.resize(whole.size());
+    }
     std::vector<at::Tensor> fetched = executor::download(values, device);
     for (size_t k = 0; k < cut.size(); ++k) {
       const at::Tensor& t = tensors[cut[k]];

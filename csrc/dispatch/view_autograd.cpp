@@ -231,30 +231,21 @@ void change_replay(const Tensor& view, const Change& change) {
   if (meta->has_fw_view() && !meta->shared_view_info()) one(meta->get_forward_view());
 }
 
-// What is taken of a view begins with how that is taken.
-bool is_first_view(const Tensor& of) {
-  return torch::autograd::impl::get_view_autograd_meta(of) == nullptr;
-}
-
-template <class Op, class... Args>
-Tensor view_by_pytorch(c10::DispatchKeySet keys, const Tensor& self, const Args&... args) {
-  const bool first = is_first_view(self);
-  Tensor view = by_pytorch<Op>(keys, self, args...);
-  if (first && view.unsafeGetTensorImpl() != self.unsafeGetTensorImpl()) {
-    change_replay(view, [&](ViewInfo& info) {
-      info.view_fn_ = std::make_unique<OfOrigin>(Origin(self), std::move(info.view_fn_));
-    });
-  }
-  return view;
-}
-
 template <class Op, class Schema = typename Op::schema>
 struct AnyView;
 
 template <class Op, class... Args>
 struct AnyView<Op, Tensor(const Tensor&, Args...)> {
   static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
-    return view_by_pytorch<Op>(keys, self, args...);
+    // What is taken of a view begins with how that is taken, so with an origin.
+    const bool first = torch::autograd::impl::get_view_autograd_meta(self) == nullptr;
+    Tensor view = by_pytorch<Op>(keys, self, args...);
+    if (first && view.unsafeGetTensorImpl() != self.unsafeGetTensorImpl()) {
+      change_replay(view, [&](ViewInfo& info) {
+        info.view_fn_ = std::make_unique<OfOrigin>(Origin(self), std::move(info.view_fn_));
+      });
+    }
+    return view;
   }
 };
 
@@ -289,7 +280,7 @@ template <class Op, class... Args>
 struct ViewAutograd<Op, Tensor(const Tensor&, Args...)> {
   static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
     if (self.requires_grad() || self._fw_grad(/*level=*/0).defined()) {
-      return view_by_pytorch<Op>(keys, self, args...);
+      return AnyView<Op>::call(keys, self, args...);
     }
     Tensor view;
     {

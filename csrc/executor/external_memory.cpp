@@ -94,12 +94,14 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
 }
 
 at::Tensor on_host(lazy::Value& value, int device) {
+  Runtime& runtime = Runtime::get();
+  if (runtime.device_type() == "CPU" && runtime.devices(device).size() == 1) {
+    return lend(value, device);
+  }
   std::vector<lazy::Value> values = {value};
-  materialize(values, device);
+  at::Tensor copy = std::move(download(values, device)[0]);
   value = values[0];
-  const pjrt::Array& array = *value.node->data().array;
-  const bool readable = array.num_buffers() == 1 && array.buffer(0).is_on_cpu();
-  return readable ? lend(value, device) : download(values, device)[0];
+  return copy;
 }
 
 const void* peek(const lazy::Value& value) {

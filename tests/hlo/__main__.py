@@ -20,21 +20,17 @@ def main() -> int:
     parser.add_argument("--texts", type=Path, metavar="DIR")
     options = parser.parse_args()
     texts = golden.lower(golden.cases()).texts
-    pinned = golden.pinned()
-    differ = 0
-    for name, text in texts.items():
-        golden.keep(text)
-        if pinned.get(name) != golden.hash_of(text):
-            differ += 1
-            print(golden.difference(name, text, pinned.get(name)))
-        if options.texts:
-            options.texts.mkdir(parents=True, exist_ok=True)
+    changed = golden.changes(texts)
+    print(*changed, sep="\n", end="\n" if changed else "")
+    print(f"{len(texts)} cases, {len(changed)} differ from what is pinned")
+    if options.texts:
+        options.texts.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
             (options.texts / re.sub(r"\W+", "_", name)).write_text(text)
-    print(f"{len(texts)} cases, {differ} differ from what is pinned")
     if options.pin:
         golden.pin(texts)
         return 0
-    return int(differ > 0)
+    return int(bool(changed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs of operators and models, pinned by hash; nothing is compiled.
+"""Programs of operators and models, pinned by hash. Few are compiled: where values tell a shape.
 
 Each line of golden.txt names a case and the hash of its texts: what the CPU's compiler would be
 given, and a TPU's. The texts are kept under build/hlo by their hash, so that a change shows as a
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch.testing._internal import common_methods_invocations as databases
 
 from benchmarks.models import MODELS
 from tests.hlo.calls import CALLS, Operands
@@ -32,13 +31,6 @@ TEXTS = Path(__file__).parents[2] / "build" / "hlo"
 PLATFORMS = ("CPU", "TPU")
 # Three samples in the first dtype that an entry has, one in the others.
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.bool)
-FOREACH = database.entries(
-    databases.foreach_binary_op_db
-    + databases.foreach_other_op_db
-    + databases.foreach_pointwise_op_db
-    + databases.foreach_reduce_op_db
-    + databases.foreach_unary_op_db
-)
 # Their samples are in the order of a set, which differs from process to process.
 UNSTEADY = ("meshgrid.list_of_tensors", "meshgrid.variadic_tensors")
 
@@ -71,7 +63,11 @@ def _of_database(title: str, entry: Any) -> Iterator[Case]:
     for dtype in DTYPES:
         if dtype not in entry.supported_dtypes("cpu"):
             continue
-        grad = dtype == torch.float32 and entry.supports_autograd and title not in FOREACH
+        grad = (
+            dtype == torch.float32
+            and entry.supports_autograd
+            and title not in database.FOREACH_ENTRIES
+        )
         random.seed(0)
         torch.manual_seed(0)
         samples = list(database.samples(entry, dtype, grad))
@@ -94,7 +90,7 @@ def _step(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> list[t
 
 
 def cases() -> Iterator[Case]:
-    for title, entry in itertools.chain(database.ENTRIES.items(), FOREACH.items()):
+    for title, entry in itertools.chain(database.ENTRIES.items(), database.FOREACH_ENTRIES.items()):
         if title not in UNSTEADY:
             yield from _of_database(title, entry)
     for name, call in CALLS.items():
@@ -164,6 +160,17 @@ def pinned() -> dict[str, str]:
 def pin(texts: dict[str, str]) -> None:
     lines = [f"{name} {hash_of(text)}\n" for name, text in sorted(texts.items())]
     GOLDEN.write_text("".join(lines))
+
+
+def changes(texts: dict[str, str]) -> list[str]:
+    """How programs differ from those that are pinned. Keeps their texts."""
+    before, changed = pinned(), []
+    for name, text in texts.items():
+        keep(text)
+        if before.get(name) != hash_of(text):
+            changed.append(difference(name, text, before.get(name)))
+    gone = sorted(before.keys() - texts.keys())
+    return changed + [f"{name}: pinned, and no case any more" for name in gone]
 
 
 def difference(name: str, text: str, before: str | None) -> str:

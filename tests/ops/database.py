@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal import common_methods_invocations as databases
 from torch.testing._internal.opinfo.core import ForeachFuncInfo, OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -98,7 +98,13 @@ def entries(database: Iterable[OpInfo]) -> dict[str, OpInfo]:
     return {title(e): e for e in database if _name(e) not in NOT_APPLICABLE}
 
 
-ENTRIES = entries(op_db)
+ENTRIES = entries(databases.op_db)
+FOREACH_ENTRIES = entries(
+    itertools.chain.from_iterable(
+        getattr(databases, f"foreach_{kind}_op_db")
+        for kind in ("unary", "binary", "pointwise", "reduce", "other")
+    )
+)
 
 
 @dataclass

@@ -10,16 +10,10 @@ import itertools
 
 import pytest
 import torch
-from torch.testing._internal import common_methods_invocations as databases
 
 from . import database, database_notes
+from .database import FOREACH_ENTRIES
 
-ENTRIES = database.entries(
-    itertools.chain.from_iterable(
-        getattr(databases, f"foreach_{kind}_op_db")
-        for kind in ("unary", "binary", "pointwise", "reduce", "other")
-    )
-)
 # The operator that each stands for tells which dtypes the CPU has; the databases of lists do not.
 ELEMENTS = {entry.name: entry for entry in database.ENTRIES.values()}
 SAMPLING = {"num_input_tensors": [3]}
@@ -29,14 +23,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.compl
 
 def run(name: str, check: str, dtype: torch.dtype, limit: int | None) -> None:
     tolerances = database_notes.tolerances(name, dtype, check)
-    outcome = database.compare(ENTRIES[name], dtype, check, limit, SAMPLING, **tolerances)
+    outcome = database.compare(FOREACH_ENTRIES[name], dtype, check, limit, SAMPLING, **tolerances)
     outcome.check()
     assert not outcome.host - database_notes.READS, f"ran on the host: {outcome.host}"
 
 
 def cases(checks: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> list:
     found = []
-    for name, entry in ENTRIES.items():
+    for name, entry in FOREACH_ENTRIES.items():
         element = ELEMENTS.get(name.removeprefix("_foreach_"))
         for check, dtype in itertools.product(checks, dtypes):
             if not database.applies(entry, dtype, check):

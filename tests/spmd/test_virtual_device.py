@@ -189,6 +189,7 @@ def test_same_numbers_as_one_device(run):
     assert run(code).stdout == run(code, spmd=False).stdout
 
 
+@pytest.mark.process_memory
 def test_overwritten_buffers_are_reused_on_each_device(run):
     """A step over 4 x 64 MiB of state needs no second copy of it."""
     run(

@@ -89,6 +89,7 @@ def resident() -> int:
     return xm.get_memory_info()["bytes_used"]
 
 
+@pytest.mark.process_memory
 @pytest.mark.skipif(xr.device_type() != "CPU", reason="reads the memory of the process")
 @pytest.mark.parametrize("make", [mlp, cnn])
 def test_resident_memory_does_not_grow_with_steps(make):
@@ -154,6 +155,7 @@ def huge_pages() -> bool:
     return setting.exists() and "[never]" not in setting.read_text()
 
 
+@pytest.mark.process_memory
 @pytest.mark.skipif(not huge_pages(), reason="the kernel has no transparent huge pages")
 @pytest.mark.skipif(xr.device_type() != "CPU", reason="the memory of the CPU plugin")
 def test_large_temporaries_come_in_huge_pages():
