@@ -13,7 +13,7 @@ int shared = 0;
 }  // namespace
 
 PLANTED int use_after_free() {
-  int* numbers = new int[4];
+  int* volatile numbers = new int[4];  // volatile: the compiler does not see that it is freed
   numbers[zero] = 1;
   delete[] numbers;
   return *static_cast<volatile int*>(numbers + zero);
