@@ -6,6 +6,7 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "util/error.h"
 #include "util/fork_mutex.h"
 
 namespace torch_xla::lazy {
@@ -45,6 +46,54 @@ int64_t Geometry::storage_elements() const {
   return last + 1;
 }
 
+hlo::DType to_hlo(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return hlo::DType::Pred;
+    case at::kByte:
+      return hlo::DType::U8;
+    case at::kChar:
+      return hlo::DType::S8;
+    case at::kShort:
+      return hlo::DType::S16;
+    case at::kInt:
+      return hlo::DType::S32;
+    case at::kLong:
+      return hlo::DType::S64;
+    case at::kUInt16:
+      return hlo::DType::U16;
+    case at::kUInt32:
+      return hlo::DType::U32;
+    case at::kUInt64:
+      return hlo::DType::U64;
+    case at::kBFloat16:
+      return hlo::DType::BF16;
+    case at::kHalf:
+      return hlo::DType::F16;
+    case at::kFloat:
+      return hlo::DType::F32;
+    case at::kDouble:
+      return hlo::DType::F64;
+    case at::kComplexFloat:
+      return hlo::DType::C64;
+    case at::kComplexDouble:
+      return hlo::DType::C128;
+    case at::kFloat8_e4m3fn:
+      return hlo::DType::F8E4M3FN;
+    case at::kFloat8_e4m3fnuz:
+      return hlo::DType::F8E4M3FNUZ;
+    case at::kFloat8_e5m2:
+      return hlo::DType::F8E5M2;
+    case at::kFloat8_e5m2fnuz:
+      return hlo::DType::F8E5M2FNUZ;
+    default:
+      // No TypeError: of an operator (`half + 1j`) Python would take it for "try the other
+      // operand".
+      util::fail(util::ErrorKind::Runtime, "xla: expected a dtype that XLA has, got ",
+                 c10::toString(dtype), ". Convert the tensor to another dtype.");
+  }
+}
+
 const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   static auto& mutex = *new util::ForkMutex;
   static auto& table =
@@ -53,6 +102,7 @@ const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
   const std::lock_guard lock(mutex);
   std::unique_ptr<const Geometry>& slot = table[hash];
   if (slot == nullptr) {
+    to_hlo(dtype);  // there are no tensors of others
     auto g = std::make_unique<Geometry>();
     g->dtype = dtype;
     g->sizes = sizes.vec();

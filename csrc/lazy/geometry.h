@@ -9,6 +9,7 @@
 #include <c10/core/impl/SizesAndStrides.h>
 #include <c10/util/ArrayRef.h>
 
+#include "hlo/types.h"
 #include "util/hash.h"
 
 namespace torch_xla::lazy {
@@ -33,7 +34,10 @@ struct Geometry {
   int64_t storage_elements() const;
 };
 
-// The one object for this geometry; lives as long as the process.
+// PyTorch's dtype as XLA's. Fails for those that XLA has not, complex32 among them.
+hlo::DType to_hlo(at::ScalarType dtype);
+
+// The one object for this geometry, of a dtype that XLA has; lives as long as the process.
 const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 const Geometry* intern_contiguous(at::ScalarType dtype, c10::IntArrayRef sizes);
 

@@ -8,7 +8,7 @@
 
 namespace torch_xla::ops {
 
-hlo::DType to_hlo(at::ScalarType dtype);
+using lazy::to_hlo;
 
 // The dtype in which the device holds tensors of `dtype`: another one where XLA_USE_BF16,
 // XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG ask for it at this moment.

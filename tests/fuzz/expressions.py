@@ -155,7 +155,8 @@ def view(d: Draw, name: str, t: torch.Tensor) -> str:
         ] * 2
         ways += [f"{name}.resolve_conj()", f"{name}.conj().imag"]
     if t.dtype in (torch.float32, torch.float64, torch.float16):
-        if rank and t.shape[-1] == 2 and d.chance(0.7):
+        is_half = t.dtype == torch.float16  # of two, PyTorch makes a complex32
+        if rank and t.shape[-1] == 2 and not is_half and d.chance(0.7):
             ways += [f"torch.view_as_complex({name})"] * 3
         if d.chance(0.1):
             ways += [f"{name}.real", f"{name}.conj()", f"{name}.resolve_neg()"]

@@ -420,7 +420,7 @@ def read(d: Draw) -> str | None:
     if not t.is_floating_point() and not t.is_complex():
         # Where lines break depends on the length of the device's name.
         words = f"str({at}).replace(\"device='xla:0'\", '').replace(',', '').split()"
-        ways += [f"show(str({at}.cpu()))", f"show({words})"]
+        ways += [f"show(str({at}.cpu()))", f"show(''.join({words}))"]
     ways += [f"str({at})", f"show(torch.equal({at}, {at}.clone()))", f"show({at}.to('cpu') + 1)"]
     ways += [
         f"{d.new()} = {at}.cpu().clone().to(device)",

@@ -36,7 +36,8 @@ ALONG = [
 ]  # fmt: skip
 
 WHOLE = [
-    "{a}.sum()", "{a}.mean()", "{a}.norm()", "{a}.max()", "{a}.min()", "{a}.prod()",
+    "{a}.sum()", "{a}.mean()", "{a}.norm()", "{a}.max()", "{a}.min()",
+    "{a}.flatten()[:12].prod()",  # of more, it may be infinite, and what its gradient is then
     "{a}.var(correction=0)", "{a}.clone()", "{a}.flatten()[::2]", "{a}.repeat(2, *[1] * {a}.dim())",
     "{a}.reshape(-1).cumsum(0)", "torch.stack([{a}, {a}])",
     "torch.cat([{a}.flatten(), {a}.flatten()])", "{a}.isnan()",

@@ -44,12 +44,11 @@ def test_programs_in_other_modes(mode):
     expect_none("--seed", 5000, "--programs", 10, "--jobs", 1, "--mode", mode)
 
 
-# 100,000 in all: some five hours of two cores.
+# 100,000 in all: some three hours of two cores.
 MANY = 5_000
-BLOCKS = [("plain", block) for block in range(14)] + [
-    ("no-donation", 14), ("no-donation", 15), ("check-key", 16),
-    ("spmd", 17), ("spmd", 18), ("eager", 19),
-]  # fmt: skip
+MODES_OF_BLOCKS = ["plain"] * 5 + ["quick-compiler"] * 9 + ["no-donation"] * 2
+MODES_OF_BLOCKS += ["check-key", "spmd", "spmd", "eager"]
+BLOCKS = [(mode, block) for block, mode in enumerate(MODES_OF_BLOCKS)]
 
 
 @pytest.mark.slow

@@ -136,3 +136,26 @@ def test_erf_and_gelu_at_the_ends():
         got = torch.nn.functional.gelu(y, approximate=approximate).cpu()
         torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
         assert got[0].isnan() and got[1] == 0 and got[2] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.float8_e8m0fnu])
+def test_tensors_of_dtypes_that_xla_lacks_are_refused_when_they_are_made(dtype: torch.dtype):
+    """They were refused when they were computed, with all that was recorded beside them."""
+    halves = torch.ones(2, 2, device="xla", dtype=torch.float16)
+    bytes_ = torch.ones(4, device="xla", dtype=torch.uint8)
+    kept = torch.zeros(2, device="xla")
+    ways = [
+        lambda: torch.empty(2, device="xla", dtype=dtype),
+        lambda: torch.empty_like(kept, dtype=dtype),
+        lambda: torch.zeros(2, device="xla", dtype=dtype),
+        lambda: halves.to(dtype),
+        lambda: kept.copy_(halves[0].to(dtype)),
+        lambda: bytes_.view(dtype),
+        lambda: torch.ones(2).to(dtype).to("xla"),
+    ]
+    if dtype == torch.complex32:
+        ways += [lambda: torch.view_as_complex(halves), lambda: halves + 1j]
+    for way in ways:
+        with pytest.raises(RuntimeError, match="expected a dtype that XLA has"):
+            way()
+    assert kept.tolist() == [0, 0] and (halves + 1).tolist() == [[2, 2], [2, 2]]
