@@ -188,13 +188,6 @@ template <size_t Low>
 Values integers_between(Lowering& l) {
   return integers(l, l.integer(Low), l.integer(Low + 1) - 1);
 }
-// [0, high) where `high` is a tensor of one element.
-Values integers_below_tensor(Lowering& l) {
-  const Type type = l.out();
-  const Value high = hlo::convert(hlo::reshape(l.in(1), {}), DType::U64);
-  const Value bits = draw::word64(l.seed(), type.dims);
-  return result(l, hlo::convert(hlo::rem(bits, hlo::broadcast_to(high, type.dims)), DType::S64));
-}
 
 // Positions sorted by 64-bit random keys.
 Values randperm(Lowering& l) {
@@ -370,8 +363,6 @@ void register_random(Registry& r) {
   r.add("aten::randint_like.generator", integers_below<1>);
   r.add("aten::randint_like.low_dtype", integers_between<1>);
   r.add("aten::randint_like.low_generator_dtype", integers_between<1>);
-  r.add("aten::randint_like.Tensor", integers_below_tensor);
-  r.add("aten::randint_like.Tensor_generator", integers_below_tensor);
   r.add("aten::randperm", randperm);
   r.add("aten::randperm.generator", randperm);
 

@@ -188,7 +188,11 @@ struct Rows {
   Value back(const Value& y) const { return move_dim(y, last, dim); }
 };
 
+// What is chosen of a single element, which may be complex.
+Values only_element(const Lowering& l) { return {l.in(0), hlo::zero(l.b, l.out(1))}; }
+
 Values kthvalue(Lowering& l) {
+  if (l.in(0).rank() == 0) return only_element(l);
   const int64_t k = l.integer(1);
   const Rows rows(l, 2);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
@@ -240,6 +244,7 @@ Values median_dim(Lowering& l) {
 
 // The most frequent value, the smallest of several, and the last position that holds it.
 Values mode(Lowering& l) {
+  if (l.in(0).rank() == 0) return only_element(l);
   const Rows rows(l, 1);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
   const Sorted s = sorted(rows.x, rows.last, false, l.platform());

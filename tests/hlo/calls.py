@@ -300,14 +300,10 @@ CALLS: dict[str, Callable[[Operands], Any]] = {
     "randint_like.low_generator_dtype": lambda o: torch.randint_like(
         o.f, 2, 5, generator=o.generator
     ),
-    "randint_like.Tensor_generator": lambda o: torch.randint_like(
-        o.f, torch.tensor(5), generator=o.generator
-    ),
     "randint.generator": lambda o: torch.randint(5, (3,), generator=o.generator, device="xla"),
     "randint.low_generator": lambda o: torch.randint(
         2, 5, (3,), generator=o.generator, device="xla"
     ),
-    "randint_like.Tensor": lambda o: torch.randint_like(o.f, torch.tensor(5).to("xla")),
     "randn.generator": lambda o: torch.randn(3, generator=o.generator, device="xla"),
     "random": lambda o: o.f.random_(),
     "random.from": lambda o: o.i.random_(2, 7),

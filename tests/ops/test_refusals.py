@@ -556,6 +556,7 @@ RANGES = {
     "leaves the dtype below, made": lambda x: torch.randint(-(2**50), 2, (3,), **made_like(x)),
     "of an empty one": lambda x: torch.randint(2**50, (0,), **made_like(x)),
     "leaves the dtype, like it": lambda x: torch.randint_like(x, 2**50),
+    "leaves the dtype by a tensor": lambda x: torch.randint_like(x, torch.tensor(2**50)),
     "begins outside, like it": lambda x: torch.randint_like(x, -(2**50), 2),
     "of complex numbers": lambda x: torch.randint(2, (3,), dtype=torch.cfloat, device=x.device),
     "ends before it begins": lambda x: x.random_(2, 1),

@@ -85,6 +85,7 @@ def test_kthvalue():
     check(lambda x: x.kthvalue(2, 0, keepdim=True), X)
     check(lambda x: x.kthvalue(2, -1), INTEGERS[:, :5])
     check(lambda x: x.kthvalue(1), torch.tensor(2.0))
+    check(lambda x: x.kthvalue(1), torch.tensor(2j), grad=False)
 
 
 def test_median():
@@ -111,6 +112,7 @@ def test_mode():
     check(lambda x: x.mode(0, keepdim=True), TIES)
     check(lambda x: x.mode(), INTEGERS)
     check(lambda x: x.mode(), torch.tensor(2.0))
+    check(lambda x: x.mode(), torch.tensor(2j), grad=False)
 
 
 SORTED = torch.tensor([-2.0, -1.0, 0.0, 0.0, 3.0])
