@@ -144,7 +144,7 @@ def parts(program: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
 
 
 class Runner:
-    """Runs steps on one device. `noise`, a generator, moves each new floating-point result by about
+    """Runs steps on one device. `noise`, a generator, moves what a step makes or writes by about
     its rounding error: what such a run changes much says nothing about a device."""
 
     def __init__(self, device: str, noise: torch.Generator | None = None):
@@ -156,7 +156,7 @@ class Runner:
         self._main_step = 0
         self._noise = noise
         self._dtypes: set[torch.dtype] = set()  # of the program so far
-        self._storages: set[int] = set()
+        self._moved: set[tuple[int, int]] = set()  # memory, and how often it had been written
 
     def show(self, *values: Any) -> None:
         # A hook runs in a thread of the autograd engine, which has no step of its own.
@@ -236,10 +236,11 @@ class Runner:
     def _move(self, t: torch.Tensor | None, unit: float | None) -> None:
         if t is None or unit is None or t.dtype not in UNIT or not t.numel():
             return
-        at = t.untyped_storage().data_ptr()
-        if at in self._storages:
+        written = 0 if t.is_inference() else t._version
+        at = (t.untyped_storage().data_ptr(), written)
+        if at in self._moved:
             return
-        self._storages.add(at)
+        self._moved.add(at)
         with torch.no_grad():
             memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
             sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
