@@ -81,25 +81,28 @@ Tensor product_by_halves(Tensor x, int64_t dim) {
   return x;
 }
 
-// Along one dimension, which is kept.
+// Along one dimension.
 struct Product : Function<Product> {
-  static Tensor forward(AutogradContext* context, const Tensor& self, int64_t dim) {
+  static Tensor forward(AutogradContext* context, const Tensor& self, int64_t dim, bool keepdim) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({self});
     context->saved_data["dim"] = dim;
-    return at::prod(self, dim, /*keepdim=*/true);
+    context->saved_data["keepdim"] = keepdim;
+    return at::prod(self, dim, keepdim);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor()};
+    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
     const Tensor self = context->get_saved_variables()[0];
     const int64_t dim = context->saved_data["dim"].toInt();
+    const bool kept = context->saved_data["keepdim"].toBool();
+    const Tensor grad = kept ? grads[0] : grads[0].unsqueeze(dim);
     if (at::GradMode::is_enabled() && self.size(dim) > 0) {
       std::vector<Tensor> results(1);
       const auto formula = [dim](const Tensors& x) -> Tensors {
         return {product_by_halves(x[0], dim)};
       };
-      differentiable_gradients(formula, {self}, {grads[0]}, results);
-      return {results[0], Tensor()};
+      differentiable_gradients(formula, {self}, {grad}, results);
+      return {results[0], Tensor(), Tensor()};
     }
     // The others' product: of the elements that are not zero, over this one; none where another
     // element is zero.
@@ -107,13 +110,13 @@ struct Product : Function<Product> {
     const Tensor divisor = at::where(zero, 1, self);
     const Tensor others = at::prod(divisor, dim, true) / divisor;
     const Tensor no_other_zero = zero.sum(dim, true).eq(zero);
-    return {grads[0] * at::where(no_other_zero, others, 0).conj(), Tensor()};
+    return {grad * at::where(no_other_zero, others, 0).conj(), Tensor(), Tensor()};
   }
 };
 
 Tensor prod(Keys keys, const Tensor& self, OptionalDtype dtype) {
   if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::prod>(keys, self, dtype);
-  return Product::apply(converted(self, dtype).reshape({-1}), 0).squeeze(0);
+  return Product::apply(converted(self, dtype).reshape({-1}), 0, /*keepdim=*/false);
 }
 
 Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, OptionalDtype dtype) {
@@ -121,9 +124,8 @@ Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, Option
     return by_pytorch<at::_ops::prod_dim_int>(keys, self, dim, keepdim, dtype);
   }
   const Tensor x = converted(self, dtype);
-  if (x.dim() == 0) return Product::apply(x.reshape({1}), dim).squeeze(0);
-  const Tensor result = Product::apply(x, dim);
-  return keepdim ? result : result.squeeze(dim);
+  if (x.dim() == 0) return Product::apply(x.reshape({1}), dim, /*keepdim=*/false);
+  return Product::apply(x, dim, keepdim);
 }
 
 // --- cumprod -------------------------------------------------------------------------------
@@ -182,7 +184,8 @@ Tensor cumprod(Keys keys, const Tensor& self, int64_t dim, OptionalDtype dtype) 
   if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::cumprod>(keys, self, dim, dtype);
   const Tensor x = converted(self, dtype);
   if (x.dim() != 0) return RunningProduct::apply(x, dim);
-  return RunningProduct::apply(x.reshape({1}), dim).squeeze(0);
+  at::maybe_wrap_dim(dim, /*dim_post_expr=*/0);
+  return x.clone();
 }
 
 Tensor& cumprod_(Keys keys, Tensor& self, int64_t dim, OptionalDtype dtype) {

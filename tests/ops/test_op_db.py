@@ -7,8 +7,11 @@ is in database_notes.py."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+import torch.utils._pytree as pytree
 
 from . import database, database_notes, operands
 from .database import ENTRIES
@@ -91,6 +94,27 @@ def test_strides_that_differ(name):
     ways = {"transposed": 2, "with_gaps": 2}
     outcome = database.compare(ENTRIES[name], torch.float32, "forward", 12, in_program=ways)
     assert any("strides of" in wrong for wrong in outcome.wrong), "these are the CPU's by now"
+
+
+def is_view(name: str, device: str) -> list[list[bool]]:
+    """Of the results of the first samples, which need a gradient where the entry has one."""
+    entry = ENTRIES[name]
+    samples = database.samples(entry, torch.float32, entry.supports_autograd)
+    found = []
+    for sample in itertools.islice(samples, FEW_SAMPLES):
+        results = pytree.tree_leaves(database._Call.of(entry, sample, device).run(entry))
+        found.append([t._is_view() for t in results if isinstance(t, torch.Tensor)])
+    return found
+
+
+def test_results_are_views_where_the_cpus_are():
+    """A view cannot be detached in place, and what is written to it has another history."""
+    names = [n for n, e in ENTRIES.items() if database.applies(e, torch.float32, "forward")]
+    views = {name: (is_view(name, "xla"), is_view(name, "cpu")) for name in names}
+    assert sum(map(len, itertools.chain(*views.values()))) > 2000
+    differ = {name for name, (found, wanted) in views.items() if found != wanted}
+    # On the CPU that is the reshaped result of a product of matrices.
+    assert differ == {"nn.functional.linear"}
 
 
 @pytest.mark.parametrize("name", [n for n, e in ENTRIES.items() if e.error_inputs_func is not None])
