@@ -85,7 +85,7 @@ def test_recording_while_another_thread_syncs():
 
     def many_writes(step, device):
         x = torch.zeros(8, device=device)
-        for i in range(30):
+        for i in range(12):
             x = x + i
             x[i % 8] += step
         return x
