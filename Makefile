@@ -41,6 +41,8 @@ PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal
 SANITIZERS := address-undefined thread
 # Under a sanitizer: what has threads, callbacks, borrowed memory and failures in it.
 SANITIZED_TESTS = tests/sanitizers tests/unit tests/api tests/spmd
+CHOSEN_FOR_address-undefined := not slow and not process_memory
+CHOSEN_FOR_thread := not slow and not process_memory and not forks
 PARTS := lint cpp $(FOLDERS) tpu $(SANITIZERS)
 
 .PHONY: demo test test-all test-results bench lint format build clean venv cpp-tests $(PARTS:%=part-%)
@@ -77,7 +79,7 @@ $(SANITIZERS:%=part-%): part-%: $(BUILD)/.configured-tests
 	$(BIN)/cmake -S . -B $(BUILD)/$* $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$*
 	$(BIN)/ninja -C $(BUILD)/$* -j $(JOBS)
 	LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/leak.supp $(CTEST) --test-dir $(BUILD)/$*
-	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "not slow and not process_memory" $(SANITIZED_TESTS)
+	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "$(CHOSEN_FOR_$*)" $(SANITIZED_TESTS)
 
 $(TPU_LIBRARY): $(VENV)/.installed
 	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)

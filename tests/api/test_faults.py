@@ -180,6 +180,7 @@ def test_use_after_a_fork_is_a_clear_error_and_the_parent_goes_on(run_python):
     assert lines[4] == "parent [4.0, 4.0]"
 
 
+@pytest.mark.forks
 def test_dataloader_workers_after_the_first_use(run_python):
     done = run_python(
         """
@@ -318,6 +319,7 @@ def test_out_of_memory(case):
     assert y.item() == 5 and other.item() == 2
 
 
+@pytest.mark.process_memory
 def test_one_of_several_values_that_cannot_be_read(run_python):
     """The copies of the others end before the memory that they write to is let go."""
     done = run_python(

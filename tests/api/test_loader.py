@@ -43,7 +43,7 @@ def numbers(count: int = 10, batch_size: int = 2) -> DataLoader:
 # MpDeviceLoader
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.forks)])
 def test_batches_are_those_of_the_loader_on_the_device(workers):
     data = TensorDataset(torch.randn(10, 3), torch.arange(10))
     loader = DataLoader(data, batch_size=4, num_workers=workers)
@@ -413,6 +413,7 @@ def test_exit_in_the_middle_of_an_epoch(run_python):
     assert done.stdout == "leaving\n" and done.stderr == ""
 
 
+@pytest.mark.forks
 def test_workers_of_a_dataloader_do_not_outlive_the_loop():
     import multiprocessing
 
