@@ -28,7 +28,7 @@ ALONG = [
     "{a}.contiguous().median({x})[0]",  # the CPU's kernel reads expanded tensors past their end
     "{a}.cummax({x})[0]", "{a}.argsort({x}, stable=True)", "{a}.argmax({x})",
     "{a}.var({x}, unbiased=False)", "F.normalize({a}, dim={x})", "{a}.diff(dim={x})",
-    "{a}.detach().topk(1, {x})[0]", "{a}.prod({x})", "{a}.sum({x}, keepdim=True)",
+    "{a}.detach().topk(1, {x})[0]", "{a}.prod({x}) + 0", "{a}.sum({x}, keepdim=True)",
     "{a}.repeat_interleave(2, {x})", "{a}.cumprod({x})", "{a}.logcumsumexp({x})",
     "{a}.std({x}, correction=0)", "{a}.any({x})", "{a}.count_nonzero({x})",
     "F.glu({a}.repeat_interleave(2, {x}), {x})",
@@ -37,7 +37,9 @@ ALONG = [
 
 WHOLE = [
     "{a}.sum()", "{a}.mean()", "{a}.norm()", "{a}.max()", "{a}.min()",
-    "{a}.flatten()[:12].prod()",  # of more, it may be infinite, and what its gradient is then
+    # Of more, it may be infinite, and what its gradient is then. The CPU alone refuses to write
+    # into a product that needs a gradient.
+    "{a}.flatten()[:12].prod() + 0",
     "{a}.var(correction=0)", "{a}.clone()", "{a}.flatten()[::2]", "{a}.repeat(2, *[1] * {a}.dim())",
     "{a}.reshape(-1).cumsum(0)", "torch.stack([{a}, {a}])",
     "torch.cat([{a}.flatten(), {a}.flatten()])", "{a}.isnan()",
@@ -89,7 +91,7 @@ IMAGES = [
 ]  # fmt: skip
 
 SIGNALS = [
-    "F.conv1d({s}, torch.ones(2, {s}.shape[1], 2, device=device))", "F.max_pool1d({s}, 2, 1)",
+    "F.conv1d({s}, torch.ones(2, {s}.shape[1], 2, device=device))", "F.max_pool1d({s}, 2, 1) + 0",
     "F.conv1d({s}, torch.arange(2., device=device).expand(3, {s}.shape[1], 2), padding={k})",
     "F.interpolate({s}, size=3, mode='linear', align_corners={b})", "F.avg_pool1d({s}, 2)",
     "F.interpolate({s}, scale_factor=2, mode='linear')", "F.pad({s}, (1, 1), mode='{m}')",
