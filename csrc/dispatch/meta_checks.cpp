@@ -288,7 +288,10 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
   }
   const std::string& name = op.schema().name();
   if (const auto it = kChecks.find(name); it != kChecks.end()) return it->second;
-  return name.ends_with('_') && !writes_often(name) ? written_once : nullptr;
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const bool in_place = !arguments.empty() && arguments[0].alias_info() != nullptr &&
+                        arguments[0].alias_info()->isWrite() && !arguments[0].is_out();
+  return in_place && !writes_often(name) ? written_once : nullptr;
 }
 
 }  // namespace torch_xla::dispatch

@@ -81,7 +81,8 @@ def indices(d: Draw, size: int, count: int, distinct: bool = False) -> str:
     else:
         drawn = [d.choose.randrange(size) for _ in range(count)]
         if d.chance(0.2):
-            drawn = [i - size if d.chance(0.5) else i for i in drawn]
+            # First those that some operators refuse, before the CPU has written anything.
+            drawn = sorted((i - size if d.chance(0.5) else i for i in drawn), key=lambda i: i >= 0)
     count = len(drawn)
     ways = [f"torch.tensor({drawn}, device=device)"] * 3
     first = d.choose.randint(0, max(0, size - count))

@@ -371,7 +371,7 @@ def data(d: Draw) -> str | None:
     # Differentiable views and what they are of keep their shapes: a view is taken anew when its
     # base is written.
     has_views = any(d.tensor(n)._base is t for n in d.tensors())
-    alike = t.requires_grad and (t._is_view() or has_views)
+    alike = t._is_view() or t.requires_grad and has_views
     other = d.pick(lambda o: o.dtype == t.dtype and (not alike or o.shape == t.shape))
     if other is None:
         return None

@@ -238,6 +238,7 @@ def message(device, call):
         lambda x: x[0].expand(3, 4).logical_and_(x[1]),
         lambda x: x[0].expand(3, 4).nan_to_num_(),
         lambda x: x[0].expand(3, 4).renorm_(2, 1, 0.5),
+        lambda x: x[0].long().expand(3, 4).__ilshift__(1),
         lambda x: x[0].expand(4, 4).addmm_(x, x),
         lambda x: x[0].expand(3, 4).masked_scatter_(x[:3] > 1, x),
         lambda x: x[0].expand(3, 4).scatter_(0, torch.zeros_like(x, dtype=torch.int64)[:1], 1.0),
@@ -245,6 +246,13 @@ def message(device, call):
 )
 def test_overlap_that_pytorch_refuses(call):
     assert message("xla", call) == message("cpu", call)
+
+
+def test_shifts_of_an_expanded_tensor():
+    """They are named `__lshift__`, and write nothing."""
+    for device in ("cpu", "xla"):
+        x = torch.arange(4, device=device).expand(2, 4)
+        assert (x << 1).tolist() == [[0, 2, 4, 6]] * 2 and (x >> x).tolist() == [[0] * 4] * 2
 
 
 def test_writes_that_pytorch_lets_overlap():
