@@ -156,7 +156,9 @@ class Runner:
         self._main_step = 0
         self._noise = noise
         self._dtypes: set[torch.dtype] = set()  # of the program so far
-        self._moved: set[tuple[int, int]] = set()  # memory, and how often it had been written
+        # Memory, and how often it had been written: of this step, and of the one before it.
+        self._moved: set[tuple[int, int]] = set()
+        self._moved_before: set[tuple[int, int]] = set()
 
     def show(self, *values: Any) -> None:
         # A hook runs in a thread of the autograd engine, which has no step of its own.
@@ -224,6 +226,7 @@ class Runner:
 
     def _disturb(self, tensors: dict[str, torch.Tensor]) -> None:
         self._dtypes |= {t.dtype for t in tensors.values()} & UNIT.keys()
+        self._moved_before, self._moved = self._moved, set()  # what is gone gives its address away
         for t in tensors.values():
             self._move(t, UNIT.get(t.dtype))
             # A compiler may round less often than a backward pass says, in any dtype on its way.
@@ -241,10 +244,14 @@ class Runner:
         if at in self._moved:
             return
         self._moved.add(at)
+        if at in self._moved_before:
+            return
         with torch.no_grad():
             memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
             sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
-            memory.mul_(1 + sign * unit)
+            # Of many sizes: noise of one step must not undo that of another.
+            size = 0.5 + torch.rand(memory.shape, generator=self._noise, dtype=torch.float64)
+            memory.copy_(memory * (1 + sign * size * unit))
 
 
 # A few units in the last place.
