@@ -42,11 +42,12 @@ constexpr std::pair<at::ScalarType, pjrt::DType> kDtypes[] = {
 
 pjrt::DType to_pjrt(at::ScalarType dtype) {
   ops::check_dtype(Runtime::get().device_type(), "to('xla')", dtype);
+  ops::to_hlo(dtype);  // refuses what XLA lacks
   for (const auto& [torch, xla] : kDtypes) {
     if (torch == dtype) return xla;
   }
-  util::fail(util::ErrorKind::Type, "to('xla'): expected a dtype that XLA has, got ",
-             c10::toString(dtype), ". Convert the tensor to another dtype first.");
+  util::fail(util::ErrorKind::Runtime, "xla: expected a dtype of PJRT buffers, got ",
+             c10::toString(dtype), ". Please report this.");
 }
 
 at::ScalarType to_torch(pjrt::DType dtype) {

@@ -100,25 +100,23 @@ const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
       *new std::unordered_map<util::Hash128, std::unique_ptr<const Geometry>, util::Hash128Hasher>;
   const util::Hash128 hash = hash_of(dtype, sizes, strides);
   const std::lock_guard lock(mutex);
-  std::unique_ptr<const Geometry>& slot = table[hash];
-  if (slot == nullptr) {
-    to_hlo(dtype);  // there are no tensors of others
-    auto g = std::make_unique<Geometry>();
-    g->dtype = dtype;
-    g->sizes = sizes.vec();
-    g->strides = strides.vec();
-    g->hash = hash;
-    g->numel = 1;
-    g->contiguous = true;
-    for (size_t i = sizes.size(); i-- > 0;) {
-      if (sizes[i] != 1 && strides[i] != g->numel) g->contiguous = false;
-      g->numel *= sizes[i];
-    }
-    if (g->numel == 0) g->contiguous = true;
-    g->layout = c10::make_intrusive<LayoutProbe>(*g)->layout();
-    slot = std::move(g);
+  if (const auto found = table.find(hash); found != table.end()) return found->second.get();
+
+  to_hlo(dtype);  // there are no tensors of others
+  auto g = std::make_unique<Geometry>();
+  g->dtype = dtype;
+  g->sizes = sizes.vec();
+  g->strides = strides.vec();
+  g->hash = hash;
+  g->numel = 1;
+  g->contiguous = true;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] != 1 && strides[i] != g->numel) g->contiguous = false;
+    g->numel *= sizes[i];
   }
-  return slot.get();
+  if (g->numel == 0) g->contiguous = true;
+  g->layout = c10::make_intrusive<LayoutProbe>(*g)->layout();
+  return table.emplace(hash, std::move(g)).first->second.get();
 }
 
 const Geometry* intern_contiguous(at::ScalarType dtype, c10::IntArrayRef sizes) {

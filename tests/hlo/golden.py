@@ -47,7 +47,7 @@ def tensors_in(nest: Any) -> list[torch.Tensor]:
 
 
 def _results(entry: Any, sample: Any, grad: bool) -> list[torch.Tensor]:
-    call = database._Call.of(entry, sample, "xla")
+    call = database.Call.of(entry, sample, "xla")
     outputs = tensors_in(call.run(entry))
     inputs = [t for t in tensors_in(call.tensors) if t.requires_grad]
     made = [y for y in outputs if y.requires_grad and (y.is_floating_point() or y.is_complex())]

@@ -172,7 +172,7 @@ def moved(nest: Any, device: str, wider: bool = False, operand: str = "uploaded"
 
 
 @dataclass
-class _Call:
+class Call:
     """One sample on one device."""
 
     input: Any
@@ -188,7 +188,7 @@ class _Call:
         device: str,
         wider: bool = False,
         operand: str = "uploaded",
-    ) -> _Call:
+    ) -> Call:
         nest = (sample.input, list(sample.args), dict(sample.kwargs))
         there = moved(nest, device, wider, operand)
         args = nest[1] if _name(entry) in STAYS_ON_CPU else there[1]
@@ -372,7 +372,7 @@ def _compared(entry: OpInfo, results: Any) -> Any:
 
 def call(entry: OpInfo, sample: SampleInput, device: str) -> Any:
     """What a sample gives on a device."""
-    return _Call.of(entry, sample, device).run(entry.op)
+    return Call.of(entry, sample, device).run(entry.op)
 
 
 # Runs a sample on a device, in wider dtypes if asked, and gives what is to be compared.
@@ -381,7 +381,7 @@ Run = Callable[..., Any]
 
 def _forward(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> Run:
     def run(device: str, wider: bool = False) -> Any:
-        return _compared(entry, _Call.of(entry, sample, device, wider, operand).run(entry.op))
+        return _compared(entry, Call.of(entry, sample, device, wider, operand).run(entry.op))
 
     return run
 
@@ -416,7 +416,7 @@ def _gradient(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> 
     weighted = Gradients(operands.cotangent_for(operand))
 
     def run(device: str, wider: bool = False) -> Any:
-        call = _Call.of(entry, sample, device, wider, operand)
+        call = Call.of(entry, sample, device, wider, operand)
         results = sample.output_process_fn_grad(
             call.run(
                 lambda x, *args, **kwargs: entry.gradcheck_wrapper(entry.op, x, *args, **kwargs)
@@ -452,7 +452,7 @@ def _in_place(entry: OpInfo, sample: SampleInput) -> Run | None:
         return None
 
     def run(device: str, wider: bool = False) -> Any:
-        call = _Call.of(entry, sample, device, wider)
+        call = Call.of(entry, sample, device, wider)
         with torch.no_grad():
             return call.run(entry.inplace_variant), call.input
 
@@ -463,9 +463,9 @@ def _out(entry: OpInfo, sample: SampleInput) -> Run:
     """The out= form, into tensors of the right shape that hold something else."""
 
     def run(device: str, wider: bool = False) -> Any:
-        call = _Call.of(entry, sample, device, wider)
+        call = Call.of(entry, sample, device, wider)
         with torch.no_grad():
-            model = _Call.of(entry, sample, "cpu", wider).run(entry.op)
+            model = Call.of(entry, sample, "cpu", wider).run(entry.op)
             out = pytree.tree_map(lambda t: torch.full_like(t, 1, device=device), model)
             result = call.run(entry.op, out=out)
         return tuple(_compared(entry, pytree.tree_leaves(tree)) for tree in (result, out))
@@ -559,14 +559,14 @@ def compare_errors(entry: OpInfo) -> Outcome:
         sample = wrong.sample_input
         label = f"error {i}"
         try:
-            _Call.of(entry, sample, "cpu").run(entry.op)
+            Call.of(entry, sample, "cpu").run(entry.op)
             continue  # an error of other devices
         except Exception as e:
             kind, words = type(e), str(e)  # not e itself: its frames would keep the tensors
         outcome.compared += 1
         pattern = wrong.error_regex if re.search(wrong.error_regex, words) else re.escape(words)
         try:
-            result = _Call.of(entry, sample, DEVICE).run(entry.op)
+            result = Call.of(entry, sample, DEVICE).run(entry.op)
             pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, result)
         except kind as e:
             if not re.search(pattern, str(e)):

@@ -102,7 +102,7 @@ def is_view(name: str, device: str) -> list[list[bool]]:
     samples = database.samples(entry, torch.float32, entry.supports_autograd)
     found = []
     for sample in itertools.islice(samples, FEW_SAMPLES):
-        results = pytree.tree_leaves(database._Call.of(entry, sample, device).run(entry))
+        results = pytree.tree_leaves(database.Call.of(entry, sample, device).run(entry))
         found.append([t._is_view() for t in results if isinstance(t, torch.Tensor)])
     return found
 
