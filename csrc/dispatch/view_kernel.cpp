@@ -368,12 +368,20 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) {
   return (lazy::as_lazy(self) == nullptr) == (lazy::as_lazy(from) == nullptr);
 }
 
+at::Tensor shallow_copy(const at::Tensor& self) {
+  return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(0, false));
+}
+
 // The same view of the same storage: no step is needed.
 at::Tensor same(const at::Tensor& self) {
   TensorImpl* impl = lazy::as_lazy(self);
-  if (impl == nullptr)
-    return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(0, false));
+  if (impl == nullptr) return shallow_copy(self);
   return lazy::make_view(*impl, impl->view(), impl->geometry(), impl->storage_offset());
+}
+
+// Of an inference tensor PyTorch's has versions, and may be written.
+at::Tensor detach(const at::Tensor& self) {
+  return self.is_inference() ? shallow_copy(self) : same(self);
 }
 
 template <class... Args>
@@ -405,7 +413,7 @@ void register_views(torch::Library& library) {
   using c10::SymInt, c10::SymIntArrayRef, at::IntArrayRef;
   using OptionalSymInt = std::optional<SymInt>;
   library.impl("alias", TORCH_FN(same));
-  library.impl("detach", TORCH_FN(same));
+  library.impl("detach", TORCH_FN(detach));
   add_view<SymIntArrayRef>(library, "view");
   add_view<SymIntArrayRef, SymIntArrayRef>(library, "_reshape_alias");
   add_view<IntArrayRef>(library, "permute");

@@ -11,7 +11,7 @@ import torch
 
 from tests.fuzz.program import Program, Trace, run
 
-NOISY_RUNS = 4
+NOISY_RUNS = 8
 
 # Of the largest value in the tensor.
 TOLERANCE = {

@@ -248,10 +248,16 @@ class Runner:
             return
         with torch.no_grad():
             memory = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
-            sign = torch.randint(0, 2, memory.shape, generator=self._noise) * 2 - 1
-            # Of many sizes: noise of one step must not undo that of another.
-            size = 0.5 + torch.rand(memory.shape, generator=self._noise, dtype=torch.float64)
+            # Of many sizes: noise of one step must not undo that of another. One for all elements
+            # now and then, since equal ones may stay equal.
+            alike, cancelled = torch.rand(2, generator=self._noise) < 0.5
+            shape = () if alike else memory.shape
+            sign = torch.randint(0, 2, shape, generator=self._noise) * 2 - 1
+            size = 0.5 + torch.rand(shape, generator=self._noise, dtype=torch.float64)
             memory.copy_(memory * (1 + sign * size * unit))
+            # What a difference of like numbers leaves may be nothing as well.
+            if cancelled:
+                memory[memory.abs() < min(40 * unit, 1e-2)] = 0
 
 
 # A few units in the last place.

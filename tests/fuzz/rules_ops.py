@@ -150,8 +150,8 @@ def binary(d: Draw) -> str | None:
             "{a}.hypot({b} + 4)",
             "torch.xlogy({a}.abs(), {b}.abs() + 1)",
         ]
-        # Of one dtype: the CPU rounds each step to the narrower.
-        ways += ["F.binary_cross_entropy_with_logits({a}, {b}.sigmoid().expand_as({a}).to({a}))"]
+        # In the dtype of a: a compiler need not round to a narrower one on the way.
+        ways += ["F.binary_cross_entropy_with_logits({a}, {b}.to({a}).sigmoid().expand_as({a}))"]
     elif not t.is_complex() and t.dtype != torch.bool:
         ways += [
             "{a} & {b}",

@@ -230,6 +230,19 @@ def test_set_data_of_a_view_that_was_overtaken():
     both(program)
 
 
+def test_a_detached_inference_tensor_may_be_written():
+    """Refused, as views of it are; the CPU's has a version counter."""
+
+    def program(x):
+        with torch.inference_mode():
+            t = x * 2
+        d = t.detach()
+        d.mul_(2)
+        return [torch.tensor([d.is_inference(), d._version]), d, t]
+
+    both(program)
+
+
 def test_set_data_of_an_inference_tensor():
     def program(x):
         y, z = x * 2, x * 3
