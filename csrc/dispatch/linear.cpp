@@ -2,8 +2,10 @@
 // tensor that no gradient needs may be written before backward, as on the CPU.
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -30,6 +32,15 @@ auto new_node() {
   }
 }
 
+// PyTorch's product of a stack of matrices and one takes the stack as one matrix: of an input that
+// has no such view it keeps a copy, and the input may be written before backward.
+bool is_copied(const Tensor& input) {
+  if (input.dim() < 3 || input.numel() == 0) return false;
+  const int64_t columns = input.size(-1);
+  const std::vector<int64_t> matrix = {input.numel() / columns, columns};
+  return !at::detail::computeStride(input.sizes(), input.strides(), matrix).has_value();
+}
+
 // PyTorch's own node. Of what no gradient needs it takes the shape alone, and an alias that counts
 // writes by itself does for that.
 auto gradient_of(const Tensor& input, const Tensor& weight, const Tensor& bias) {
@@ -38,7 +49,8 @@ auto gradient_of(const Tensor& input, const Tensor& weight, const Tensor& bias) 
   const auto saved = [](const Tensor& t, bool needed) {
     return SavedVariable(needed ? t : t.variable_data(), /*is_output=*/false);
   };
-  node->input_ = saved(input, weight.requires_grad());
+  const bool keeps_input = weight.requires_grad();
+  node->input_ = saved(keeps_input && is_copied(input) ? input.clone() : input, keeps_input);
   node->weight_ = saved(weight, input.requires_grad());
   return node;
 }

@@ -98,6 +98,14 @@ void promote_bags(const std::string& op, torch::jit::Stack& stack, size_t base) 
   offsets = offsets.toTensor().to(at::kLong);
 }
 
+// (self, mask, value): Python's function takes no complex number for a real tensor. The CPU's
+// kernel takes those without an imaginary part, and so does the check of numbers here.
+void fill_with_any_number(const std::string& op, torch::jit::Stack& stack, size_t base) {
+  if (op != "aten::masked_fill") return;
+  c10::IValue& value = stack[base + 2];
+  if (value.isComplexDouble() && !stack[base].toTensor().is_complex()) value = int64_t{0};
+}
+
 // Python's Meta functions of these take Meta tensors for CUDA's, whose kernels of them are not
 // deterministic.
 bool warns_of_cuda(const std::string& op) { return op == "aten::histc" || op == "aten::median"; }
@@ -148,6 +156,7 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
   if (layout_ == nullptr) return shapes(stack, base);
   const at::MemoryFormat format = layout_(*stack, base);
   shapes(stack, base);
+  if (format == at::MemoryFormat::Preserve) return;
   const at::Tensor result = (*stack)[base].toTensor();
   const bool one_row = result.dim() == 3 && format == at::MemoryFormat::ChannelsLast;
   const at::Tensor sized = one_row ? result.unsqueeze(2) : result;
@@ -171,6 +180,7 @@ void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   if (divides_by_elements(name)) (*stack)[base + kReduction] = int64_t{at::Reduction::None};
   const bool one_sample = keeps_batch_of_one(name) && (*stack)[base].toTensor().dim() < 2;
   promote_bags(name, *stack, base);
+  fill_with_any_number(name, *stack, base);
   const bool one_volume = becomes_batch(name, *stack, base);
   const AnyOrder any_order(warns_of_cuda(name));
   try {

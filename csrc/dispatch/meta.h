@@ -25,8 +25,9 @@ MissingMeta missing_meta(const c10::OperatorHandle& op);
 using MetaCheck = void (*)(const torch::jit::Stack& stack, size_t base);
 MetaCheck meta_check(const c10::OperatorHandle& op);
 
-// The memory format of the first result, from the arguments from `base`. Null where the Meta
-// kernel's strides are those of the CPU kernel, which is so for all but a few operators.
+// The memory format of the first result, from the arguments from `base`; Preserve leaves that of
+// the Meta kernel. Null where the Meta kernel's strides are those of the CPU kernel, which is so
+// for all but a few operators.
 using MetaLayout = at::MemoryFormat (*)(const torch::jit::Stack& stack, size_t base);
 MetaLayout meta_layout(const c10::OperatorHandle& op);
 

@@ -16,6 +16,12 @@ at::MemoryFormat of_input(const Stack& stack, size_t base) {
   return stack[base].toTensor().suggest_memory_format();
 }
 
+// (input): absolute values and the like keep their strides, but not this of complex elements.
+at::MemoryFormat angle(const Stack& stack, size_t base) {
+  return stack[base].toTensor().is_complex() ? at::MemoryFormat::Contiguous
+                                             : at::MemoryFormat::Preserve;
+}
+
 // (input, ...): dimensions of one element may have any stride.
 at::MemoryFormat normalization(const Stack& stack, size_t base) {
   const at::Tensor input = stack[base].toTensor();
@@ -60,6 +66,7 @@ MetaLayout meta_layout(const c10::OperatorHandle& op) {
       {"aten::_native_batch_norm_legit", normalization},
       {"aten::_native_batch_norm_legit_functional", normalization},
       {"aten::_native_batch_norm_legit_no_training", normalization},
+      {"aten::angle", angle},
       {"aten::channel_shuffle", of_input},
       {"aten::convolution", convolution},
       {"aten::diag_embed", contiguous},

@@ -70,8 +70,9 @@ Tensor selected_of_all(Keys keys, const Tensor& self) {
 // --- prod ----------------------------------------------------------------------------------
 
 // The product by halves, of differentiable calls only: right for any number of zeros, and as often
-// as it is differentiated.
+// as it is differentiated. Of one element it is that element, as a call that has a derivative.
 Tensor product_by_halves(Tensor x, int64_t dim) {
+  if (x.size(dim) == 1) return x.pow(1);
   while (x.size(dim) > 1) {
     const int64_t half = x.size(dim) / 2;
     Tensor halved = x.narrow(dim, 0, half) * x.narrow(dim, half, half);
@@ -116,7 +117,8 @@ struct Product : Function<Product> {
 
 Tensor prod(Keys keys, const Tensor& self, OptionalDtype dtype) {
   if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::prod>(keys, self, dtype);
-  return Product::apply(converted(self, dtype).reshape({-1}), 0, /*keepdim=*/false);
+  const Tensor x = converted(self, dtype);
+  return x.dim() == 0 ? x.clone() : Product::apply(x.reshape({-1}), 0, /*keepdim=*/false);
 }
 
 Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, OptionalDtype dtype) {
@@ -124,8 +126,9 @@ Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, Option
     return by_pytorch<at::_ops::prod_dim_int>(keys, self, dim, keepdim, dtype);
   }
   const Tensor x = converted(self, dtype);
-  if (x.dim() == 0) return Product::apply(x.reshape({1}), dim, /*keepdim=*/false);
-  return Product::apply(x, dim, keepdim);
+  if (x.dim() != 0) return Product::apply(x, dim, keepdim);
+  at::maybe_wrap_dim(dim, /*dim_post_expr=*/0);
+  return x.clone();
 }
 
 // --- cumprod -------------------------------------------------------------------------------
@@ -203,7 +206,14 @@ bool fills_with_gradient(const Tensor& mask, const Tensor& value) {
   return wants_gradient(value) && value.dim() == 0 && mask.scalar_type() == at::kBool;
 }
 
+// A complex number without an imaginary part fills real tensors, any other is refused: only its
+// value tells.
+bool value_decides(const Tensor& self, const Tensor& value) {
+  return value.is_complex() && value.dim() == 0 && !self.is_complex() && !wants_gradient(value);
+}
+
 Tensor masked_fill(Keys keys, const Tensor& self, const Tensor& mask, const Tensor& value) {
+  if (value_decides(self, value)) return self.masked_fill(mask, value.item());
   if (!fills_with_gradient(mask, value)) {
     return by_pytorch<at::_ops::masked_fill_Tensor>(keys, self, mask, value);
   }
@@ -211,6 +221,7 @@ Tensor masked_fill(Keys keys, const Tensor& self, const Tensor& mask, const Tens
 }
 
 Tensor& masked_fill_(Keys keys, Tensor& self, const Tensor& mask, const Tensor& value) {
+  if (value_decides(self, value)) return self.masked_fill_(mask, value.item());
   if (fills_with_gradient(mask, value))
     return self.copy_(dispatch::masked_fill(keys, self, mask, value));
   by_pytorch<at::_ops::masked_fill__Tensor>(keys, self, mask, value);

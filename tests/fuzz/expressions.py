@@ -162,7 +162,8 @@ def view(d: Draw, name: str, t: torch.Tensor) -> str:
             ways += [f"torch.view_as_complex({name})"] * 3
         if d.chance(0.1):
             ways += [f"{name}.real", f"{name}.conj()", f"{name}.resolve_neg()"]
-    if d.chance(0.06) and not t.requires_grad:
+    # Written through such a view, booleans of the CPU may be other than 0 and 1.
+    if d.chance(0.06) and not t.requires_grad and t.dtype != torch.bool:
         ways += [
             f"{name}.view(torch.int32)",
             f"{name}.view(torch.uint8)",

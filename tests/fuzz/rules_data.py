@@ -56,7 +56,13 @@ def view_in_place(d: Draw) -> str | None:
     name = d.pick()
     if name is None:
         return None
-    rank = d.tensor(name).dim()
+    t = d.tensor(name)
+    bases = [o for o in (t, t._base) if o is not None]
+    views = [v for v in map(d.tensor, d.tensors()) if any(v._base is o for o in bases)]
+    # These know only the shape that was, by which PyTorch takes them anew.
+    if any(v.is_complex() != t.is_complex() for v in views):
+        return None
+    rank = t.dim()
     ways = [f"{name}.squeeze_()", f"{name}.unsqueeze_({d.choose.randint(-rank - 1, rank)})"]
     if rank <= 2:
         ways.append(f"{name}.t_()")
@@ -64,7 +70,7 @@ def view_in_place(d: Draw) -> str | None:
         dim = d.choose.randrange(-rank, rank)
         ways += [f"{name}.transpose_({dim}, 0)", f"{name}.swapaxes_(0, {dim})"]
         ways += [f"{name}.squeeze_({dim})"]
-    if d.chance(0.1):
+    if d.chance(0.1) and not views:  # see `require`
         ways += [f"{name}.detach_()"] * 3
     return d.one(ways)
 

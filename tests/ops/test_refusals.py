@@ -516,6 +516,22 @@ NUMBERS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize("imaginary", [0, 2])
+def test_complex_numbers_fill_where_nothing_is_lost(dtype, imaginary):
+    for number in (1.5 + imaginary * 1j, torch.tensor(3 + imaginary * 1j)):
+        outcomes = []
+        for device in ("cpu", "xla"):
+            x = torch.ones(2, 2, device=device).to(dtype)
+            value = number.to(device) if isinstance(number, torch.Tensor) else number
+            for fill in (x.masked_fill, x.masked_fill_):
+                try:
+                    outcomes.append(fill(x == 1, value).tolist())
+                except RuntimeError as e:
+                    outcomes.append(str(e))
+        assert outcomes[2:] == outcomes[:2]
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_that_the_dtype_does_not_hold(name: str):
     call = NUMBERS[name]

@@ -86,6 +86,12 @@ def test_whole_quotients():
     check(lambda x: [x // x[0], x // 3], torch.arange(1, 25).view(2, 3, 4).permute(2, 0, 1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int32])
+def test_angles(dtype):
+    for x in randn(4, 6).t(), randn(2, 3, 4).permute(2, 0, 1):
+        check(lambda x: [x.angle(), x.abs()], (x * 3).to(dtype))
+
+
 def test_logic():
     x, y = randn(10, 1, 5), randn(5, 10).t()
     check(lambda x, y: [torch.logical_and(x, y), torch.logical_or(y, x)], x, y)

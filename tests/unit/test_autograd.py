@@ -114,6 +114,20 @@ def test_module_hooks():
     check(run, leaf(3, 4))
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_second_gradients_of_products(size):
+    def run(x):
+        for product in x.prod(1), x.prod(1, keepdim=True), x[0].prod():
+            (grad,) = torch.autograd.grad(product.sum(), [x], create_graph=True)
+            assert grad.requires_grad
+            yield grad
+            yield torch.autograd.grad(grad.sum(), [x])[0]
+
+    check(lambda x: list(run(x)), leaf(2, size))
+    if size > 1:  # of one zero PyTorch's has no history
+        check(lambda x: list(run(x)), torch.zeros(2, size, requires_grad=True))
+
+
 def test_modes():
     x = torch.ones(3, device="xla", requires_grad=True)
     with torch.no_grad():

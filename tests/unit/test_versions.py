@@ -119,6 +119,28 @@ def test_a_written_view_has_the_gradient_of_the_write():
     torch.testing.assert_close(grads[1], grads[0])
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("copied", [True, False])
+def test_linear_copies_an_input_that_is_no_stack_of_rows(bias, copied):
+    grads = []
+    for device in ("cpu", "xla"):
+        layer = torch.nn.Linear(4, 3, bias=bias)
+        torch.nn.init.constant_(layer.weight, 0.5)
+        layer.to(device)
+        x = torch.arange(24.0, device=device).reshape(2, 3, 4)
+        x = x.transpose(0, 1) if copied else x
+        y = layer(x).sum()
+        x.mul_(2)
+        if copied:
+            y.backward()
+            grads.append(layer.weight.grad.cpu())
+        else:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                y.backward()
+    if copied:
+        torch.testing.assert_close(grads[1], grads[0])
+
+
 def test_inference_tensors():
     with torch.inference_mode():
         a = [torch.ones(3, device="xla")]
