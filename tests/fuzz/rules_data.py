@@ -374,10 +374,9 @@ def data(d: Draw) -> str | None:
     if name is None:
         return None
     t = d.tensor(name)
-    # Differentiable views and what they are of keep their shapes: a view is taken anew when its
-    # base is written.
-    has_views = any(d.tensor(n)._base is t for n in d.tensors())
-    alike = t._is_view() or t.requires_grad and has_views
+    # What is differentiable keeps its shape: backward may have kept it for a formula, and a view is
+    # taken anew when its base is written.
+    alike = t._is_view() or t.requires_grad
     other = d.pick(lambda o: o.dtype == t.dtype and (not alike or o.shape == t.shape))
     if other is None:
         return None
