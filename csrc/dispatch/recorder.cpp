@@ -497,8 +497,6 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
-  written_memory_.check(stack, base);
-  if (!plan_->writes.empty() && plan_->writes[0].is_out) check_out_dtypes(entry, stack, base);
   for (const Plan::Write& w : plan_->writes) {
     const auto [first, count] = entry.outputs[w.output];
     const c10::IValue& v = stack[base + w.argument];
@@ -560,6 +558,10 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     if (entry->route == Route::Record) {
       if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
         converted_numbers_.check(*stack, base, *entry->signature->outputs[0]);
+      }
+      written_memory_.check(*stack, base);
+      if (!plan_->writes.empty() && plan_->writes[0].is_out) {
+        check_out_dtypes(*entry, *stack, base);
       }
       if (suspects_values_ != nullptr && suspects_values_(*stack, base)) {
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);

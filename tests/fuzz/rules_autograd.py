@@ -78,8 +78,8 @@ def backward_with_gradient(d: Draw) -> str | None:
     # Backward of a view may keep what it was given as the gradient of a leaf, and add to it later.
     # Which views do depends on the device: after a write the CPU's are all as_strided.
     address = d.value(f"{given}.untyped_storage().data_ptr()")
-    leaves = d.tensors(lambda o: o.requires_grad)
-    if any(d.tensor(n).untyped_storage().data_ptr() == address for n in leaves):
+    lasting = d.tensors(lambda o: o.requires_grad or (t._is_view() and t._version > 0))
+    if any(d.tensor(n).untyped_storage().data_ptr() == address for n in lasting):
         given = f"{given}.clone()"
     return f"{a}.backward({given})"
 
@@ -162,7 +162,10 @@ def checkpointed(d: Draw) -> str | None:
     a = d.pick(tracked)
     if a is None:
         return None
-    f = d.one(["x.sin() * x", "x.mul(2).tanh()", "(x @ x.mT).sum() if x.dim() > 1 else x * 3"])
+    ways = ["x.sin() * x", "(x @ x.mT).sum() if x.dim() > 1 else x * 3"]
+    if d.tensor(a).dtype not in (torch.bfloat16, torch.float16):
+        ways.append("x.mul(2).tanh()")  # 1 in few bits, where a program has more between two calls
+    f = d.one(ways)
     options = "use_reentrant=False, preserve_rng_state=False"
     run = f"torch.utils.checkpoint.checkpoint(lambda x: {f}, {a}, {options})"
     return f"import torch.utils.checkpoint; {d.new()} = {run}"

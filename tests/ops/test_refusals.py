@@ -213,6 +213,10 @@ OUTPUTS = {
     "mean": lambda x, o: torch.mean(x, 0, out=o),
     "argmax": lambda x, o: torch.argmax(x, 0, out=o),
     "stack": lambda x, o: torch.stack([x, x], out=o),
+    # refused for the dtype, not for an index that leaves the range
+    "gather": lambda x, o: torch.gather(x, 0, torch.tensor([[7]], device=x.device), out=o),
+    "index_select": lambda x, o: torch.index_select(x, 0, torch.tensor([7], device=x.device), out=o),
+    "take": lambda x, o: torch.take(x, torch.tensor([70], device=x.device), out=o),
 }
 
 
@@ -223,7 +227,7 @@ def test_outputs_of_another_dtype(name, dtype):
         out = torch.empty(0, dtype=dtype, device=device)
         try:
             OUTPUTS[name](torch.ones(3, 3, device=device), out)
-        except (RuntimeError, TypeError) as error:
+        except (IndexError, RuntimeError, TypeError) as error:
             return type(error), str(error)
         return out.cpu()
 

@@ -297,6 +297,23 @@ def test_auto_is_refused(run):
     )
 
 
+def test_indices_that_leave_the_range_are_refused(run):
+    run(
+        """
+        x = torch.ones(6, device="xla")
+        for wrong in (-7, 6):
+            where = torch.tensor([wrong, 3], device="xla")
+            for call in (lambda: x[where], lambda: x.index_add_(0, where, x[:2] * 2)):
+                try:
+                    call()
+                except IndexError:
+                    continue
+                raise AssertionError(wrong)
+        assert x.tolist() == [1] * 6
+        """
+    )
+
+
 def test_failed_run_is_told_once(run):
     """All four devices fail; one of them is reported, and the process goes on."""
     run(

@@ -61,7 +61,7 @@ def test_small_ones():
         z, e = torch.tensor(2.0, device=device), torch.empty(0, device=device)
         made = copy.deepcopy([z, z.view(1), e, torch.complex(z, z).conj()])
         made[1].fill_(5)
-        return made
+        return [*made, *copy.deepcopy(list(torch.zeros(2, 0, device=device)))]
 
     both(program)
 
