@@ -183,6 +183,10 @@ def test_mixed_dtypes(name, other):
 
 
 # Into outputs of another dtype; PyTorch converts the results of some.
+def beyond(x):
+    return torch.tensor([70], device=x.device)
+
+
 OUTPUTS = {
     "abs": lambda x, o: torch.abs(x, out=o),
     "where": lambda x, o: torch.where(x > 0, x, x, out=o),
@@ -214,9 +218,9 @@ OUTPUTS = {
     "argmax": lambda x, o: torch.argmax(x, 0, out=o),
     "stack": lambda x, o: torch.stack([x, x], out=o),
     # refused for the dtype, not for an index that leaves the range
-    "gather": lambda x, o: torch.gather(x, 0, torch.tensor([[7]], device=x.device), out=o),
-    "index_select": lambda x, o: torch.index_select(x, 0, torch.tensor([7], device=x.device), out=o),
-    "take": lambda x, o: torch.take(x, torch.tensor([70], device=x.device), out=o),
+    "gather out of range": lambda x, o: torch.gather(x, 0, beyond(x)[None], out=o),
+    "index_select out of range": lambda x, o: torch.index_select(x, 0, beyond(x), out=o),
+    "take out of range": lambda x, o: torch.take(x, beyond(x), out=o),
 }
 
 
