@@ -25,6 +25,8 @@ case $kind in
   thread)
     runtime=libtsan.so
     export TSAN_OPTIONS=$in_files:second_deadlock_stack=1:die_after_fork=0:suppressions=$here/tests/sanitizers/thread.supp
+    # It does not see how OpenMP, on which PyTorch's kernels run, orders its threads.
+    export OMP_NUM_THREADS=1
     ;;
   *)
     echo "sanitized.sh: expected a folder named address-undefined or thread, got $folder." >&2
