@@ -51,7 +51,8 @@ fi
 status=0
 "$@" || status=$?
 for report in "$reports"/*; do
-  [ -s "$report" ] || continue
+  # Tests ask for more memory than there is, which is answered with an exception.
+  grep -qsv 'WARNING: AddressSanitizer failed to allocate' "$report" || continue
   echo "== $report" >&2
   head -n 120 "$report" >&2
   status=1
