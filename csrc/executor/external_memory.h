@@ -22,8 +22,8 @@ lazy::Value borrow(const at::Tensor& tensor, int device);
 at::Tensor on_host(lazy::Value& value, int device);
 
 // The memory of a value that is there now, on the CPU platform: row-major and not to be written to.
-// It stays as it is while the graph lock is held. Null for a value that waits to be computed, is
-// on other devices or in a narrower dtype.
+// The first device's, where several hold the value. It stays as it is while the graph lock is held.
+// Null for a value that waits to be computed or is in a narrower dtype.
 const void* peek(const lazy::Value& value);
 
 }  // namespace torch_xla::executor

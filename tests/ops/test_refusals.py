@@ -182,11 +182,11 @@ def test_mixed_dtypes(name, other):
             torch.testing.assert_close(MIXED[name](a.to("xla"), b.to("xla")).cpu(), expected)
 
 
-# Into outputs of another dtype; PyTorch converts the results of some.
 def beyond(x):
     return torch.tensor([70], device=x.device)
 
 
+# Into outputs of another dtype; PyTorch converts the results of some.
 OUTPUTS = {
     "abs": lambda x, o: torch.abs(x, out=o),
     "where": lambda x, o: torch.where(x > 0, x, x, out=o),

@@ -43,9 +43,8 @@ def _sharing(original):
         storage = self.untyped_storage()
         key = "xla storage", storage._cdata
         if key not in memo:
-            fills = self.numel() * self.element_size() == storage.nbytes()
-            in_place = self.storage_offset() == 0 and result.stride() == self.stride()
-            is_whole = fills and in_place  # each element once
+            fills = self.storage_offset() == 0 and self.nbytes == storage.nbytes()
+            is_whole = fills and result.stride() == self.stride()  # each element once
             whole = result if is_whole else result.new_empty(0).set_(storage).clone()
             memo[key] = whole.detach(), storage  # which lives as long as its address is known
         copy = memo[key][0].untyped_storage()
