@@ -28,11 +28,21 @@ using lazy::Expansion;
 using lazy::Node;
 using lazy::Value;
 
-thread_local int depth = 0;
+thread_local std::vector<util::Hash128> running;  // the keys of signatures, the outermost first
 
-struct DecompositionScope {
-  DecompositionScope() { ++depth; }
-  ~DecompositionScope() { --depth; }
+// While PyTorch's decomposition of a signature runs. Tensors that outlive it, as those of an
+// exception's frames may, have no value that a sync could compute.
+class DecompositionScope {
+ public:
+  explicit DecompositionScope(const lazy::Signature& signature) {
+    running.push_back(signature.key);
+  }
+  ~DecompositionScope() { running.pop_back(); }
+  DecompositionScope(const DecompositionScope&) = delete;
+  DecompositionScope& operator=(const DecompositionScope&) = delete;
+
+ private:
+  lazy::Storage::AsideScope aside_;
 };
 
 // Operands before users, down to the placeholders. False where a call draws random numbers, whose
@@ -109,7 +119,7 @@ bool expand(lazy::Signature& signature, int device) {
       }
     }
   }
-  const DecompositionScope scope;
+  const DecompositionScope scope(signature);
   try {
     decompositions().run(signature.op->handle, &stack);
   } catch (const std::exception& e) {
@@ -153,7 +163,7 @@ bool expand(lazy::Signature& signature, int device) {
 
 }  // namespace
 
-bool is_decomposing() { return depth > 0; }
+bool is_decomposing() { return !running.empty(); }
 
 Route route_of(const lazy::Operator& op) {
   if (op.rule != nullptr) return Route::Record;
@@ -179,6 +189,8 @@ Route route_of(const lazy::Operator& op) {
 
 Route expand_signature(lazy::Signature& signature, int device) {
   const lazy::Operator& op = *signature.op;
+  TXLA_CHECK(std::ranges::find(running, signature.key) == running.end(), op.name,
+             ": its decomposition calls it again.");  // the host's kernel, then, without it
   if (has_decomposition(op) && expand(signature, device)) return Route::Record;
   return route_without_decomposition(op);
 }

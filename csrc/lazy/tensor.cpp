@@ -136,7 +136,7 @@ void Storage::reset(const Geometry* geometry, Value value) {
 }
 
 void Storage::link() {
-  if (linked_) return;
+  if (linked_ || AsideScope::count != 0) return;
   PendingList& list = PendingList::of(device_);
   previous_ = list.last;
   next_ = nullptr;

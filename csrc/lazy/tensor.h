@@ -38,6 +38,12 @@ class Storage final : public c10::StorageImpl {
   // A call that the value needs has failed: it is computed when it is read, and by no sync, until
   // another value is written.
   void set_aside() { unlink(); }
+  // While one lives, so are the values that are written. Guarded by GraphLock too.
+  struct AsideScope {
+    AsideScope() { ++count; }
+    ~AsideScope() { --count; }
+    inline static int count = 0;
+  };
   // A value that this storage held before the present one, back to the last that was computed. It
   // may be gone.
   struct Past {

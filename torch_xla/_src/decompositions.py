@@ -19,8 +19,12 @@ def _overload(name: str, overload: str):
 
 
 def has(name: str, overload: str) -> bool:
-    """Whether PyTorch can write this operator in terms of others."""
-    return _overload(name, overload) in _table()
+    """Whether PyTorch can write this operator in terms of others.
+
+    It cannot where there is a `torch._prims` of this name: that one calls the operator.
+    """
+    prim = name.removeprefix("aten::").removeprefix("special_")
+    return _overload(name, overload) in _table() and not hasattr(torch.ops.prims, prim)
 
 
 def run(name: str, overload: str, args: list, kwargs: dict):

@@ -1,0 +1,75 @@
+"""Operators that PyTorch writes in terms of others: the ways in which that can fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._src import decompositions
+
+
+@pytest.fixture
+def instead(monkeypatch):
+    """Puts `body(x)` in place of diag_embed's decomposition; gives what it was called with."""
+
+    def use(body):
+        seen = []
+
+        def run(name, overload, args, kwargs):
+            assert name == "aten::diag_embed"
+            seen.append(args[0])
+            return body(args[0])
+
+        monkeypatch.setattr(decompositions, "run", run)
+        return seen
+
+    return use
+
+
+def embedded(*shape):
+    """diag_embed of a tensor of this shape, which no call before had, on xla and on the CPU."""
+    x = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    return torch.diag_embed(x.to("xla")), torch.diag_embed(x)
+
+
+def test_tensors_of_a_failed_one_are_not_computed(instead):
+    kept = []
+
+    def fails(x):
+        kept.append(x * 2)
+        kept.append(x.new_ones(3).add_(x.sum()))
+        raise ValueError
+
+    seen = instead(fails)
+    actual, expected = embedded(3, 1, 5)
+    assert len(seen) == 1
+    torch_xla.sync()
+    assert torch.equal(actual.cpu(), expected)
+    for tensor in kept:
+        with pytest.raises(RuntimeError, match="placeholder"):
+            tensor.cpu()
+
+
+def test_one_that_calls_itself(instead):
+    seen = instead(torch.diag_embed)
+    actual, expected = embedded(3, 1, 6)
+    assert len(seen) == 1
+    assert torch.equal(actual.cpu(), expected)
+
+
+def test_one_that_calls_itself_with_another_shape(instead):
+    seen = instead(lambda x: torch.stack([torch.diag_embed(a) for a in x]) if len(x) > 1 else None)
+    actual, expected = embedded(3, 1, 7)
+    assert [t.shape for t in seen] == [(3, 1, 7), (1, 7)]
+    assert torch.equal(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["bessel_j0", "bessel_j1", "gammainc", "gammaincc", "ndtri", "spherical_bessel_j0"]
+)
+def test_operators_that_are_their_own_decomposition(name, monkeypatch):
+    monkeypatch.setattr(decompositions, "run", None)
+    xs = [torch.linspace(0.1, 0.9, 7)] * (2 if name.startswith("gamma") else 1)
+    run = getattr(torch.special, name)
+    torch.testing.assert_close(run(*(x.to("xla") for x in xs)).cpu(), run(*xs))
