@@ -601,6 +601,8 @@ def test_complex_numbers_at_the_edges(name):
     for dtype in (torch.complex64, torch.complex128):
         z = torch.tensor(EDGES, dtype=dtype)
         want, got = getattr(torch, name)(z), getattr(torch, name)(z.to("xla")).cpu()
+        if name == "log2":  # infinities become nan in PyTorch's kernel for processors without AVX
+            want = torch.view_as_complex(torch.view_as_real(torch.log(z)) / math.log(2))
         parts = [torch.view_as_real(t) if t.is_complex() else t for t in (got, want)]
         torch.testing.assert_close(*parts, equal_nan=True)
         seen = parts[1].ne(0)
