@@ -137,19 +137,89 @@ Values logit_backward(Lowering& l) {
 
 // --- trigonometry ------------------------------------------------------------------------------
 
-Value tan(const Value& x) { return hlo::chlo_unary("tan", x); }
 Value asin(const Value& x) { return hlo::chlo_unary("asin", x); }
 Value acos(const Value& x) { return hlo::chlo_unary("acos", x); }
 Value atan(const Value& x) { return hlo::chlo_unary("atan", x); }
-Value sinh(const Value& x) { return hlo::chlo_unary("sinh", x); }
-Value cosh(const Value& x) { return hlo::chlo_unary("cosh", x); }
 Value asinh(const Value& x) { return hlo::chlo_unary("asinh", x); }
 Value acosh(const Value& x) { return hlo::chlo_unary("acosh", x); }
 Value atanh(const Value& x) { return hlo::chlo_unary("atanh", x); }
 
+// Half of e^|x|, in two factors: XLA's way, e^(|x| - ln 2), loses the digits of the difference.
+Value half_power(const Value& x) {
+  const Value root = hlo::exp(hlo::abs(x) * 0.5);
+  return root * 0.5 * root;
+}
+Value real_sinh(const Value& x) {
+  const Value y = half_power(x), size = y - 0.25 / y;
+  const Value large = hlo::select(hlo::less(x, 0), -size, size);
+  return hlo::select(hlo::less(hlo::abs(x), 1), hlo::chlo_unary("sinh", x), large);
+}
+Value real_cosh(const Value& x) {
+  const Value y = half_power(x);
+  return y + 0.25 / y;
+}
+
+// The functions below of a complex number a + bi are made of the real ones of a and b: by powers of
+// e, as XLA has them, digits are lost near zeros and poles. At infinities as C's (C17, annex G).
+
+// Value `size`, of a, turned: by the cosine of b, which is nan for a direction that is not known.
+Value along(const Value& size, const Value& cosine) {
+  const Value lost = hlo::select(hlo::equal(size, 0), size, hlo::abs(size));
+  const Value is_lost = hlo::is_nan(cosine) & (hlo::equal(size, 0) | is_inf(size));
+  return hlo::select(is_lost, lost, size * cosine);
+}
+// And by the sine of b, which is zero for real numbers.
+Value across(const Value& size, const Value& sine) {
+  const Value is_lost = hlo::is_nan(sine) & hlo::equal(size, 0);
+  const Value zero = hlo::select(sign_bit(size), -sine, sine);
+  return hlo::select(hlo::equal(sine, 0), zero, hlo::select(is_lost, hlo::abs(size), size * sine));
+}
+
+Value sinh(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return real_sinh(x);
+  const Value a = hlo::real(x), b = hlo::imag(x);
+  return hlo::complex(along(real_sinh(a), hlo::cos(b)), across(real_cosh(a), hlo::sin(b)));
+}
+Value cosh(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return real_cosh(x);
+  const Value a = hlo::real(x), b = hlo::imag(x);
+  return hlo::complex(along(real_cosh(a), hlo::cos(b)), across(real_sinh(a), hlo::sin(b)));
+}
+
+// W. Kahan, Branch cuts for complex elementary functions, 1987; far out by the first terms.
+Value tanh(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return hlo::tanh(x);
+  const Value a = hlo::real(x), b = hlo::imag(x);
+  const Value tangent = hlo::chlo_unary("tan", b), slope = tangent * tangent + 1;
+  const Value s = real_sinh(a), scale = slope * s * s + 1;
+  const Value is_far = hlo::greater(hlo::abs(a), 20);
+  const Value size = hlo::exp(hlo::abs(a) * -2) * 4, turn = hlo::sin(b) * hlo::cos(b);
+  const Value is_lost = hlo::equal(size, 0) & hlo::is_nan(turn);
+  const Value far = hlo::select(is_lost, size, size * turn);
+  const Value near = slope * hlo::sqrt(s * s + 1) * s / scale;
+  const Value along = hlo::select(is_far, hlo::unary("sign", a), near);
+  const Value across = hlo::select(is_far, far, tangent / scale);
+  return hlo::complex(hlo::select(hlo::equal(a, 0), a, along),
+                      hlo::select(hlo::equal(b, 0), b, across));
+}
+
+// i g(-ix), which is the sine for g = sinh and the tangent for g = tanh.
+Value turned(const Value& x, UnaryFormula g) {
+  const Value y = g(hlo::complex(hlo::imag(x), -hlo::real(x)));
+  return hlo::complex(-hlo::imag(y), hlo::real(y));
+}
+Value sine(const Value& x) { return hlo::is_complex(x.dtype()) ? turned(x, sinh) : hlo::sin(x); }
+Value tan(const Value& x) {
+  return hlo::is_complex(x.dtype()) ? turned(x, tanh) : hlo::chlo_unary("tan", x);
+}
+Value cosine(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return hlo::cos(x);
+  return cosh(hlo::complex(-hlo::imag(x), hlo::real(x)));
+}
+
 Value sinc(const Value& x) {
   const Value angle = x * std::numbers::pi;
-  return hlo::select(hlo::equal(x, 0), 1.0, hlo::sin(angle) / angle);
+  return hlo::select(hlo::equal(x, 0), 1.0, sine(angle) / angle);
 }
 
 }  // namespace
@@ -182,15 +252,15 @@ void register_unary_math(Registry& r) {
   r.add("aten::logit", logit);
   r.add("aten::logit_backward", logit_backward);
 
-  r.add("aten::sin", unary_rule<hlo::sin>);
-  r.add("aten::cos", unary_rule<hlo::cos>);
+  r.add("aten::sin", unary_rule<sine>);
+  r.add("aten::cos", unary_rule<cosine>);
   r.add("aten::tan", unary_rule<tan, Steps::Many>);
   r.add("aten::asin", unary_rule<asin, Steps::Many>);
   r.add("aten::acos", unary_rule<acos, Steps::Many>);
   r.add("aten::atan", unary_rule<atan, Steps::Many>);
   r.add("aten::sinh", unary_rule<sinh, Steps::Many>);
   r.add("aten::cosh", unary_rule<cosh, Steps::Many>);
-  r.add("aten::tanh", unary_rule<hlo::tanh>);
+  r.add("aten::tanh", unary_rule<tanh>);
   r.add("aten::asinh", unary_rule<asinh, Steps::Many>);
   r.add("aten::acosh", unary_rule<acosh, Steps::Many>);
   r.add("aten::atanh", unary_rule<atanh, Steps::Many>);

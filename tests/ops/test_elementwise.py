@@ -585,6 +585,34 @@ def test_complex(name):
             batch.add(COMPLEX[name], Z.to(dtype), W.to(dtype), label=str(dtype), grad=grad)
 
 
+TURNING = ["sin", "cos", "tan", "sinh", "cosh", "tanh"]
+
+
+@pytest.mark.parametrize("name", TURNING)
+def test_complex_numbers_near_zeros_and_poles(name):
+    """All digits but a few of the last, which formulas by powers of e lose."""
+    generator = torch.Generator().manual_seed(0)
+    near = math.pi / 2 * torch.arange(-6, 7).repeat(500)
+    for scale in (1e-3, 0.1, 10):
+        z = torch.randn(len(near), generator=generator, dtype=torch.complex64) * scale + 1j * near
+        z = z * -1j if name in ("sin", "cos", "tan") else z
+        f = getattr(torch, name)
+        want, got = f(z.to(torch.complex128)), f(z.to("xla")).cpu()
+        error = (got - want).abs() / want.abs()
+        assert error.max() < 8 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("name", ["sinh", "cosh"])
+def test_hyperbolic_functions_of_large_numbers(name):
+    x = torch.linspace(-88, 88, 10_001)
+    want, got = getattr(torch, name)(x.double()), getattr(torch, name)(x.to("xla")).cpu()
+    error = ((got - want) / want).abs()
+    assert error[want != 0].max() < 6 * torch.finfo(torch.float32).eps
+    ends = torch.tensor([-inf, -90.0, -89.0, 89.0, 90.0, inf, torch.nan])
+    ours = getattr(torch, name)(ends.to("xla")).cpu()
+    torch.testing.assert_close(ours, getattr(torch, name)(ends), equal_nan=True)
+
+
 EDGES = [
     complex(a, b)
     for a in (0.0, -0.0, 1.0, -1.0, inf, -inf)
@@ -594,7 +622,7 @@ EDGES = [
 
 @pytest.mark.parametrize(
     "name",
-    ["exp", "exp2", "log", "log2", "log10", "log1p", "sqrt", "abs", "angle", "square"],
+    ["exp", "exp2", "log", "log2", "log10", "log1p", "sqrt", "abs", "angle", "square", *TURNING],
 )
 def test_complex_numbers_at_the_edges(name):
     """Signs of zeros, which tell the sides of a cut, and infinities."""
