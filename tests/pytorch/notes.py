@@ -1,5 +1,7 @@
 """The files of the sample, and what xla fails in them: patterns of names, each with its reason."""
 
+import re
+
 QUANTIZED = "quantized dtypes: XLA has none"
 HALF_COMPLEX = "complex32: XLA has none"
 SPARSE = "sparse tensors: a program holds none"
@@ -32,3 +34,25 @@ KNOWN: dict[str, dict[str, str]] = {
         "TestAutogradDeviceType.test_sparse_*": SPARSE,
     },
 }
+
+# What a test's name or its failure says where it is for a thing that XLA or PyTorch's `xla` lacks,
+# or where the test asks for other devices by name.
+LACKING = {
+    HALF_COMPLEX: r"(?i)complex32|complex_?half",
+    QUANTIZED: r"(?i)quantize",
+    SPARSE: r"(?i)sparse",
+    IMAGINARY: r"test_conj_imag_view",
+    "nested tensors: PyTorch itself refuses xla": r"(?i)nested|storage_device\.is_cpu",
+    "PyTorch's Python knows other devices alone": (
+        r"NYI devices other than|HigherOrderOperator \w+ at dispatch key|not compiled with CUDA"
+        r"|Storage device not recognized|test_disable_fastpath|expected test to fail, but it passed"
+    ),
+    "an index on the CPU, by one that CUDA does not reach": r"test_stable_sort_against_numpy",
+    "memory by its address": r"_from_dlpack_",
+    "two draws, of which the CPU's and CUDA's states are held": r"_dropout_p_0_[25]",
+}
+
+
+def lacking(name: str, why: str) -> bool:
+    """Whether the failure `why` of a test is one of a thing that is lacking."""
+    return any(re.search(pattern, f"{name}\n{why}") for pattern in LACKING.values())

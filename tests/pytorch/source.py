@@ -67,6 +67,7 @@ def fetch(folder: Path) -> Path:
     Raises:
         Unreachable: Without a mirror of Debian, or when it does not answer.
     """
+    folder = folder.resolve()  # apt-get takes other paths for its own
     tests = folder / "test"
     if tests.is_dir():
         return tests
