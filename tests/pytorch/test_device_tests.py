@@ -44,7 +44,9 @@ def outcomes(folder: Path, file: str, device: str, report: Path) -> dict[str, tu
     }
     env.pop("CI", None)  # PyTorch would write reports with a package of its own CI
     # No settings of this project's: PyTorch's tests have marks of their own.
-    options = ["-q", "-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider"]
+    settings = report.with_suffix(".ini")
+    settings.write_text("[pytest]\n")
+    options = ["-q", "-c", settings, "--rootdir", folder, "-p", "no:cacheprovider"]
     options += ["-o", "junit_family=xunit2", "-k", device]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--junitxml", report, file],
@@ -55,7 +57,8 @@ def outcomes(folder: Path, file: str, device: str, report: Path) -> dict[str, tu
         timeout=SECONDS,
         check=False,
     )
-    assert report.is_file(), f"{file} on {device}: {done.returncode}\n{done.stdout[-3000:]}"
+    said = (done.stdout + done.stderr)[-3000:]
+    assert report.is_file(), f"{file} on {device}: {done.returncode}\n{said}"
     results = {}
     for case in ElementTree.parse(report).iter("testcase"):
         of = case.get("classname", "").rpartition(".")[2]
