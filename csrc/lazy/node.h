@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -64,6 +65,8 @@ struct Signature : c10::intrusive_ptr_target {
   std::vector<NumberKind> numbers;       // in the order of Node::numbers
   std::vector<const Geometry*> outputs;  // of the functional form
   bool has_seed = false;                 // the last number is a fresh random seed
+  // PyTorch's of the call: that of the time when a program is made may be another.
+  at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
   // What the operator decomposes into, where it has no lowering of its own.
   std::shared_ptr<const Expansion> expansion;
 };

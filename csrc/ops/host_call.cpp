@@ -74,10 +74,7 @@ bool has_generator(const c10::FunctionSchema& schema) {
 }
 
 bool is_random(const c10::OperatorHandle& op) {
-  for (const at::Tag tag : op.getTags()) {
-    if (tag == at::Tag::nondeterministic_seeded) return true;
-  }
-  return false;
+  return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 constexpr std::string_view kCanFail = "torch_xla.failing_call = ";
@@ -216,6 +213,15 @@ Value HostCall::result(const hlo::Type& type) {
 
 namespace {
 
+// Integers of an elementwise operator in the result's dtype, where that is one of floats: the
+// kernel would convert them to the default dtype of the time when it runs.
+Value as_computed(const Lowering& l, const Value& x) {
+  if (!l.signature().op->handle.hasTag(at::Tag::pointwise)) return x;
+  const hlo::DType dtype = l.out(0).dtype;
+  const bool are_floats = hlo::is_float(x.dtype()) || hlo::is_complex(x.dtype());
+  return hlo::is_float(dtype) && !are_floats ? hlo::convert(x, dtype) : x;
+}
+
 // The node's argument `i`, as the operator takes it.
 void add_argument(HostCall& call, Lowering& l, size_t i) {
   const lazy::Signature& signature = l.signature();
@@ -240,7 +246,7 @@ void add_argument(HostCall& call, Lowering& l, size_t i) {
       if (signature.operands[a.first].wrapped_number) {
         call.wrapped_number(l.in(i));
       } else {
-        call.tensor(l.in(i));
+        call.tensor(as_computed(l, l.in(i)));
       }
       break;
     case Kind::List:

@@ -2,8 +2,6 @@
 
 #include <stdexcept>
 
-#include <c10/core/DefaultDtype.h>
-
 #include "lazy/operator.h"
 #include "ops/common.h"
 
@@ -48,10 +46,9 @@ struct Promotion {
 };
 
 // A Python number counts with the default dtype of its class.
-at::ScalarType weak_dtype(at::ScalarType dtype) {
-  if (c10::isComplexType(dtype)) return c10::toComplexType(c10::get_default_dtype_as_scalartype());
-  if (c10::isFloatingType(dtype)) return c10::get_default_dtype_as_scalartype();
-  return dtype;
+at::ScalarType weak_dtype(at::ScalarType dtype, at::ScalarType default_dtype) {
+  if (c10::isComplexType(dtype)) return c10::toComplexType(default_dtype);
+  return c10::isFloatingType(dtype) ? default_dtype : dtype;
 }
 
 at::ScalarType number_dtype(lazy::NumberKind kind) {
@@ -169,12 +166,15 @@ const lazy::Geometry& Lowering::geometry(size_t arg) const {
 
 at::ScalarType Lowering::promoted(std::initializer_list<size_t> args) const {
   Promotion p;
+  const auto add_number = [&](at::ScalarType dtype) {
+    p.number = Promotion::join(p.number, weak_dtype(dtype, signature_.default_dtype));
+  };
   const auto add = [&](const lazy::OperandInfo& info) {
     const at::ScalarType dtype = info.geometry->dtype;
     if (!info.geometry->sizes.empty()) {
       p.dims = Promotion::join(p.dims, dtype);
     } else if (info.wrapped_number) {
-      p.number = Promotion::join(p.number, weak_dtype(dtype));
+      add_number(dtype);
     } else {
       p.zero_dim = Promotion::join(p.zero_dim, dtype);
     }
@@ -186,9 +186,9 @@ at::ScalarType Lowering::promoted(std::initializer_list<size_t> args) const {
         add(signature_.operands[a.first + i]);
       }
     } else if (a.kind == Kind::Number) {
-      p.number = Promotion::join(p.number, weak_dtype(number_dtype(signature_.numbers[a.first])));
+      add_number(number_dtype(signature_.numbers[a.first]));
     } else if (a.kind == Kind::Static && a.value.isScalar()) {
-      p.number = Promotion::join(p.number, weak_dtype(a.value.toScalar().type()));
+      add_number(a.value.toScalar().type());
     }
   }
   return p.result();

@@ -50,6 +50,7 @@ class ElementCall {
  public:
   ElementCall(const Lowering& l, const ListForm& form, size_t i) : l_(l), form_(form), i_(i) {
     signature_.op = &form.element;
+    signature_.default_dtype = l.signature().default_dtype;
     signature_.outputs = {l.signature().outputs.at(i)};
     for (size_t k = 0; k < form.sources.size(); ++k) add_argument(k);
   }

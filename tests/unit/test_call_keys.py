@@ -73,3 +73,32 @@ def test_results_beyond_65536_have_keys_of_their_own():
     parts = torch.arange(65540, device="xla").unbind()
     hashes = {_XLAC._get_graph_hash([parts[i] + parts[j]]) for i, j in [(0, 1), (65536, 1)]}
     assert len(hashes) == 2
+
+
+@pytest.fixture
+def default_of_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+UNDER_A_DEFAULT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "comparison with a number": lambda x: x < 16777219.5,
+    "equality with a number": lambda x: x == 16777219.5,
+    "search for a number": lambda x: torch.searchsorted(x, 16777219.5),
+    "PyTorch's kernel of integers": torch.special.bessel_j0,
+    "PyTorch's kernel of two": lambda x: torch.special.chebyshev_polynomial_t(x, x - 16777213),
+    "list": lambda x: torch._foreach_div([x, x], 0.3)[1],
+}
+
+
+@pytest.mark.parametrize("name", UNDER_A_DEFAULT)
+def test_the_default_dtype_is_that_of_the_call(name: str, default_of_float64):
+    function = UNDER_A_DEFAULT[name]
+    x = torch.tensor([16777215, 16777219])
+    on_xla = x.to("xla")
+    expected, got = function(x), function(on_xla)
+    torch.set_default_dtype(torch.float32)
+    assert not torch.equal(function(x), expected) or name == "list"
+    torch.testing.assert_close(got.cpu(), expected)
+    torch.testing.assert_close(function(on_xla).cpu(), function(x))
