@@ -232,6 +232,11 @@ void norm(const Stack& stack, size_t base) {
                                dims.empty() ? at::OptionalIntArrayRef() : dims);
 }
 
+// (self, dims, ..)
+void dims_of_a_bitset(const Stack& stack, size_t base) {
+  TORCH_CHECK(stack[base].toTensor().dim() <= 64, "only tensors with up to 64 dims are supported");
+}
+
 // (self, ..) of an operator in place
 void written_once(const Stack& stack, size_t base) {
   if (stack[base].isTensor()) at::assert_no_internal_overlap(stack[base].toTensor());
@@ -271,11 +276,13 @@ MetaCheck meta_check(const c10::OperatorHandle& op) {
       {"aten::masked_scatter", masked_scatter},
       {"aten::multinomial", multinomial},
       {"aten::mv", mv},
+      {"aten::flip", dims_of_a_bitset},
       {"aten::fractional_max_pool2d", fractional_max_pool<2>},
       {"aten::fractional_max_pool3d", fractional_max_pool<3>},
       {"aten::put", put},
       {"aten::quantize_per_tensor", quantized_result},
       {"aten::quantize_per_tensor_dynamic", quantized_result},
+      {"aten::nansum", dims_of_a_bitset},
       {"aten::nll_loss_forward", weights_of_classes},
       {"aten::nll_loss2d_forward", weights_of_classes},
       {"aten::norm", norm},

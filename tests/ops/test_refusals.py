@@ -53,6 +53,8 @@ CALLS = {
         FLOAT,
     ),
     "fractions of an element": (lambda x: torch.repeat_interleave(x[0]), FLOAT),
+    "sum of many dimensions": (lambda x: x.view((1,) * 65).nansum(64), lambda: torch.ones(1)),
+    "flip of many dimensions": (lambda x: x.view((1,) * 65).flip(64), lambda: torch.ones(1)),
     "largest complex number": (lambda x: x.max(), COMPLEX),
     "bits of floats": (lambda x: x & x, FLOAT),
     "uniform integers": (lambda x: x.uniform_(), WHOLE),
