@@ -49,6 +49,7 @@ LACKING = {
     ),
     "an index on the CPU, by one that CUDA does not reach": r"test_stable_sort_against_numpy",
     "memory by its address": r"_from_dlpack_",
+    "what the CPU or CUDA does, by name": r"_ConvBackend|test_fmod_remainder_by_zero_integral",
     "two draws, of which the CPU's and CUDA's states are held": r"_dropout_p_0_[25]",
 }
 

@@ -63,7 +63,7 @@ def load(file: str):
 
     def for_xla_too(test_class, scope, except_for=None, only_for=None, **options):
         functions.update(name for name in dir(test_class) if name.startswith("test"))
-        if only_for is not None and "cpu" in only_for:
+        if only_for is not None and "cpu" in only_for and only_for != "cpu":
             only_for = ["cpu", "xla"]
         instantiate(test_class, scope, except_for, only_for, **options)
 
