@@ -1,17 +1,14 @@
 #include "dispatch/call.h"
 
-#include <mutex>
-#include <unordered_map>
+#include <algorithm>
 
 #include "dispatch/plan.h"
-#include "util/error.h"
+#include "lazy/signature.h"
 
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::Argument;
 using lazy::Geometry;
-using lazy::Signature;
 using lazy::Value;
 
 // Values are row-major whatever the strides of the tensor that they were recorded for.
@@ -23,86 +20,38 @@ const Geometry* geometry_of(const CallArgument& a) {
 
 }  // namespace
 
-void add_static(util::Hasher& h, const c10::IValue& v) {
-  if (v.isInt()) {
-    add(h, KeyTag::Int).add(static_cast<uint64_t>(v.toInt()));
-  } else if (v.isBool()) {
-    add(h, KeyTag::Bool).add(v.toBool());
-  } else if (v.isNone() || v.isDevice()) {
-    // Where a program runs is no part of what it computes.
-    add(h, KeyTag::None);
-  } else if (v.isDouble()) {
-    add(h, KeyTag::Float).add_double(v.toDouble());
-  } else if (v.isString()) {
-    add(h, KeyTag::Text).add_bytes(v.toStringRef());
-  } else if (v.isComplexDouble()) {
-    const auto z = v.toComplexDouble();
-    add(h, KeyTag::Complex).add_double(z.real()).add_double(z.imag());
-  } else if (v.isList()) {
-    const auto list = v.toListRef();
-    add(h, KeyTag::List).add(list.size());
-    for (const c10::IValue& e : list) add_static(h, e);
-  } else {
-    util::fail(util::ErrorKind::Type, "expected an argument that can be recorded, got ",
-               v.tagKind(), ". Call the operator with plain Python values.");
-  }
-}
-
 Value call(const char* op, int device, std::initializer_list<CallArgument> arguments,
            const Geometry* result) {
-  util::Hasher h;
-  h.add_bytes(op);
+  lazy::CallKey key(hash_of_name(op));
   lazy::Operands operands;
   for (const CallArgument& a : arguments) {
     if (a.value) {
-      add(h, KeyTag::Tensor).add(geometry_of(a)->hash);
+      key.tensor(geometry_of(a));
       operands.push_back(a.value);
     } else {
-      add_static(h, a.fixed);
+      key.fixed(a.fixed);
     }
   }
-  h.add(result->hash);
-  const util::Hash128 key = h.finish();
+  key.output(result);
 
-  static auto& table = *new std::unordered_map<util::Hash128, c10::intrusive_ptr<const Signature>,
-                                               util::Hash128Hasher>;
-  c10::intrusive_ptr<const Signature> signature;
-  {
-    const lazy::GraphLock lock;
-    auto& slot = table[key];
-    if (!slot.defined()) {
-      auto s = c10::make_intrusive<Signature>();
-      const std::string name(op);
-      const size_t dot = name.find('.');
-      s->op =
-          find_operator({name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)})
-              .get();
-      s->key = key;
-      s->arguments.resize(s->op->schema().arguments().size());
-      for (auto& a : s->arguments) a.kind = Argument::Kind::None;
-      size_t i = 0;
-      for (const CallArgument& a : arguments) {
-        Argument& argument = s->arguments.at(i++);
-        if (a.value) {
-          argument.kind = Argument::Kind::Tensor;
-          argument.first = static_cast<uint32_t>(s->operands.size());
-          s->operands.push_back({geometry_of(a), false, -1});
-        } else if (!a.fixed.isNone()) {
-          argument.kind = Argument::Kind::Static;
-          argument.value = a.fixed;
-        }
+  const lazy::GraphLock lock;
+  auto signature = lazy::known_signature(key.finish());
+  if (!signature.defined()) {
+    const std::string name(op);
+    const size_t dot = std::min(name.find('.'), name.size());
+    lazy::SignatureBuilder builder(
+        *find_operator({name.substr(0, dot), dot == name.size() ? "" : name.substr(dot + 1)}));
+    for (const CallArgument& a : arguments) {
+      if (a.value) {
+        builder.tensor(geometry_of(a));
+      } else {
+        builder.fixed(a.fixed);
       }
-      s->outputs.push_back(result);
-      slot = std::move(s);
     }
-    signature = slot;
-    // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
-    if (table.size() > 65536) table.clear();
+    builder.output(result);
+    signature = lazy::intern(builder.build());
   }
-  auto node =
-      c10::make_intrusive<lazy::Node>(std::move(signature), std::move(operands), lazy::Numbers{});
-  node->set_device(device);
-  return {std::move(node), 0};
+  return {lazy::make_node(std::move(signature), std::move(operands), {}, device), 0};
 }
 
 Value cast(const Value& value, at::ScalarType dtype, int device) {

@@ -9,24 +9,6 @@
 
 namespace torch_xla::dispatch {
 
-// What stands before each argument in the key of a call: None, True, 3 and 3.0 are never the same.
-enum class KeyTag : uint64_t {
-  None = 0x11,
-  Tensor,
-  WrappedNumber,
-  ZeroDim,
-  Number,
-  List,
-  Bool,
-  Int,
-  Float,
-  Complex,
-  Text,
-};
-inline util::Hasher& add(util::Hasher& h, KeyTag tag) { return h.add(static_cast<uint64_t>(tag)); }
-// An argument that is a part of the call's identity.
-void add_static(util::Hasher& h, const c10::IValue& v);
-
 // `arguments` holds one entry per schema argument: a lazy::Value, or a static IValue. Trailing ones
 // may be left out.
 struct CallArgument {

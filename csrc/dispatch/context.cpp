@@ -11,8 +11,6 @@
 namespace torch_xla::dispatch {
 namespace {
 
-std::atomic<bool> keep_sources{false};
-constexpr size_t kMaxFrames = 16;
 std::atomic<bool> eager{false};
 
 }  // namespace
@@ -36,15 +34,8 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 }
 
 void refresh_debug_flags() {
-  keep_sources = util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG();
+  lazy::keep_sources(util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG());
   eager = util::flag::XLA_USE_EAGER_DEBUG_MODE();
-}
-
-void note_source(lazy::Node& node) {
-  if (!keep_sources.load(std::memory_order_relaxed)) return;
-  util::SourceFrames frames = util::source_frames(kMaxFrames);
-  if (frames.empty()) return;
-  node.set_source(std::make_shared<const util::SourceFrames>(std::move(frames)));
 }
 
 void after_record(int device) {

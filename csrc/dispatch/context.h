@@ -17,8 +17,6 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 
 // Reads the debug flags that are too slow to read for each call. Done at import and at each sync.
 void refresh_debug_flags();
-// Keeps the Python frames with the node when XLA_IR_DEBUG or XLA_HLO_DEBUG asks for them.
-void note_source(lazy::Node& node);
 // Runs the call at once when XLA_USE_EAGER_DEBUG_MODE asks for it.
 void after_record(int device);
 

@@ -130,6 +130,10 @@ std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+util::Hash128 hash_of_name(std::string_view full_name) {
+  return util::Hasher().add_bytes(full_name).finish();
+}
+
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name) {
   static std::mutex mutex;
   static auto& table = *new std::unordered_map<std::string, std::shared_ptr<const lazy::Operator>>;
@@ -139,8 +143,9 @@ std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& nam
   if (slot == nullptr) {
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(
         name.name.c_str(), name.overload_name.c_str());
-    slot = std::make_shared<const lazy::Operator>(lazy::Operator{
-        op, full, ops::Registry::get().find(full), tagged(op, at::Tag::nondeterministic_seeded)});
+    slot = std::make_shared<const lazy::Operator>(
+        lazy::Operator{op, full, ops::Registry::get().find(full),
+                       tagged(op, at::Tag::nondeterministic_seeded), hash_of_name(full)});
   }
   return slot;
 }

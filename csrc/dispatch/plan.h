@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -65,7 +66,8 @@ struct Plan {
 // indexed on first use.
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name);
 bool has_tag(const lazy::Operator& op, at::Tag tag);
-std::string full_name(const c10::OperatorName& name);  // "aten::add.Tensor"
+util::Hash128 hash_of_name(std::string_view full_name);  // lazy::Operator::hash
+std::string full_name(const c10::OperatorName& name);    // "aten::add.Tensor"
 
 // Null where no functional twin exists; `why` then says so.
 std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why);

@@ -4,6 +4,7 @@
 
 #include <c10/core/DefaultDtype.h>
 
+#include "dispatch/arguments.h"
 #include "dispatch/call.h"
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
@@ -17,11 +18,9 @@
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::Argument;
 using lazy::Geometry;
 using lazy::Number;
 using lazy::NumberKind;
-using lazy::Signature;
 using lazy::Value;
 using torch::jit::Stack;
 
@@ -50,13 +49,6 @@ Number number_of_scalar(const c10::IValue& v, NumberKind* kind) {
   return n;
 }
 
-bool same_number(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble();
-  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
-  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
-  return false;
-}
-
 // An argument of the same call on tensors without memory.
 c10::IValue without_memory(const c10::IValue& v) {
   return substitute(v, at::kMeta, [](const at::Tensor& t) {
@@ -65,7 +57,21 @@ c10::IValue without_memory(const c10::IValue& v) {
   });
 }
 
+// Of a result without memory; null for an undefined one.
+const Geometry* geometry_of(const c10::IValue& v) {
+  if (v.isNone() || !v.toTensor().defined()) return nullptr;
+  const at::Tensor& t = v.toTensor();
+  return lazy::intern(t.scalar_type(), t.sizes(), t.strides());
+}
+
 }  // namespace
+
+bool same_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble();
+  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
+  return false;
+}
 
 Number number_of(const at::Tensor& tensor, NumberKind* kind) {
   Number n;
@@ -100,12 +106,14 @@ Number number_of(const at::Tensor& tensor, NumberKind* kind) {
   return n;
 }
 
-// One pass over the arguments: hash, operands, numbers. Touches no heap for ordinary calls.
+// What one walk over the arguments finds. Touches no heap for ordinary calls.
 struct Recorder::Scan {
-  util::Hasher hasher;
+  explicit Scan(const lazy::Operator& op) : key(op.hash) {}
+
+  lazy::CallKey key;
   // Values of runtime numbers that decide the result's shape: they tell calls apart here, but are
   // no part of the program.
-  std::optional<util::Hasher> shape;
+  std::optional<lazy::CallKey> shape;
   lazy::Operands operands;
   lazy::Numbers numbers;
   int device = -1;
@@ -113,11 +121,16 @@ struct Recorder::Scan {
   const at::Tensor* on_cpu = nullptr;  // a CPU tensor with dimensions
   int on_cpu_argument = -1;
 
+  bool can_be_recorded() const { return !stranger && on_cpu == nullptr; }
+
+  util::Hash128 memo_key() const {
+    if (!shape) return key.finish();
+    return util::Hasher().add(key.finish()).add(shape->finish()).finish();
+  }
+
+  // For visit_arguments.
+  void none() { key.none(); }
   void tensor(const at::Tensor& t, int argument) {
-    if (!t.defined()) {
-      add(hasher, KeyTag::None);
-      return;
-    }
     if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
       const int index = impl->device_index();
       if (device < 0) {
@@ -128,37 +141,62 @@ struct Recorder::Scan {
                    "xla:",
                    device, " and xla:", index, "!");
       }
-      add(hasher, KeyTag::Tensor).add(impl->geometry()->hash);
+      key.tensor(impl->geometry());
       operands.push_back(impl->read());
-      return;
-    }
-    if (t.is_cpu() && t.dim() == 0) {
+    } else if (t.is_cpu() && t.dim() == 0) {
       NumberKind kind;
       numbers.push_back(number_of(t, &kind));
-      const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
-      add(hasher, wrapped ? KeyTag::WrappedNumber : KeyTag::ZeroDim)
-          .add(static_cast<uint64_t>(t.scalar_type()));
-      return;
-    }
-    if (t.is_cpu()) {
+      key.zero_dim(t.scalar_type(), t.unsafeGetTensorImpl()->is_wrapped_number());
+    } else if (t.is_cpu()) {
       on_cpu = &t;
       on_cpu_argument = argument;
-      return;
+    } else {
+      stranger = true;
     }
-    stranger = true;
   }
-
-  util::Hash128 memo_key() const {
-    if (!shape) return hasher.finish();
-    return util::Hasher(hasher).add(shape->finish()).finish();
-  }
-
-  void number(const c10::IValue& v) {
+  void begin_list(size_t size) { key.begin_list(size); }
+  void begin_numbers(size_t size) { key.begin_list(size); }
+  void number(const c10::IValue& v, const ArgumentPlan& plan) {
     NumberKind kind;
     numbers.push_back(number_of_scalar(v, &kind));
-    add(hasher, KeyTag::Number).add(static_cast<uint64_t>(kind));
+    key.number(kind);
+    if (!plan.shape_number) return;
+    if (!shape) shape.emplace(util::Hash128());
+    shape->fixed(v);
+  }
+  void fixed(const c10::IValue& v) {
+    if (v.isDevice() && device < 0) device = current_device_or(v.toDevice());
+    key.fixed(v);
   }
 };
+
+namespace {
+
+// The same walk, for the signature.
+struct ToSignature {
+  lazy::SignatureBuilder& builder;
+
+  void none() { builder.none(); }
+  void tensor(const at::Tensor& t, int) {
+    if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
+      builder.tensor(impl->geometry());
+      return;
+    }
+    NumberKind kind;
+    number_of(t, &kind);
+    builder.zero_dim(t.scalar_type(), t.unsafeGetTensorImpl()->is_wrapped_number(), kind);
+  }
+  void begin_list(size_t size) { builder.begin_list(size); }
+  void begin_numbers(size_t size) { builder.begin_numbers(size); }
+  void number(const c10::IValue& v, const ArgumentPlan&) {
+    NumberKind kind;
+    number_of_scalar(v, &kind);
+    builder.number(kind);
+  }
+  void fixed(const c10::IValue& v) { builder.fixed(v); }
+};
+
+}  // namespace
 
 Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
     : op_(op),
@@ -170,9 +208,6 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       converted_numbers_(*plan_),
       suspects_values_(value_check(plan_->target->handle)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
-  util::Hasher h;
-  h.add_bytes(plan_->target->name);
-  op_hash_ = h.finish();
   if (plan_->writes.empty()) return;
   counts_list_writes_ = !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
   std::optional<MetaKernel>& meta = plan_->writes[0].is_out ? out_meta_ : in_place_meta_;
@@ -181,182 +216,46 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
   if (!meta->speaks_for_cpu()) meta.reset();
 }
 
-// False when the call is not one to record (s says why).
-bool Recorder::scan(Stack& stack, size_t base, Scan& s) const {
-  s.hasher.add(op_hash_).add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
-  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
-    const c10::IValue& v = stack[base + i];
-    const ArgumentPlan& plan = plan_->arguments[i];
-    switch (plan.type) {
-      case ArgumentType::Tensor:
-        s.tensor(v.toTensor(), static_cast<int>(i));
-        break;
-      case ArgumentType::OptionalTensor:
-        if (v.isNone()) {
-          add(s.hasher, KeyTag::None);
-        } else {
-          s.tensor(v.toTensor(), static_cast<int>(i));
-        }
-        break;
-      case ArgumentType::TensorList:
-      case ArgumentType::OptionalTensorList: {
-        if (v.isNone()) {
-          add(s.hasher, KeyTag::None);
-          break;
-        }
-        const auto list = v.toListRef();
-        add(s.hasher, KeyTag::List).add(list.size());
-        for (const c10::IValue& e : list) {
-          if (e.isNone()) {
-            add(s.hasher, KeyTag::None);
-          } else {
-            s.tensor(e.toTensor(), static_cast<int>(i));
-          }
-        }
-        break;
-      }
-      case ArgumentType::Number:
-      case ArgumentType::FloatNumber:
-        if (v.isNone() || plan.static_number ||
-            (plan.has_default && same_number(v, plan.fallback))) {
-          add_static(s.hasher, v);
-        } else {
-          s.number(v);
-          if (plan.shape_number) {
-            if (!s.shape) s.shape.emplace();
-            add_static(*s.shape, v);
-          }
-        }
-        break;
-      case ArgumentType::NumberList: {
-        if (v.isNone() || plan.static_number) {
-          add_static(s.hasher, v);
-          break;
-        }
-        const auto list = v.toListRef();
-        add(s.hasher, KeyTag::List).add(list.size());
-        for (const c10::IValue& e : list) s.number(e);
-        break;
-      }
-      case ArgumentType::Generator:
-        break;
-      case ArgumentType::Static:
-        if (v.isDevice() && s.device < 0) s.device = current_device_or(v.toDevice());
-        add_static(s.hasher, v);
-        break;
-    }
+// The slow part of a call that was not seen before.
+Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device) const {
+  Entry entry;
+  entry.route = route_of(*plan_->target);
+  if (entry.route == Route::Host) return entry;
+  const std::optional<Stack> results = results_without_memory(stack, base);
+  if (!results) {
+    entry.route = Route::Host;
+    return entry;
   }
-  return !s.stranger && s.on_cpu == nullptr;
+  lazy::SignatureBuilder builder(*plan_->target);
+  ToSignature visitor{builder};
+  visit_arguments(*plan_, stack, base, visitor);
+  if (plan_->is_random) builder.seed();
+  for (size_t k = 0; k < results->size(); ++k) {
+    const uint32_t first = builder.num_outputs();
+    if (plan_->list_output[k]) {
+      for (const c10::IValue& e : (*results)[k].toListRef()) builder.output(geometry_of(e));
+    } else {
+      builder.output(geometry_of((*results)[k]));
+    }
+    entry.outputs.emplace_back(first, builder.num_outputs() - first);
+  }
+  c10::intrusive_ptr<lazy::Signature> signature = builder.build();
+  entry.signature = lazy::known_signature(signature->key);
+  if (!entry.signature.defined()) {
+    if (plan_->target->rule == nullptr && entry.route == Route::Record) {
+      // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
+      entry.route = expand_signature(*signature, device);
+    }
+    if (entry.route == Route::Record) entry.signature = lazy::intern(std::move(signature));
+  }
+  if (entry.route == Route::Record) cpu_kernel_.check_lowering(*entry.signature, stack, base);
+  return entry;
 }
 
-// The slow part of a call that was not seen before: PyTorch's Meta kernels run and the call's
-// signature is made.
-std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, size_t base,
-                                                            const Scan& s) const {
-  auto signature = c10::make_intrusive<Signature>();
-  signature->op = plan_->target.get();
-  uint32_t number = 0;
-
-  const auto add_tensor = [&](const at::Tensor& t) {
-    if (lazy::TensorImpl* impl = lazy::as_lazy(t)) {
-      signature->operands.push_back({impl->geometry(), false, -1});
-      return;
-    }
-    NumberKind kind;
-    number_of(t, &kind);
-    signature->numbers.push_back(kind);
-    signature->operands.push_back({lazy::intern(t.scalar_type(), {}, {}),
-                                   t.unsafeGetTensorImpl()->is_wrapped_number(),
-                                   static_cast<int32_t>(number++)});
-  };
-  const auto add_number = [&](const c10::IValue& v) {
-    NumberKind kind;
-    number_of_scalar(v, &kind);
-    signature->numbers.push_back(kind);
-    ++number;
-  };
-
-  for (size_t i = 0; i < plan_->arguments.size(); ++i) {
-    const c10::IValue& v = stack[base + i];
-    const ArgumentPlan& plan = plan_->arguments[i];
-    Argument a;
-    a.first = static_cast<uint32_t>(signature->operands.size());
-    switch (plan.type) {
-      case ArgumentType::Tensor:
-      case ArgumentType::OptionalTensor:
-        if (v.isNone() || !v.toTensor().defined()) {
-          a.kind = Argument::Kind::None;
-        } else {
-          a.kind = Argument::Kind::Tensor;
-          a.count = 1;
-          add_tensor(v.toTensor());
-        }
-        break;
-      case ArgumentType::TensorList:
-      case ArgumentType::OptionalTensorList: {
-        if (v.isNone()) {
-          a.kind = Argument::Kind::None;
-          break;
-        }
-        a.kind = Argument::Kind::List;
-        for (const c10::IValue& e : v.toListRef()) {
-          const bool present = !e.isNone() && e.toTensor().defined();
-          a.present.push_back(present);
-          if (!present) continue;
-          ++a.count;
-          add_tensor(e.toTensor());
-        }
-        if (a.count == a.present.size()) a.present.clear();
-        break;
-      }
-      case ArgumentType::Number:
-      case ArgumentType::FloatNumber:
-        if (v.isNone()) {
-          a.kind = Argument::Kind::None;
-        } else if (plan.static_number || (plan.has_default && same_number(v, plan.fallback))) {
-          a.value = v;
-        } else {
-          a.kind = Argument::Kind::Number;
-          a.first = number;
-          add_number(v);
-        }
-        break;
-      case ArgumentType::NumberList:
-        if (v.isNone()) {
-          a.kind = Argument::Kind::None;
-        } else if (plan.static_number) {
-          a.value = v;
-        } else {
-          a.kind = Argument::Kind::Number;
-          a.first = number;
-          for (const c10::IValue& e : v.toListRef()) {
-            ++a.count;
-            add_number(e);
-          }
-        }
-        break;
-      case ArgumentType::Generator:
-        a.kind = Argument::Kind::None;
-        break;
-      case ArgumentType::Static:
-        if (v.isNone() || v.isDevice()) {
-          a.kind = Argument::Kind::None;
-        } else {
-          a.value = v;
-        }
-        break;
-    }
-    signature->arguments.push_back(std::move(a));
-  }
-  if (plan_->is_random) {
-    signature->numbers.push_back(NumberKind::Int);
-    signature->has_seed = true;
-  }
-
+// What the call gives, by PyTorch's Meta kernels; none where only the values tell. What they refuse
+// is shown to the CPU kernel, whose words users know.
+std::optional<Stack> Recorder::results_without_memory(const Stack& stack, size_t base) const {
   Stack results;
-  const auto entry = std::make_shared<Entry>();
-  entry->route = route_of(*plan_->target);
-  if (entry->route == Route::Host) return entry;
   try {
     if (in_place_meta_) {
       // PyTorch's own checks of shape, dtype and overlapping memory.
@@ -366,56 +265,25 @@ std::shared_ptr<const Recorder::Entry> Recorder::make_entry(const Stack& stack, 
     results = meta_arguments(stack, base, plan_->arguments.size());
     meta_.call(&results);
     check_shapes_written(stack, base, results);
+    return results;
   } catch (const c10::NotImplementedError&) {
     // An elementwise operator may mean these dtypes. Else there is no Meta kernel: an in-place
     // operator's results are shaped like what it overwrites; any other operator's shapes are known
     // only once it has run.
     if (in_place_meta_) cpu_kernel_.check_in_place(op_, stack, base);
     if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, CpuKernel::Show::Dtypes);
-    if (!overwrites_all_results()) {
-      entry->route = Route::Host;
-      return entry;
-    }
+    if (!overwrites_all_results()) return std::nullopt;
     results.clear();
     for (const Plan::Write& w : plan_->writes) {
       results.push_back(without_memory(stack[base + w.argument]));
     }
+    return results;
   } catch (...) {
     if (in_place_meta_) cpu_kernel_.check_in_place(op_, stack, base);
     cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
     check_lists(stack, base);
     throw;
   }
-
-  const auto add_output = [&](const c10::IValue& v) {
-    if (v.isNone() || !v.toTensor().defined()) {
-      signature->outputs.push_back(nullptr);
-      return;
-    }
-    const at::Tensor& t = v.toTensor();
-    signature->outputs.push_back(lazy::intern(t.scalar_type(), t.sizes(), t.strides()));
-  };
-  for (size_t k = 0; k < results.size(); ++k) {
-    const auto first = static_cast<uint32_t>(signature->outputs.size());
-    if (plan_->list_output[k]) {
-      for (const c10::IValue& e : results[k].toListRef()) add_output(e);
-    } else {
-      add_output(results[k]);
-    }
-    entry->outputs.emplace_back(first, static_cast<uint32_t>(signature->outputs.size()) - first);
-  }
-  util::Hasher key = s.hasher;
-  if (s.shape) {
-    for (const Geometry* g : signature->outputs) key.add(g->hash);
-  }
-  signature->key = key.finish();
-  if (plan_->target->rule == nullptr && entry->route == Route::Record) {
-    // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
-    entry->route = expand_signature(*signature, s.device);
-  }
-  if (entry->route == Route::Record) cpu_kernel_.check_lowering(*signature, stack, base);
-  entry->signature = std::move(signature);
-  return entry;
 }
 
 // 0-dim tensors of the CPU are numbers, but not to every operator that takes a list.
@@ -529,8 +397,9 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
   int device;
   {
     const lazy::GraphLock lock;
-    Scan s;
-    if (!scan(*stack, base, s)) {
+    Scan s(*plan_->target);
+    visit_arguments(*plan_, *stack, base, s);
+    if (!s.can_be_recorded()) {
       if (s.stranger) {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
         return;
@@ -540,20 +409,18 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       return;
     }
     device = s.device < 0 ? current_device() : s.device;
-    s.device = device;
     if (plan_->is_random) {
       Number seed;
       seed.integer = static_cast<int64_t>(seed_for(*stack, base, *plan_, device));
       s.numbers.push_back(seed);
     }
     const util::Hash128 key = s.memo_key();
-    if (const auto known = memo_.find(key); known != memo_.end()) {
-      entry = known->second;
+    if (const auto* known = memo_.find(key)) {
+      entry = *known;
     } else {
-      entry = make_entry(*stack, base, s);  // may record this very operator
-      // Attributes that never repeat must not fill memory; nodes in flight keep what they use.
-      if (memo_.size() >= 16384) memo_.clear();
-      memo_[key] = entry;
+      // May record this very operator.
+      entry = std::make_shared<const Entry>(make_entry(*stack, base, device));
+      memo_.add(key, entry);
     }
     if (entry->route == Route::Record) {
       if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
@@ -567,10 +434,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
       }
       counter_.add();
-      node = c10::make_intrusive<lazy::Node>(entry->signature, std::move(s.operands),
-                                             std::move(s.numbers));
-      node->set_device(device);
-      note_source(*node);
+      node = lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
       write_outputs(*entry, node, device, *stack, base);
       for (const ReturnPlan& r : plan_->returns) {
         if (r.argument >= 0) {

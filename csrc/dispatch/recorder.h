@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -18,7 +17,9 @@
 #include "dispatch/plan.h"
 #include "dispatch/value_checks.h"
 #include "dispatch/written_memory.h"
+#include "lazy/signature.h"
 #include "lazy/tensor.h"
+#include "util/memo.h"
 
 namespace torch_xla::dispatch {
 
@@ -43,11 +44,11 @@ class Recorder final : public c10::OperatorKernel {
     // Per functional result: where its tensors start among the node's outputs, and how many.
     std::vector<std::pair<uint32_t, uint32_t>> outputs;
   };
-  struct Scan;  // one pass over the arguments of a call
+  struct Scan;
 
-  bool scan(torch::jit::Stack& stack, size_t base, Scan& s) const;
-  std::shared_ptr<const Entry> make_entry(const torch::jit::Stack& stack, size_t base,
-                                          const Scan& s) const;
+  Entry make_entry(const torch::jit::Stack& stack, size_t base, int device) const;
+  std::optional<torch::jit::Stack> results_without_memory(const torch::jit::Stack& stack,
+                                                          size_t base) const;
   torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
   // Some operators convert their result to what out= holds and some refuse to: PyTorch's kernels of
   // the out= form know.
@@ -61,7 +62,6 @@ class Recorder final : public c10::OperatorKernel {
 
   const c10::OperatorHandle op_;
   std::unique_ptr<Plan> plan_;
-  util::Hash128 op_hash_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
   // PyTorch's checks of what is written, by an operator in place and by an out= form.
@@ -73,8 +73,7 @@ class Recorder final : public c10::OperatorKernel {
   ConvertedNumbers converted_numbers_;
   ValueCheck suspects_values_;
   debug::Counter counter_;
-  mutable std::unordered_map<util::Hash128, std::shared_ptr<const Entry>, util::Hash128Hasher>
-      memo_;
+  util::Memo<std::shared_ptr<const Entry>, 16384> memo_;
 };
 
 // The value of a 0-dim CPU tensor.

@@ -12,7 +12,6 @@
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::Argument;
 using lazy::Geometry;
 using lazy::Signature;
 using lazy::TensorImpl;
@@ -60,6 +59,17 @@ class InplaceViewKernel final : public c10::OperatorKernel {
   c10::OperatorHandle view_;
 };
 
+// A call with one operand.
+c10::intrusive_ptr<const Signature> step_of(const lazy::Operator& op, const Geometry* operand,
+                                            const Stack& arguments, const Geometry* result) {
+  const lazy::GraphLock lock;
+  lazy::SignatureBuilder builder(op);
+  builder.tensor(operand);
+  for (const c10::IValue& v : arguments) builder.fixed(v);
+  builder.output(result);
+  return lazy::intern(builder.build());
+}
+
 // The storage's value in the order of memory, dimensions by falling stride. Memory with gaps or
 // overlaps has no such order: the value stays as it is, and is laid out by the lowering.
 c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry** physical) {
@@ -72,30 +82,15 @@ c10::intrusive_ptr<lazy::View> memory_order(const Geometry& base, const Geometry
   std::vector<int64_t> sizes;
   for (const int64_t d : order) sizes.push_back(base.sizes[d]);
   *physical = lazy::intern_contiguous(base.dtype, sizes);
-  auto signature = c10::make_intrusive<Signature>();
   static const auto permute = find_operator({"aten::permute", ""});
-  signature->op = permute.get();
-  util::Hasher h;
-  h.add_bytes("permute").add(base.hash);
-  for (const int64_t d : order) h.add(static_cast<uint64_t>(d));
-  signature->key = h.finish();
-  signature->arguments.resize(2);
-  signature->arguments[0].kind = Argument::Kind::Tensor;
-  signature->arguments[1].value = order;
-  signature->operands.push_back({&base, false, -1});
-  signature->outputs.push_back(*physical);
-  return c10::make_intrusive<lazy::View>(c10::intrusive_ptr<lazy::View>(), std::move(signature), 0,
-                                         0);
+  return c10::make_intrusive<lazy::View>(c10::intrusive_ptr<lazy::View>(),
+                                         step_of(*permute, &base, {order}, *physical), 0, 0);
 }
 
 }  // namespace
 
 ViewKernel::ViewKernel(const c10::OperatorHandle& op)
-    : handle_(op), op_(find_operator(op.operator_name())), meta_(op) {
-  util::Hasher h;
-  h.add_bytes(op_->name);
-  op_hash_ = h.finish();
-}
+    : handle_(op), op_(find_operator(op.operator_name())), meta_(op) {}
 
 at::Tensor ViewKernel::call_meta(const at::Tensor& self, Stack arguments) const {
   arguments.insert(arguments.begin(), self);
@@ -111,28 +106,14 @@ ViewKernel::Entry& ViewKernel::recent(const util::Hash128& key) {
 ViewKernel::Entry ViewKernel::find_entry(const TensorImpl& self, Stack arguments,
                                          const util::Hash128& key) {
   const lazy::GraphLock lock;
-  if (const auto it = memo_.find(key); it != memo_.end()) return it->second;
-  auto signature = c10::make_intrusive<Signature>();
-  signature->op = op_.get();
-  signature->key = key;
-  signature->operands.push_back({self.geometry(), false, -1});
-  signature->arguments.resize(1 + arguments.size());
-  signature->arguments[0].kind = Argument::Kind::Tensor;
-  signature->arguments[0].count = 1;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    Argument& a = signature->arguments[1 + i];
-    a.kind = arguments[i].isNone() ? Argument::Kind::None : Argument::Kind::Static;
-    a.value = arguments[i];
-  }
-  arguments.insert(arguments.begin(), meta_tensor(*self.geometry(), false));
-  meta_.call(&arguments);
-  const at::Tensor& result = arguments[0].toTensor();
+  if (const Entry* known = memo_.find(key)) return *known;
+  Stack results = {meta_tensor(*self.geometry(), false)};
+  results.insert(results.end(), arguments.begin(), arguments.end());
+  meta_.call(&results);
+  const at::Tensor& result = results[0].toTensor();
   const Geometry* geometry = lazy::intern(result.scalar_type(), result.sizes(), result.strides());
-  signature->outputs.push_back(geometry);
-  // Attributes that never repeat must not fill memory; views in use keep what they need.
-  if (memo_.size() > 16384) memo_.clear();
-  return memo_[key] = {key, std::move(signature), geometry, result.storage_offset(),
-                       view_kind(*op_)};
+  return memo_.add(key, {key, step_of(*op_, self.geometry(), arguments, geometry), geometry,
+                         result.storage_offset(), view_kind(*op_)});
 }
 
 ViewKind view_kind(const lazy::Operator& op) {
@@ -186,19 +167,9 @@ c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
   if (same) return parent.parent();
   static const auto view = find_operator({"aten::view", ""});
   static const auto permute = find_operator({"aten::permute", ""});
-  auto signature = c10::make_intrusive<Signature>();
-  signature->op = kind == ViewKind::Order ? permute.get() : view.get();
-  util::Hasher h;
-  h.add_bytes(signature->op->name).add_bytes("joined").add(from->hash).add(to->hash);
-  for (const int64_t n : argument) h.add(static_cast<uint64_t>(n));
-  signature->key = h.finish();
-  signature->arguments.resize(2);
-  signature->arguments[0].kind = Argument::Kind::Tensor;
-  signature->arguments[0].count = 1;
-  signature->arguments[1].value = argument;
-  signature->operands.push_back({from, false, -1});
-  signature->outputs.push_back(to);
-  return c10::make_intrusive<lazy::View>(parent.parent(), std::move(signature), 0, parent.offset());
+  const auto& op = kind == ViewKind::Order ? permute : view;
+  return c10::make_intrusive<lazy::View>(parent.parent(), step_of(*op, from, {argument}, to), 0,
+                                         parent.offset());
 }
 
 std::optional<c10::intrusive_ptr<lazy::View>> seen_before(const TensorImpl& of,
@@ -254,24 +225,9 @@ c10::intrusive_ptr<lazy::View> window_view(lazy::Storage& storage, const Geometr
     parent = lazy::as_lazy(bytes)->view();
     physical = lazy::as_lazy(bytes)->geometry();
   }
-  auto signature = c10::make_intrusive<Signature>();
   static const auto op = find_operator({"aten::as_strided", ""});
-  signature->op = op.get();
-  util::Hasher h;
-  h.add_bytes("as_strided")
-      .add(physical->hash)
-      .add(geometry->hash)
-      .add(static_cast<uint64_t>(offset));
-  signature->key = h.finish();
-  signature->arguments.resize(4);
-  signature->arguments[0].kind = Argument::Kind::Tensor;
-  signature->arguments[0].count = 1;
-  signature->arguments[1].value = geometry->sizes;
-  signature->arguments[2].value = geometry->strides;
-  signature->arguments[3].value = offset;
-  signature->operands.push_back({physical, false, -1});
-  signature->outputs.push_back(geometry);
-  return c10::make_intrusive<lazy::View>(std::move(parent), std::move(signature), 0, offset);
+  auto step = step_of(*op, physical, {geometry->sizes, geometry->strides, offset}, geometry);
+  return c10::make_intrusive<lazy::View>(std::move(parent), std::move(step), 0, offset);
 }
 
 }  // namespace

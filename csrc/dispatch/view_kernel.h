@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
@@ -10,7 +9,9 @@
 
 #include "dispatch/meta.h"
 #include "dispatch/plan.h"
+#include "lazy/signature.h"
 #include "lazy/tensor.h"
+#include "util/memo.h"
 
 namespace torch_xla::dispatch {
 
@@ -54,8 +55,8 @@ class ViewKernel {
   at::Tensor operator()(const at::Tensor& self, const Args&... args) {
     lazy::TensorImpl* impl = lazy::as_lazy(self);
     if (impl == nullptr) return call_meta(self, {box(args)...});
-    util::Hasher h;
-    h.add(op_hash_).add(impl->geometry()->hash);
+    lazy::CallKey h(op_->hash);
+    h.tensor(impl->geometry());
     (hash(h, args), ...);
     const util::Hash128 key = h.finish();
     Entry& entry = recent(key);
@@ -88,17 +89,20 @@ class ViewKernel {
   // The calling thread's last view with a key like this one, of whatever operator: no lock.
   static Entry& recent(const util::Hash128& key);
 
-  static void hash(util::Hasher& h, int64_t v) { h.add(static_cast<uint64_t>(v)); }
-  static void hash(util::Hasher& h, bool v) { h.add(v); }
-  static void hash(util::Hasher& h, at::ScalarType v) { h.add(static_cast<uint64_t>(v)); }
-  static void hash(util::Hasher& h, const c10::SymInt& v) { hash(h, plain(v)); }
-  static void hash(util::Hasher& h, const std::optional<c10::SymInt>& v) {
-    h.add(v.has_value());
-    if (v) hash(h, *v);
+  static void hash(lazy::CallKey& h, int64_t v) { h.fixed(v); }
+  static void hash(lazy::CallKey& h, bool v) { h.fixed(v); }
+  static void hash(lazy::CallKey& h, at::ScalarType v) { h.fixed(static_cast<int64_t>(v)); }
+  static void hash(lazy::CallKey& h, const c10::SymInt& v) { h.fixed(plain(v)); }
+  static void hash(lazy::CallKey& h, const std::optional<c10::SymInt>& v) {
+    if (v) {
+      hash(h, *v);
+    } else {
+      h.none();
+    }
   }
   template <class Int>
-  static void hash(util::Hasher& h, c10::ArrayRef<Int> list) {
-    h.add(list.size());
+  static void hash(lazy::CallKey& h, c10::ArrayRef<Int> list) {
+    h.begin_list(list.size());
     for (const Int& v : list) hash(h, v);
   }
 
@@ -122,8 +126,7 @@ class ViewKernel {
   c10::OperatorHandle handle_;
   std::shared_ptr<const lazy::Operator> op_;
   MetaKernel meta_;
-  util::Hash128 op_hash_;
-  std::unordered_map<util::Hash128, Entry, util::Hash128Hasher> memo_;  // under the graph lock
+  util::Memo<Entry, 16384> memo_;  // under the graph lock
 };
 
 // Registers every view operator, their in-place forms and set_.

@@ -103,9 +103,11 @@ using Numbers = c10::SmallVector<Number, 1>;
 
 class Node final : public c10::intrusive_ptr_target {
  public:
-  // A recorded call.
-  Node(c10::intrusive_ptr<const Signature> signature, Operands operands, Numbers numbers)
-      : signature_(std::move(signature)),
+  // A recorded call, as `make_node` makes it.
+  Node(c10::intrusive_ptr<const Signature> signature, Operands&& operands, Numbers&& numbers,
+       int device)
+      : device_(device),
+        signature_(std::move(signature)),
         operands_(std::move(operands)),
         numbers_(std::move(numbers)) {}
   // A leaf: data on the device.
@@ -121,7 +123,6 @@ class Node final : public c10::intrusive_ptr_target {
   bool is_data() const { return is_data_; }
   const DeviceData& data() const { return data_; }
   int device() const { return device_; }
-  void set_device(int device) { device_ = device; }
   // Of all nodes that there ever were, this one alone has it.
   uint64_t id() const { return id_; }
 
@@ -160,6 +161,12 @@ class Node final : public c10::intrusive_ptr_target {
   DeviceData data_;
   std::shared_ptr<const util::SourceFrames> source_;
 };
+
+// The one way in which a call is recorded: the node knows the user's line, where lines are kept.
+c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
+                                   Operands&& operands, Numbers&& numbers, int device);
+// Whether nodes that are made from now on keep the Python frames that made them.
+void keep_sources(bool keep);
 
 // An operator written in terms of others: a small graph over placeholders, one for each operand.
 struct Expansion {

@@ -6,6 +6,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "util/hash.h"
+
 namespace torch_xla::ops {
 struct Rule;
 }
@@ -17,6 +19,7 @@ struct Operator {
   std::string name;            // "aten::add.Tensor"
   const ops::Rule* rule;       // null: decomposed or run on the host
   bool seeded;                 // draws random numbers
+  util::Hash128 hash = {};     // of the name
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };

@@ -208,8 +208,7 @@ Value View::read(Storage& storage) {
     view = stale.pop_back_val();
     Operands operands;
     operands.push_back(std::move(value));
-    value = {c10::make_intrusive<Node>(view->step_, std::move(operands), Numbers{}), view->index_};
-    value.node->set_device(storage.device_index());
+    value = {make_node(view->step_, std::move(operands), {}, storage.device_index()), view->index_};
     view->remember(storage, value);
   }
   return value;
