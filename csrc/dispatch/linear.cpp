@@ -58,8 +58,9 @@ auto gradient_of(const Tensor& input, const Tensor& weight, const Tensor& bias) 
 Tensor linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
               const std::optional<Tensor>& bias) {
   const Tensor shift = bias.value_or(Tensor());
-  if (weight.dim() == 1) {  // linear_backward knows weights of two dimensions only
-    const Tensor product = at::matmul(input, weight);
+  // linear_backward takes weights of two dimensions only, and its own gradient no complex ones.
+  if (weight.dim() == 1 || weight.is_complex()) {
+    const Tensor product = at::matmul(input, weight.dim() == 1 ? weight : weight.t());
     return shift.defined() ? product + shift : product;
   }
   if (torch::autograd::isFwGradDefined(input) || torch::autograd::isFwGradDefined(weight) ||

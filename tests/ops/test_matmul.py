@@ -253,6 +253,17 @@ def test_gradients_of_complex_linear(of):
     check(some, *(R(s, dtype=torch.complex64) for s in ((2, 3, 4), (5, 4), (5,))))
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_second_gradients_of_complex_linear(shape, bias):
+    def second(*used):
+        loss = F.linear(*used).abs().square().sum()
+        return torch.autograd.grad(loss, used, create_graph=True)
+
+    shapes = (shape, (5, 4), (5,))
+    check(second, *(R(s, dtype=torch.complex64) for s in shapes[: 2 + bias]), **tolerances(None))
+
+
 LONG_SUMS = {
     "dot": lambda x: torch.dot(x[0], x[1]),
     "vdot": lambda x: torch.vdot(x[0], x[1]),
