@@ -52,6 +52,11 @@ std::vector<at::ScalarType> dtypes_of(const lazy::Signature& signature) {
   return dtypes;
 }
 
+// What a backward takes beside gradients, this device's forward made in dtypes of its own.
+bool is_backward(const Plan& plan) {
+  return plan.target->name.find("_backward") != std::string::npos;
+}
+
 bool computes_floats(const lazy::Signature& signature) {
   return std::all_of(
       signature.operands.begin(), signature.operands.end(),
@@ -146,6 +151,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, size_t count, const torch::j
 void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
                                size_t base) const {
   bool on_host = false;
+  check_empty(signature, stack, base);
   if (signature.expansion == nullptr) {
     try {
       on_host = executor::try_lowering(signature, executor::Runtime::get().device_type());
@@ -158,12 +164,22 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
       throw;
     }
   }
-  // What a backward takes beside gradients, this device's forward made in dtypes of its own.
-  const bool backward = plan_.target->name.find("_backward") != std::string::npos;
-  if (!elementwise_ && !backward) check_mix(signature, stack, base);
+  if (!elementwise_ && !is_backward(plan_)) check_mix(signature, stack, base);
   const bool probe = (elementwise_ && !computes_floats(signature)) ||
                      (on_host && !takes_common_dtypes(signature)) || means_others(plan_, signature);
   if (probe) check_dtypes(signature, stack, base);
+}
+
+void CpuKernel::check_empty(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                            size_t base) const {
+  constexpr int64_t kMaxElements = 1 << 20;  // of what else the kernel is shown
+  const auto numel = [](const lazy::OperandInfo& info) { return info.geometry->numel; };
+  if (signature.arguments.empty() || is_backward(plan_)) return;
+  const lazy::Argument& self = signature.arguments[0];
+  if (self.kind != lazy::Argument::Kind::Tensor) return;
+  if (numel(signature.operands[self.first]) != 0) return;
+  if (std::ranges::max(signature.operands, {}, numel).geometry->numel > kMaxElements) return;
+  call(stack, base, Show::Values);
 }
 
 void CpuKernel::check_mix(const lazy::Signature& signature, const torch::jit::Stack& stack,

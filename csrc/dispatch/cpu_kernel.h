@@ -30,6 +30,10 @@ class CpuKernel {
   void check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
                       size_t base) const;
 
+  // Throws where the kernel refuses to compute something of no elements: the median of nothing.
+  void check_empty(const lazy::Signature& signature, const torch::jit::Stack& stack,
+                   size_t base) const;
+
   // Throws where the kernel of `op`, the out= form of the call, refuses the dtypes of its outputs.
   void check_outputs(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      size_t base) const;

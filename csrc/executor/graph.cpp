@@ -344,6 +344,13 @@ class Lowerer {
   hlo::Values lower_signature(const Signature& s, const hlo::Values& operands,
                               const hlo::Values& numbers) {
     check_dtypes(s);
+    if (gives_nothing(s)) {
+      hlo::Values results;
+      for (const Geometry* output : s.outputs) {
+        results.push_back(hlo::zero(b_, ops::to_hlo(*output)));
+      }
+      return results;
+    }
     if (s.expansion != nullptr) return lower_expansion(*s.expansion, operands);
     ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
     if (rule == nullptr && ops::has_host_kernel(s.op->handle, platform_)) {
@@ -364,6 +371,14 @@ class Lowerer {
                  ops::to_hlo(*s.outputs[i]).str(), ".");
     }
     return results;
+  }
+
+  // Whether no result has an element: PyTorch then takes dtypes that it does not compute, such as
+  // softmax of integers.
+  static bool gives_nothing(const Signature& s) {
+    return !s.outputs.empty() && std::ranges::all_of(s.outputs, [](const Geometry* output) {
+      return output != nullptr && output->numel == 0;
+    });
   }
 
   // A compiler that lacks a dtype may end the process. Numbers come in a dtype that it has.

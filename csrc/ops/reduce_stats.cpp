@@ -26,6 +26,7 @@ Moments moments(const Lowering& l) {
   const double n = static_cast<double>(elements_along(x, dims));
   const double correction = l.has(2) ? l.attr(2).toScalar().toDouble() : 1.0;
   const Value mean = reduce_sum(x, dims) / n;
+  if (n == 0) return {hlo::real(mean), mean};  // nan, whatever the correction
   const Value distance = x - spread(mean, x.dims(), dims);
   const Value square = hlo::is_complex(x.dtype())
                            ? hlo::square(hlo::real(distance)) + hlo::square(hlo::imag(distance))

@@ -55,6 +55,21 @@ CALLS = {
     "fractions of an element": (lambda x: torch.repeat_interleave(x[0]), FLOAT),
     "sum of many dimensions": (lambda x: x[0, 0].expand((1,) * 65).nansum(64), FLOAT),
     "flip of many dimensions": (lambda x: x[0, 0].expand((1,) * 65).flip(64), FLOAT),
+    # of nothing, where the kernel wants something
+    "median of nothing": (lambda x: x[:0].median(0), FLOAT),
+    "most frequent of nothing": (lambda x: x[:, :0].mode(1), FLOAT),
+    "pixels of no picture": (
+        lambda x: F.grid_sample(x[None, None, :0], x[None, :, :2].unsqueeze(1), align_corners=True),
+        FLOAT,
+    ),
+    "elements of nothing": (lambda x: x[:, :0].gather(1, (x[:, :1] - 1).long()), FLOAT),
+    "rows of nothing": (lambda x: x[:0].index_select(0, x[0].long()), FLOAT),
+    "mean of no rows": (
+        lambda x: torch.native_batch_norm(x[:0], None, None, None, None, True, 0.1, 1e-5),
+        FLOAT,
+    ),
+    "trace of no bits": (lambda x: x[:0].trace(), BITS),
+    "sum of no complex numbers": (lambda x: x[:0].nansum(), COMPLEX),
     "largest complex number": (lambda x: x.max(), COMPLEX),
     "bits of floats": (lambda x: x & x, FLOAT),
     "uniform integers": (lambda x: x.uniform_(), WHOLE),
@@ -293,6 +308,30 @@ def test_degrees_of_freedom(name):
 def test_no_elements_of_any_dtype():
     x = torch.randn(0, 3, dtype=torch.int32, device="xla")
     assert x.shape == (0, 3) and x.dtype == torch.int32 and x.tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.softmax(x, 1),
+        lambda x: F.log_softmax(x, 0),
+        lambda x: x @ x.t(),
+        lambda x: torch.baddbmm(x[None], x[None], x[None].new_empty(1, 3, 3)),
+    ],
+)
+def test_results_of_no_elements(call, dtype):
+    """PyTorch's kernels do not look at the dtype where there is nothing to compute."""
+    want, got = (call(torch.empty(0, 3, dtype=dtype, device=d)) for d in ("cpu", "xla"))
+    assert got.cpu().shape == want.shape and got.dtype == want.dtype
+
+
+@pytest.mark.parametrize("correction", [-3, 0, 1])
+def test_variance_of_nothing(correction):
+    for of in torch.ones(0), torch.ones(0, 2), torch.ones(2, 0):
+        want = torch.var_mean(of, 0, correction=correction)
+        got = torch.var_mean(of.to("xla"), 0, correction=correction)
+        torch.testing.assert_close([t.cpu() for t in got], list(want), equal_nan=True)
 
 
 @pytest.mark.parametrize("call", [lambda x: x.histc(2), lambda x: x.median(0).values])
