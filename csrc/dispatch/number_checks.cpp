@@ -136,6 +136,12 @@ void reversed_subtraction(const Stack& stack, size_t base) {
   subtraction(is_bool(stack[base]), is_bool(stack[base + 1]));
 }
 
+// (self, target, ..): the target is subtracted from a one of its dtype.
+void target_of_bits(const Stack& stack, size_t base) {
+  const bool bits = is_bool(stack[base + 1]);
+  subtraction(bits, bits);
+}
+
 // (self, dim, correction, ..): PyTorch warns, and the result is nan or infinite.
 void degrees_of_freedom(const char* name, const Stack& stack, size_t base) {
   const at::Tensor self = stack[base].toTensor();
@@ -201,6 +207,7 @@ NumberCheck number_check(const c10::OperatorHandle& op) {
       {"aten::normal_functional", normal},
       {"aten::normal_", normal},
       {"aten::rsub", reversed_subtraction},
+      {"aten::binary_cross_entropy_with_logits", target_of_bits},
       {"aten::std", of_std},
       {"aten::std_mean", of_std_mean},
       {"aten::var", of_var},

@@ -55,6 +55,10 @@ CALLS = {
     "fractions of an element": (lambda x: torch.repeat_interleave(x[0]), FLOAT),
     "sum of many dimensions": (lambda x: x[0, 0].expand((1,) * 65).nansum(64), FLOAT),
     "flip of many dimensions": (lambda x: x[0, 0].expand((1,) * 65).flip(64), FLOAT),
+    "cross entropy with bits": (
+        lambda x: F.binary_cross_entropy_with_logits(x.float(), x),
+        BITS,
+    ),
     # of nothing, where the kernel wants something
     "median of nothing": (lambda x: x[:0].median(0), FLOAT),
     "most frequent of nothing": (lambda x: x[:, :0].mode(1), FLOAT),
