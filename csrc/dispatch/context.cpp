@@ -5,8 +5,8 @@
 #include "dispatch/generator.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/source.h"
 #include "util/flags.h"
-#include "util/source.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -34,7 +34,7 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 }
 
 void refresh_debug_flags() {
-  lazy::keep_sources(util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG());
+  lazy::keep_stacks(util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG());
   eager = util::flag::XLA_USE_EAGER_DEBUG_MODE();
 }
 

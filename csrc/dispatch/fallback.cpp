@@ -17,9 +17,9 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
+#include "lazy/source.h"
 #include "util/error.h"
 #include "util/flags.h"
-#include "util/source.h"
 
 namespace torch_xla::dispatch {
 
@@ -248,7 +248,7 @@ void check_fallback(const std::string& name) {
     if (!warned.insert(name).second) return;
   }
   // Calls through torch.ops warn on stderr, without a line of Python.
-  const std::string line = util::source_line();
+  const std::string line = lazy::source_line();
   TORCH_WARN(what, line.empty() ? "" : ", here at " + line,
              ". This is said once per operator; torch_xla.experimental.host_fallback('error')"
              " raises instead.");

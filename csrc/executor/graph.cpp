@@ -248,7 +248,7 @@ namespace {
 
 // The operator and its scope, then the frames that called it, in the form that XLA makes stack
 // frames of: loc("Net.forward/aten::mm"(callsite("Net.forward"("net.py":3:0) at ...))).
-std::string location_text(const std::string& op, const util::SourceFrames& frames) {
+std::string location_text(const std::string& op, const lazy::SourceFrames& frames) {
   std::string lines, close;
   for (size_t i = 0; i < frames.size(); ++i) {
     const std::string line = hlo::attr::string(frames[i].function) + "(" +
@@ -300,9 +300,9 @@ class Lowerer {
 
   void lower_call(const Node& node, Results& results, NumberSource* source) {
     const Signature& s = node.signature();
-    // What an operator expands to has no frames of its own: it belongs to the operator.
-    const bool located = with_locations_ && node.source() != nullptr;
-    if (located) b_.set_location(location_text(s.op->name, *node.source()));
+    // What an operator expands to belongs to the operator.
+    const bool located = with_locations_ && source != nullptr && node.source();
+    if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
       const bool is_constant =

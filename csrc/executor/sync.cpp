@@ -15,11 +15,11 @@
 #include "executor/in_flight.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
+#include "lazy/source.h"
 #include "ops/host_kernel.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
-#include "util/source.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -148,8 +148,9 @@ void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
   const auto call = std::ranges::find(graph.calls, *failing, &Node::ordinal);
   TXLA_CHECK(call != graph.calls.end(), "sync: expected a call of this run to fail, got ",
              error.what());
+  const std::string line = (*call)->source().str();
   try {
-    fail(error);
+    fail(error, line.empty() ? "" : "\nThe call that failed was recorded at " + line + ".");
   } catch (...) {
     throw CallFailed{*call, std::current_exception()};
   }
@@ -211,7 +212,7 @@ Launched run(const Graph& graph, const Program& program) {
     await(result.done, graph);
   } else {
     InFlight::of(graph.device)
-        .add(std::move(result.done), util::source_line(), std::move(taken_over));
+        .add(std::move(result.done), lazy::source_line(), std::move(taken_over));
   }
   launched.data.reserve(result.outputs.size());
   for (auto& array : result.outputs) launched.data.push_back(counted(std::move(array)));

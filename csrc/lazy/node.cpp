@@ -65,25 +65,11 @@ uint64_t Node::next_id() {
   return next++;
 }
 
-namespace {
-
-std::atomic<bool> sources_kept{false};
-
-}  // namespace
-
-void keep_sources(bool keep) { sources_kept.store(keep, std::memory_order_relaxed); }
-
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device) {
-  constexpr size_t kMaxFrames = 16;
   auto node = c10::make_intrusive<Node>(std::move(signature), std::move(operands),
                                         std::move(numbers), device);
-  if (sources_kept.load(std::memory_order_relaxed)) [[unlikely]] {
-    util::SourceFrames frames = util::source_frames(kMaxFrames);
-    if (!frames.empty()) {
-      node->set_source(std::make_shared<const util::SourceFrames>(std::move(frames)));
-    }
-  }
+  take_source(node->source());
   return node;
 }
 
@@ -93,6 +79,7 @@ void Node::become_data(DeviceData data) {
   is_data_ = true;
   release_operands();
   numbers_.clear();
+  source_ = {};
 }
 
 void Node::release_operands() {

@@ -14,8 +14,8 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "lazy/geometry.h"
+#include "lazy/source.h"
 #include "util/hash.h"
-#include "util/source.h"
 
 namespace torch_xla::pjrt {
 class Array;
@@ -137,9 +137,9 @@ class Node final : public c10::intrusive_ptr_target {
   // A call with one result that has been computed becomes a leaf; its operands are let go.
   void become_data(DeviceData data);
 
-  // The Python frames that recorded this node; null unless XLA_IR_DEBUG or XLA_HLO_DEBUG is set.
-  const std::shared_ptr<const util::SourceFrames>& source() const { return source_; }
-  void set_source(std::shared_ptr<const util::SourceFrames> frames) { source_ = std::move(frames); }
+  // The line that recorded this call; empty of data.
+  const Source& source() const { return source_; }
+  Source& source() { return source_; }
 
   // Scratch of the one walk that holds the executor's lock: ordinal of this node in that walk.
   mutable uint64_t walk = 0;
@@ -159,14 +159,12 @@ class Node final : public c10::intrusive_ptr_target {
   Numbers numbers_;
   const Geometry* leaf_geometry_ = nullptr;
   DeviceData data_;
-  std::shared_ptr<const util::SourceFrames> source_;
+  Source source_;
 };
 
-// The one way in which a call is recorded: the node knows the user's line, where lines are kept.
+// The one way in which a call is recorded. The caller holds the GraphLock.
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device);
-// Whether nodes that are made from now on keep the Python frames that made them.
-void keep_sources(bool keep);
 
 // An operator written in terms of others: a small graph over placeholders, one for each operand.
 struct Expansion {

@@ -108,12 +108,10 @@ std::string text_of(const std::vector<lazy::Value>& values) {
       comma = ", ";
     }
     text += ") : " + types_of(node);
-    if (node.source() != nullptr) {
-      const char* between = "  // ";
-      for (const util::SourceFrame& frame : *node.source()) {
-        text += between + frame.str();
-        between = " < ";
-      }
+    const char* between = "  // ";
+    for (const lazy::SourceFrame& frame : node.source().frames()) {
+      text += between + frame.str();
+      between = " < ";
     }
     text += "\n";
   });

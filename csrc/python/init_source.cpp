@@ -1,10 +1,15 @@
-// The user's line, read from the interpreter's frames.
+// Reads the user's line from the interpreter's frames.
+#include <array>
+#include <mutex>
 #include <string_view>
+#include <utility>
 
 #include <pybind11/pybind11.h>
 
+#include "lazy/source.h"
+#include "python/frames.h"
 #include "python/init.h"
-#include "util/source.h"
+#include "util/fork_mutex.h"
 
 namespace py = pybind11;
 
@@ -17,51 +22,152 @@ std::vector<std::string>& hidden_folders() {
   return folders;
 }
 
-bool is_hidden(std::string_view file) {
+std::string text_of(PyCodeObject* code, const char* attribute) {
+  const auto text = py::reinterpret_steal<py::object>(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), attribute));
+  Py_ssize_t size = 0;
+  const char* data = text ? PyUnicode_AsUTF8AndSize(text.ptr(), &size) : nullptr;
+  if (data == nullptr) {
+    PyErr_Clear();
+    return "";
+  }
+  return {data, static_cast<size_t>(size)};
+}
+
+bool is_hidden(PyCodeObject* code) {
+  const std::string file = text_of(code, "co_filename");
   for (const std::string& folder : hidden_folders()) {
     if (file.starts_with(folder)) return true;
   }
   return false;
 }
 
-std::string_view text_of(PyObject* unicode) {
-  Py_ssize_t size = 0;
-  const char* data = unicode == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(unicode, &size);
-  if (data == nullptr) {
-    PyErr_Clear();
-    return "?";
+lazy::SourceFrame frame_of(PyCodeObject* code, int32_t instruction) {
+  std::string function = text_of(code, "co_qualname");
+  if (function.empty()) function = text_of(code, "co_name");  // before Python 3.11
+  return {text_of(code, "co_filename"), PyCode_Addr2Line(code, instruction), std::move(function)};
+}
+
+// References that are to be given back: places are let go by threads that do not hold the GIL.
+class Dropped {
+ public:
+  void add(PyCodeObject* code) {
+    const std::lock_guard lock(mutex_);
+    codes_.push_back(code);
   }
-  return {data, static_cast<size_t>(size)};
-}
-
-py::object code_attribute(const py::object& code, const char* name) {
-  return py::reinterpret_steal<py::object>(PyObject_GetAttrString(code.ptr(), name));
-}
-
-util::SourceFrames python_frames(size_t max_frames) {
-  util::SourceFrames frames;
-  if (Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return frames;
-  // PyTorch lets the lock go around operators. Nobody waits for the graph with the lock in hand.
-  const py::gil_scoped_acquire gil;
-  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  while (frame && frames.size() < max_frames) {
-    auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
-    const auto code =
-        py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
-    const py::object file = code_attribute(code, "co_filename");
-    const std::string_view file_text = text_of(file.ptr());
-    if (!is_hidden(file_text)) {
-      py::object function = code_attribute(code, "co_qualname");
-      if (!function) {  // before Python 3.11
-        PyErr_Clear();
-        function = code_attribute(code, "co_name");
-      }
-      frames.push_back({std::string(file_text), PyFrame_GetLineNumber(raw),
-                        std::string(text_of(function.ptr()))});
+  // The caller holds the GIL.
+  void release() {
+    std::vector<PyCodeObject*> codes;
+    {
+      const std::lock_guard lock(mutex_);
+      codes.swap(codes_);
     }
-    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+    for (PyCodeObject* code : codes) Py_DECREF(code);
   }
-  return frames;
+
+ private:
+  util::ForkMutex mutex_;
+  std::vector<PyCodeObject*> codes_;
+};
+
+Dropped& dropped() {
+  static auto& dropped = *new Dropped;
+  return dropped;
+}
+
+class PythonCode final : public lazy::Code {
+ public:
+  // The caller holds the GIL.
+  explicit PythonCode(PyCodeObject* code) : code_(code), hidden_(is_hidden(code)) {
+    Py_INCREF(code);
+  }
+  ~PythonCode() override { dropped().add(code_); }
+
+  PyCodeObject* object() const { return code_; }
+  bool hidden() const { return hidden_; }
+
+  lazy::SourceFrames frames(int32_t instruction) const override {
+    if (Py_IsInitialized() == 0) return {};
+    const py::gil_scoped_acquire gil;
+    return {frame_of(code_, instruction)};
+  }
+
+ private:
+  PyCodeObject* const code_;
+  const bool hidden_;
+};
+
+// Frames that have been looked up.
+class Stack final : public lazy::Code {
+ public:
+  explicit Stack(lazy::SourceFrames frames) : frames_(std::move(frames)) {}
+  lazy::SourceFrames frames(int32_t) const override { return frames_; }
+
+ private:
+  const lazy::SourceFrames frames_;
+};
+
+// The code objects that were met last. Guarded by GraphLock. A function that is gone keeps its code
+// object until another takes its slot.
+class KnownCode {
+ public:
+  const c10::intrusive_ptr<PythonCode>& of(PyCodeObject* code) {
+    // Objects are aligned to 16 bytes.
+    c10::intrusive_ptr<PythonCode>& known =
+        known_[(reinterpret_cast<uintptr_t>(code) >> 4) % kSlots];
+    if (!known.defined() || known->object() != code) [[unlikely]] {
+      // PyTorch lets the GIL go around operators. Nobody waits for the graph with the GIL in hand.
+      const py::gil_scoped_acquire gil;
+      known = c10::make_intrusive<PythonCode>(code);
+      dropped().release();
+    }
+    return known;
+  }
+
+ private:
+  static constexpr size_t kSlots = 1024;
+  std::array<c10::intrusive_ptr<PythonCode>, kSlots> known_;
+};
+
+KnownCode& known_code() {
+  static auto& known = *new KnownCode;
+  return known;
+}
+
+void innermost(PyThreadState* thread, lazy::Source& place) {
+  FrameWalk walk(thread);
+  while (const auto frame = walk.next()) {
+    const auto& code = known_code().of(frame->code);
+    if (code->hidden()) continue;
+    place.code = code;
+    place.instruction = frame->instruction;
+    return;
+  }
+}
+
+void all_frames(PyThreadState* thread, lazy::Source& place) {
+  constexpr size_t kMaxFrames = 16;
+  const py::gil_scoped_acquire gil;
+  lazy::SourceFrames frames;
+  FrameWalk walk(thread);
+  while (const auto frame = frames.size() < kMaxFrames ? walk.next() : std::nullopt) {
+    if (!known_code().of(frame->code)->hidden()) {
+      frames.push_back(frame_of(frame->code, frame->instruction));
+    }
+  }
+  if (!frames.empty()) place = {c10::make_intrusive<Stack>(std::move(frames)), 0};
+}
+
+void read_source(lazy::Frames frames, lazy::Source& place) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr) return;  // a thread of C++, or after the interpreter's end
+  if (frames == lazy::Frames::All) return all_frames(thread, place);
+  if constexpr (FrameWalk::kNeedsGil) {
+    const py::gil_scoped_acquire gil;
+    innermost(thread, place);
+  } else {
+    innermost(thread, place);
+  }
 }
 
 std::string folder_of(const char* module) {
@@ -76,7 +182,7 @@ void init_source(py::module_& m) {
   hidden_folders() = {folder_of("torch"), "<frozen "};
   m.def("_set_package_folder",
         [](const std::string& folder) { hidden_folders().push_back(folder + "/"); });
-  util::set_source_provider(&python_frames);
+  lazy::set_source_reader(&read_source);
 }
 
 }  // namespace torch_xla::python

@@ -1,5 +1,6 @@
 #include "util/fork_mutex.h"
 
+#include <mutex>
 #include <vector>
 
 #include <pthread.h>

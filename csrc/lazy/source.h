@@ -1,0 +1,54 @@
+// The line of the user's program that recorded a call. The Python bindings read it; C++ programs
+// have none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace torch_xla::lazy {
+
+struct SourceFrame {
+  std::string file;
+  int line = 0;
+  std::string function;  // qualified: "Net.forward"
+
+  std::string str() const;  // "train.py:12 (Net.forward)"
+};
+
+// Innermost first; frames inside PyTorch and this package are left out.
+using SourceFrames = std::vector<SourceFrame>;
+
+// A compiled function of the user's program, or a whole stack of frames.
+class Code : public c10::intrusive_ptr_target {
+ public:
+  virtual SourceFrames frames(int32_t instruction) const = 0;
+};
+
+// A place in the user's program. Files and lines are looked up when they are asked for.
+struct Source {
+  c10::intrusive_ptr<const Code> code;
+  int32_t instruction = 0;
+
+  explicit operator bool() const { return code.defined(); }
+  SourceFrames frames() const;  // empty where the place is not known
+  std::string str() const;      // the innermost frame; empty where the place is not known
+};
+
+// Sets `place` to that which the calling thread has reached. In a backward pass, whose thread runs
+// no Python, it is that of the forward call. The caller holds the GraphLock.
+void take_source(Source& place);
+// Its innermost frame as text; takes the GraphLock.
+std::string source_line();
+
+// Whether places that are taken from now on are whole stacks of frames.
+void keep_stacks(bool keep);
+
+// The bindings' part of take_source(): the innermost frame, or all of them.
+enum class Frames { Innermost, All };
+using SourceReader = void (*)(Frames, Source& place);
+void set_source_reader(SourceReader reader);
+
+}  // namespace torch_xla::lazy
