@@ -94,6 +94,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(PY) scripts/check_includes.py
+	$(PY) scripts/check_operators.py
 
 format: $(VENV)/.installed
 	@$(BIN)/clang-format -i $(CPP_FILES)

@@ -13,6 +13,8 @@
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
+#include "dispatch/own_operator.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -20,26 +22,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                     const OptionalTensor& mask, const OptionalTensor& keep,
-                                     double dropout_p, bool is_causal, double scale) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("torch_xla::attention", "")
-                             .typed<decltype(attention)>();
-  return op.call(query, key, value, mask, keep, dropout_p, is_causal, scale);
-}
-
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-Gradients attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key,
-                             const Tensor& value, const Tensor& output, const Tensor& logsumexp,
-                             const OptionalTensor& mask, const OptionalTensor& keep,
-                             double dropout_p, bool is_causal, double scale, bool mask_grad) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("torch_xla::attention_backward", "")
-                             .typed<decltype(attention_backward)>();
-  return op.call(grad, query, key, value, output, logsumexp, mask, keep, dropout_p, is_causal,
-                 scale, mask_grad);
-}
 
 at::ScalarType wide(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
@@ -65,6 +48,17 @@ Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, c
   return {like(query), like(key), like(value),
           mask_grad ? like(*mask) : at::empty({0}, query.options())};
 }
+
+const OwnOperator attention(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? keep, float "
+    "dropout_p, bool is_causal, float scale) -> (Tensor, Tensor)",
+    attention_meta, ops::rules::attention, ops::rules::attention_on_host);
+const OwnOperator attention_backward(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, "
+    "Tensor logsumexp, Tensor? mask, Tensor? keep, float dropout_p, bool is_causal, float scale, "
+    "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
+    attention_backward_meta, ops::rules::attention_backward,
+    ops::rules::attention_backward_on_host);
 
 class Attention : public torch::autograd::Function<Attention> {
  public:
@@ -180,20 +174,9 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
                           scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? keep, float "
-      "dropout_p, bool is_causal, float scale) -> (Tensor, Tensor)");
-  m.def(
-      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, "
-      "Tensor logsumexp, Tensor? mask, Tensor? keep, float dropout_p, bool is_causal, float scale, "
-      "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
-  m.impl("attention", TORCH_FN(attention_meta));
-  m.impl("attention_backward", TORCH_FN(attention_backward_meta));
-}
+const ops::Rules registered([](ops::Registry& r) {
+  r.all("aten::_native_multi_head_attention").autocast = ops::Autocast::Narrow;
+});
 
 // The second one serves inference mode, where tensors carry no autograd key.
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {

@@ -1,23 +1,22 @@
 // torch_xla::optimization_barrier, which keeps the compiler from moving work across it.
+#include <vector>
+
 #include <ATen/ops/empty_like.h>
-#include <torch/library.h>
+
+#include "dispatch/own_operator.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
 
-std::vector<at::Tensor> optimization_barrier_meta(at::TensorList tensors) {
+std::vector<at::Tensor> same_shapes(at::TensorList tensors) {
   std::vector<at::Tensor> results;
   for (const at::Tensor& t : tensors) results.push_back(at::empty_like(t));
   return results;
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def("optimization_barrier(Tensor[] tensors) -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
-  m.impl("optimization_barrier", TORCH_FN(optimization_barrier_meta));
-}
+const OwnOperator optimization_barrier("optimization_barrier(Tensor[] tensors) -> Tensor[]",
+                                       same_shapes, ops::rules::optimization_barrier);
 
 }  // namespace
 }  // namespace torch_xla::dispatch

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "lazy/operator.h"
+#include "ops/traits.h"
 
 namespace torch_xla::dispatch {
 
@@ -16,7 +17,8 @@ Computation computation_of(const lazy::TensorImpl& tensor) {
   Computation found;
   for (const lazy::View* v = tensor.view().get(); v != nullptr; v = v->parent().get()) {
     if (v->offset() != lazy::View::kComputed) continue;
-    bool& turned = v->step()->op->name == "aten::_conj" ? found.conjugates : found.negates;
+    const bool conjugates = v->step()->op->traits->view.kind == ops::ViewKind::Conjugated;
+    bool& turned = conjugates ? found.conjugates : found.negates;
     turned = !turned;
   }
   return found;

@@ -10,9 +10,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "dispatch/known_values.h"
 #include "dispatch/meta.h"
 #include "dispatch/substitute.h"
-#include "dispatch/value_checks.h"
 #include "executor/graph.h"
 #include "executor/runtime.h"
 #include "lazy/tensor.h"
@@ -70,10 +70,7 @@ bool means_others(const Plan& plan, const lazy::Signature& signature) {
     if (at::isFloatingType(info.geometry->dtype)) return false;
     complex = complex || at::isComplexType(info.geometry->dtype);
   }
-  // CUDA's kernels of integers that the CPU lacks.
-  static const std::set<std::string_view> kOnCudaToo = {"aten::histc", "aten::trace"};
-  return !signature.operands.empty() &&
-         (complex || !kOnCudaToo.contains(plan.target->schema().name()));
+  return !signature.operands.empty() && (complex || !plan.target->traits->takes_integers);
 }
 
 // Every CPU kernel of floats knows float and double; not all know the others.
@@ -154,7 +151,7 @@ void CpuKernel::check_lowering(const lazy::Signature& signature, const torch::ji
   check_empty(signature, stack, base);
   if (signature.expansion == nullptr) {
     try {
-      on_host = executor::try_lowering(signature, executor::Runtime::get().device_type());
+      on_host = executor::try_lowering(signature, executor::Runtime::get().target());
     } catch (const c10::TypeError&) {
       // A dtype that the platform lacks. The run says so: of `x * y`, Python would make another
       // error of a TypeError.

@@ -8,6 +8,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "ops/host_kernel.h"
+#include "ops/traits.h"
 #include "util/error.h"
 #include "util/log.h"
 
@@ -71,7 +72,7 @@ bool collect(Expansion& expansion) {
 }
 
 Route route_without_decomposition(const lazy::Operator& op) {
-  const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().device_type());
+  const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().target());
   return in_program ? Route::Record : Route::Host;
 }
 
@@ -167,9 +168,7 @@ bool is_decomposing() { return !running.empty(); }
 
 Route route_of(const lazy::Operator& op) {
   if (op.rule != nullptr) return Route::Record;
-  // With lengths that are numbers, not tensors, the shape of this one is known.
-  const bool known_shape = op.name == "aten::_ctc_loss";
-  if (!known_shape &&
+  if (!op.traits->known_shape &&
       (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output))) {
     return Route::Host;
   }

@@ -1,7 +1,6 @@
 #include "dispatch/factory.h"
 
 #include <cmath>
-#include <set>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
@@ -13,6 +12,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/resize.h"
+#include "ops/lowering.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -37,12 +37,11 @@ bool is_factory_of(const c10::FunctionSchema& factory, const c10::FunctionSchema
 
 // Factories resize an output of other sizes without a word, but for arange; ranges fill any shape
 // of as many elements.
-void take_shape(const std::string& op, const at::Tensor& out, const lazy::Geometry& made) {
-  static const std::set<std::string> kRanges = {"aten::arange", "aten::linspace", "aten::logspace",
-                                                "aten::range"};
+void take_shape(const c10::OperatorName& op, const at::Tensor& out, const lazy::Geometry& made) {
+  const ops::Traits& traits = ops::Registry::get().traits(op);
   at::assert_no_internal_overlap(out);
-  if (kRanges.count(op) != 0 && out.numel() == made.numel) return;
-  if (op == "aten::arange" && out.numel() > 0) {
+  if (traits.fills_any_shape && out.numel() == made.numel) return;
+  if (traits.warns_of_size && out.numel() > 0) {
     TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ",
                out.numel(), " which does not match the computed number of elements ", made.numel,
                ". Note that this may occur as a result of rounding error. The out tensor will be "
@@ -50,7 +49,7 @@ void take_shape(const std::string& op, const at::Tensor& out, const lazy::Geomet
                made.numel, ",).");
   }
   lazy::TensorImpl* impl = lazy::as_lazy(out);
-  TXLA_CHECK(impl != nullptr, op, ": expected an xla output, got one on ", out.device().str(),
+  TXLA_CHECK(impl != nullptr, op.name, ": expected an xla output, got one on ", out.device().str(),
              ". Create it with device='xla'.");
   if (out.sizes() != at::IntArrayRef(made.sizes)) resize(*impl, &made);
 }
@@ -128,7 +127,7 @@ void FactoryOutKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKe
     const lazy::GraphLock lock;
     lazy::TensorImpl* result = lazy::as_lazy(made);
     TXLA_CHECK(result != nullptr, op.schema().name(), ": expected an xla tensor.");
-    take_shape(op.schema().name(), out, *result->geometry());
+    take_shape(op.operator_name(), out, *result->geometry());
   }
   out.copy_(made.sizes() == out.sizes() ? made : made.view(out.sizes()));
   stack->back() = out;

@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -79,6 +80,10 @@ Tensor linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weigh
 }
 
 }  // namespace
+
+const ops::Rules registered([](ops::Registry& r) {
+  r.add("aten::linear", ops::rules::linear).on_cpu = ops::rules::linear_on_host;
+});
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) { m.impl("linear", TORCH_FN(linear)); }
 

@@ -1,16 +1,14 @@
 #include "dispatch/mask_index.h"
 
-#include <set>
-
 #include <ATen/ops/nonzero.h>
+
+#include "ops/meta.h"
 
 namespace torch_xla::dispatch {
 
-bool is_mask(const at::Tensor& index) {
-  return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
-}
-
 namespace {
+
+using ops::is_mask;
 
 // PyTorch's words. Positions of true elements would be read without a check where they are pending.
 void check_masks(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
@@ -41,14 +39,6 @@ at::Tensor truth(const at::Tensor& mask) {
 }
 
 }  // namespace
-
-bool takes_masks(const std::string& op) {
-  static const std::set<std::string> kOps = {
-      "aten::index.Tensor",     "aten::index.Tensor_out",  "aten::_unsafe_index.Tensor",
-      "aten::index_put_",       "aten::index_put",         "aten::index_put.out",
-      "aten::_index_put_impl_", "aten::_unsafe_index_put", "aten::_index_put_impl"};
-  return kOps.count(op) != 0;
-}
 
 void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                  torch::jit::Stack* stack) {

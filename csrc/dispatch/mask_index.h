@@ -3,15 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "dispatch/recorder.h"
 
 namespace torch_xla::dispatch {
-
-bool takes_masks(const std::string& op);
-// Of dtype bool, or of uint8 as in old programs.
-bool is_mask(const at::Tensor& index);
 
 class MaskIndexKernel final : public c10::OperatorKernel {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -84,17 +83,6 @@ bool tagged(const c10::OperatorHandle& op, at::Tag tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
-// These compute in the dtype of out=.
-bool computes_as_out(const FunctionSchema& schema) {
-  static const std::set<std::string_view> kOperators = {
-      "aten::cumprod.out",
-      "aten::cumsum.out",
-      "aten::prod.int_out",
-      "aten::sum.IntList_out",
-  };
-  return kOperators.contains(full_name(schema.operator_name()));
-}
-
 ArgumentType type_of(const c10::TypePtr& type) {
   switch (type->kind()) {
     case TypeKind::TensorType:
@@ -143,9 +131,9 @@ std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& nam
   if (slot == nullptr) {
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(
         name.name.c_str(), name.overload_name.c_str());
-    slot = std::make_shared<const lazy::Operator>(
-        lazy::Operator{op, full, ops::Registry::get().find(full),
-                       tagged(op, at::Tag::nondeterministic_seeded), hash_of_name(full)});
+    slot = std::make_shared<const lazy::Operator>(lazy::Operator{
+        op, full, ops::Registry::get().find(full), &ops::Registry::get().traits(name),
+        tagged(op, at::Tag::nondeterministic_seeded), hash_of_name(full)});
   }
   return slot;
 }
@@ -171,7 +159,9 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
     plan->target = find_operator(twin->operator_name());
   }
   plan->is_random = plan->target->seeded;
-  if (computes_as_out(schema)) plan->dtype_as_out = *schema.argumentIndexWithName("dtype");
+  if (plan->target->traits->dtype_of_out && schema.arguments().back().is_out()) {
+    plan->dtype_as_out = *schema.argumentIndexWithName("dtype");
+  }
 
   const FunctionSchema& target = plan->target->schema();
   const ops::Rule* rule = plan->target->rule;

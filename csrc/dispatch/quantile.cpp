@@ -5,8 +5,9 @@
 #include <ATen/ops/quantile_native.h>
 #include <torch/library.h>
 
-#include "dispatch/value_checks.h"
+#include "dispatch/known_values.h"
 #include "lazy/lock.h"
+#include "ops/lowering.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -32,6 +33,12 @@ void register_quantiles(torch::Library& library) {
   library.impl("quantile", TORCH_FN(checked<at::native::quantile>));
   library.impl("nanquantile", TORCH_FN(checked<at::native::nanquantile>));
 }
+
+const ops::Rules registered([](ops::Registry& r) {
+  for (const char* name : {"aten::quantile", "aten::nanquantile"}) {
+    r.all(name).autocast = ops::Autocast::Float32;
+  }
+});
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) { register_quantiles(m); }
 TORCH_LIBRARY_IMPL(aten, XLA, m) { register_quantiles(m); }

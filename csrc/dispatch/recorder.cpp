@@ -9,6 +9,7 @@
 #include "dispatch/context.h"
 #include "dispatch/decompose.h"
 #include "dispatch/fallback.h"
+#include "dispatch/known_values.h"
 #include "dispatch/resize.h"
 #include "dispatch/substitute.h"
 #include "executor/transfer.h"
@@ -203,10 +204,9 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       plan_(std::move(plan)),
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
-      check_numbers_(number_check(op)),
+      traits_(*plan_->target->traits),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
-      suspects_values_(value_check(plan_->target->handle)),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
   if (plan_->writes.empty()) return;
   counts_list_writes_ = !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
@@ -361,7 +361,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     if (is_out) {
       prepare_out(plan_->target->name, target, *g);
     } else {
-      check_can_cast(g->dtype, impl->geometry()->dtype);
+      ops::check_can_cast(g->dtype, impl->geometry()->dtype);
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
@@ -387,7 +387,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
 
 void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t base = stack->size() - plan_->num_arguments;
-  if (check_numbers_ != nullptr) check_numbers_(*stack, base);
+  if (traits_.checks_numbers != nullptr) traits_.checks_numbers({*stack, base});
   if (plan_->dtype_as_out >= 0 && (*stack)[base + plan_->dtype_as_out].isNone()) {
     (*stack)[base + plan_->dtype_as_out] = stack->back().toTensor().scalar_type();
   }
@@ -430,7 +430,8 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       if (!plan_->writes.empty() && plan_->writes[0].is_out) {
         check_out_dtypes(*entry, *stack, base);
       }
-      if (suspects_values_ != nullptr && suspects_values_(*stack, base)) {
+      if (traits_.suspects_values != nullptr &&
+          traits_.suspects_values({*stack, base, known_values})) {
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
       }
       counter_.add();

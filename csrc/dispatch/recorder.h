@@ -11,11 +11,10 @@
 #include <ATen/core/stack.h>
 
 #include "debug/metrics.h"
+#include "dispatch/converted_numbers.h"
 #include "dispatch/cpu_kernel.h"
 #include "dispatch/meta.h"
-#include "dispatch/number_checks.h"
 #include "dispatch/plan.h"
-#include "dispatch/value_checks.h"
 #include "dispatch/written_memory.h"
 #include "lazy/signature.h"
 #include "lazy/tensor.h"
@@ -68,10 +67,9 @@ class Recorder final : public c10::OperatorKernel {
   std::optional<MetaKernel> in_place_meta_, out_meta_;
   // PyTorch has no kernel above this one that counts the versions of a list that is written.
   bool counts_list_writes_ = false;
-  NumberCheck check_numbers_;
+  const ops::Traits& traits_;
   WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
-  ValueCheck suspects_values_;
   debug::Counter counter_;
   util::Memo<std::shared_ptr<const Entry>, 16384> memo_;
 };

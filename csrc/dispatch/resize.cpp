@@ -7,6 +7,7 @@
 #include "dispatch/call.h"
 #include "dispatch/computed_views.h"
 #include "dispatch/view_kernel.h"
+#include "ops/meta.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -44,13 +45,8 @@ void grow(lazy::Storage& storage, const Geometry* to, int64_t needed) {
 
 }  // namespace
 
-void check_can_cast(at::ScalarType result, at::ScalarType out) {
-  TORCH_CHECK(c10::canCast(result, out), "result type ", result,
-              " can't be cast to the desired output type ", out);
-}
-
 void prepare_out(const std::string& op, const at::Tensor& out, const Geometry& result) {
-  check_can_cast(result.dtype, out.scalar_type());
+  ops::check_can_cast(result.dtype, out.scalar_type());
   at::assert_no_internal_overlap(out);
   if (out.sizes() == c10::IntArrayRef(result.sizes)) return;
   if (out.numel() != 0) {

@@ -7,9 +7,6 @@
 
 namespace torch_xla::dispatch {
 
-// Refuses to write fractions to integers, and the like.
-void check_can_cast(at::ScalarType result, at::ScalarType out);
-
 // Checks that the result's dtype can be cast to the output's and resizes the output if needed.
 void prepare_out(const std::string& op, const at::Tensor& out, const lazy::Geometry& result);
 

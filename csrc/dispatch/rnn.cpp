@@ -18,6 +18,8 @@
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
+#include "dispatch/own_operator.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -26,29 +28,7 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
 using LayerResults = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-LayerResults rnn_layer(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
-                       const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
-                       const OptionalTensor& b_hh, c10::string_view mode, bool reverse,
-                       bool train) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("torch_xla::rnn_layer", "")
-                             .typed<decltype(rnn_layer)>();
-  return op.call(input, hx, cx, w_ih, w_hh, b_ih, b_hh, mode, reverse, train);
-}
-
 using LayerGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-LayerGradients rnn_layer_backward(const Tensor& grad_output, const Tensor& grad_hy,
-                                  const OptionalTensor& grad_cy, const Tensor& input,
-                                  const Tensor& hx, const OptionalTensor& cx, const Tensor& w_ih,
-                                  const Tensor& w_hh, const Tensor& output, const Tensor& gates,
-                                  const Tensor& extra, c10::string_view mode, bool reverse,
-                                  bool has_biases, bool input_grad) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("torch_xla::rnn_layer_backward", "")
-                             .typed<decltype(rnn_layer_backward)>();
-  return op.call(grad_output, grad_hy, grad_cy, input, hx, cx, w_ih, w_hh, output, gates, extra,
-                 mode, reverse, has_biases, input_grad);
-}
 
 // --- shapes --------------------------------------------------------------------------------
 
@@ -108,6 +88,17 @@ LayerGradients rnn_layer_backward_meta(const Tensor& grad_output, const Tensor& 
           bias(),
           bias()};
 }
+
+const OwnOperator rnn_layer(
+    "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
+    "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    rnn_layer_meta, ops::rules::rnn_layer);
+const OwnOperator rnn_layer_backward(
+    "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
+    "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
+    "str mode, bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, "
+    "Tensor, Tensor, Tensor)",
+    rnn_layer_backward_meta, ops::rules::rnn_layer_backward);
 
 // --- autograd ------------------------------------------------------------------------------
 
@@ -302,23 +293,11 @@ void register_modules(torch::Library& m) {
   m.impl("rnn_relu.input", TORCH_FN(rnn_relu));
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def(
-      "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
-      "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, "
-      "Tensor)");
-  m.def(
-      "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
-      "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
-      "str mode, "
-      "bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
-      "Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
-  m.impl("rnn_layer", TORCH_FN(rnn_layer_meta));
-  m.impl("rnn_layer_backward", TORCH_FN(rnn_layer_backward_meta));
-}
+const ops::Rules registered([](ops::Registry& r) {
+  for (const char* name : {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"}) {
+    r.all(name).autocast = ops::Autocast::Narrow;
+  }
+});
 
 // The second one serves inference mode, where tensors carry no autograd key.
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) { register_modules(m); }

@@ -20,6 +20,8 @@
 #include <torch/library.h>
 
 #include "dispatch/composite.h"
+#include "ops/meta.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -247,6 +249,53 @@ Tensor embedding_bag_backward(Keys keys, const Tensor& grad, const Tensor& indic
       scale_grad_by_freq, mode,
       /*sparse=*/false, per_sample_weights, padding_idx);
 }
+
+// --- shapes --------------------------------------------------------------------------------
+
+// (self), of all elements
+template <const char* const& name>
+void extreme_of_none(const ops::Arguments& a) {
+  TORCH_CHECK(a.back().toTensor().numel() != 0, name,
+              "(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+              "reduction dim with the 'dim' argument.");
+}
+constexpr const char* kMax = "max";
+constexpr const char* kMin = "min";
+
+// (self, mask, value): PyTorch's Python function takes no complex number for a real tensor. The
+// CPU's kernel takes those without an imaginary part, and so does the check of numbers here.
+void fill_with_any_number(ops::MetaCall& call) {
+  if (call[2].isComplexDouble() && !call.tensor(0).is_complex()) call[2] = int64_t{0};
+  call.pytorch();
+}
+
+const ops::Rules registered([](ops::Registry& r) {
+  namespace rules = ops::rules;
+  r.add("aten::max", rules::max_of_all);
+  r.add("aten::min", rules::min_of_all);
+  r.add("aten::max.dim", rules::max_along);
+  r.add("aten::min.dim", rules::min_along);
+  r.one("aten::max").checks_call = extreme_of_none<kMax>;
+  r.one("aten::min").checks_call = extreme_of_none<kMin>;
+  r.add("aten::median", rules::median_of_all);
+  r.add("aten::median.dim", rules::median_along);
+  r.all("aten::median").meta = ops::in_any_order;
+  r.add("aten::nanmedian", rules::nanmedian_of_all);
+  r.add("aten::nanmedian.dim", rules::nanmedian_along);
+  r.add("aten::prod", rules::prod_of_all);
+  r.add("aten::prod.dim_int", rules::prod_along);
+  r.one("aten::prod.dim_int").dtype_of_out = true;
+  r.add("aten::cumprod", rules::cumprod);
+  r.all("aten::cumprod").dtype_of_out = true;
+  for (const char* name : {"aten::masked_fill.Scalar", "aten::masked_fill.Tensor"}) {
+    r.add(name, rules::masked_fill);
+  }
+  r.all("aten::masked_fill") = {
+      .meta = fill_with_any_number,
+      .narrow_floats = ops::NarrowFloats::Exact,
+      .writes_repeated = true,
+      .writes_expanded = ops::Traits::Deprecated{"masked_fill_", "tensor[mask] = scalar"}};
+});
 
 }  // namespace
 

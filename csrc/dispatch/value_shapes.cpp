@@ -14,25 +14,63 @@
 
 #include "debug/metrics.h"
 #include "dispatch/fallback.h"
+#include "dispatch/known_values.h"
+#include "dispatch/own_operator.h"
 #include "dispatch/resize.h"
-#include "dispatch/value_checks.h"
 #include "executor/runtime.h"
 #include "lazy/tensor.h"
 #include "ops/host_kernel.h"
+#include "ops/rules.h"
 
 namespace torch_xla::dispatch {
 namespace {
 
 using at::Tensor;
 
-template <class Signature>
-auto own_operator(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow((std::string("torch_xla::") + name).c_str(), "")
-      .typed<Signature>();
+at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at::kLong); }
+
+// --- shapes of the longest forms -----------------------------------------------------------
+
+std::tuple<Tensor, Tensor> nonzero_meta(const Tensor& self) {
+  return {at::empty({self.numel(), self.dim()}, positions_like(self)),
+          at::empty({}, positions_like(self))};
 }
 
-at::TensorOptions positions_like(const Tensor& t) { return t.options().dtype(at::kLong); }
+std::tuple<Tensor, Tensor> masked_select_meta(const Tensor& self, const Tensor&) {
+  return {at::empty({self.numel()}, self.options()), at::empty({}, positions_like(self))};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> unique_meta(const Tensor& self, bool rows, bool) {
+  const at::TensorOptions integers = positions_like(self);
+  const int64_t most = rows ? self.size(0) : self.numel();
+  const Tensor counts = at::empty({most}, integers);
+  return {rows ? at::empty(self.sizes(), self.options()) : at::empty({most}, self.options()),
+          rows ? counts : at::empty(self.sizes(), integers), counts, at::empty({}, integers)};
+}
+
+Tensor runs_meta(const Tensor& repeats, int64_t size) {
+  return at::empty({size}, repeats.options());
+}
+
+Tensor one_hot_meta(const Tensor& self, int64_t num_classes) {
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.push_back(num_classes);
+  return at::empty(sizes, self.options());
+}
+
+const OwnOperator longest_nonzero("nonzero(Tensor self) -> (Tensor, Tensor)", nonzero_meta,
+                                  ops::rules::nonzero);
+const OwnOperator longest_masked_select(
+    "masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)", masked_select_meta,
+    ops::rules::masked_select);
+const OwnOperator longest_unique(
+    "unique(Tensor self, bool rows, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)",
+    unique_meta, ops::rules::unique);
+const OwnOperator runs("runs(Tensor repeats, int size) -> Tensor", runs_meta, ops::rules::runs);
+const OwnOperator one_hot_of("one_hot(Tensor self, int num_classes) -> Tensor", one_hot_meta,
+                             ops::rules::one_hot);
+
+// --- what the data tells ---------------------------------------------------------------------
 
 // Its own memory: a view would keep the longest form.
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
@@ -44,8 +82,7 @@ Tensor nonzero(const Tensor& self) {
   if (self.dim() == 0) {
     return at::empty({self.item().toBool() ? 1 : 0, 0}, positions_like(self));
   }
-  static const auto op = own_operator<std::tuple<Tensor, Tensor>(const Tensor&)>("nonzero");
-  const auto [positions, count] = op.call(self);
+  const auto [positions, count] = longest_nonzero(self);
   // One dimension after the other, as the CPU's kernel lays them out.
   const Tensor rows = positions.narrow(0, 0, count.item<int64_t>());
   return rows.t().clone(at::MemoryFormat::Contiguous).t();
@@ -68,9 +105,7 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   const auto expanded = at::expand_outplace(mask, self);
   const Tensor& values = *std::get<1>(expanded);
   if (values.numel() == 0) return at::empty({0}, self.options());
-  static const auto op =
-      own_operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&)>("masked_select");
-  const auto [selected, count] = op.call(values, *std::get<0>(expanded));
+  const auto [selected, count] = longest_masked_select(values, *std::get<0>(expanded));
   return front(selected, count.item<int64_t>());
 }
 
@@ -82,9 +117,7 @@ Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
 
 // Distinct elements, or rows of a matrix: (values, inverse, counts).
 std::tuple<Tensor, Tensor, Tensor> distinct(const Tensor& self, bool rows, bool consecutive) {
-  static const auto op =
-      own_operator<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, bool, bool)>("unique");
-  const auto [values, inverse, counts, found] = op.call(self, rows, consecutive);
+  const auto [values, inverse, counts, found] = longest_unique(self, rows, consecutive);
   const auto count = found.item<int64_t>();
   return {front(values, count), inverse, front(counts, count)};
 }
@@ -192,8 +225,7 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
       TORCH_CHECK(known->min().item<int64_t>() >= 0, "repeats can not be negative");
     }
   }
-  static const auto op = own_operator<Tensor(const Tensor&, int64_t)>("runs");
-  return op.call(repeats, *output_size);
+  return runs(repeats, *output_size);
 }
 
 // The least and the greatest class, where they are known or have to be.
@@ -224,15 +256,12 @@ Tensor one_hot(const Tensor& self, int64_t num_classes) {
   }
   TORCH_CHECK(num_classes > 0 || self.numel() == 0,
               "Class values must be smaller than num_classes.");
-  static const auto op = own_operator<Tensor(const Tensor&, int64_t)>("one_hot");
-  return op.call(self, num_classes);
+  return one_hot_of(self, num_classes);
 }
 
 // --- least squares -------------------------------------------------------------------------
 
 using LeastSquares = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using LeastSquaresOp = LeastSquares(const Tensor&, const Tensor&, std::optional<double>,
-                                    std::optional<std::string_view>);
 
 // Whether all matrices have more rows than columns and a solver that tells their ranks: PyTorch
 // gives residuals only where all ranks are full.
@@ -247,74 +276,6 @@ std::vector<int64_t> residual_sizes(const Tensor& self, const Tensor& b) {
   std::vector<int64_t> sizes = at::native::broadcast_batch_size(self, right, self.dim() - 2);
   sizes.push_back(right.size(-1));
   return sizes;
-}
-
-LeastSquares linalg_lstsq(const Tensor& self, const Tensor& b, std::optional<double> rcond,
-                          std::optional<std::string_view> driver) {
-  static const auto aten = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linalg_lstsq", "");
-  static const auto op = own_operator<LeastSquaresOp>("linalg_lstsq");
-  if (!ops::has_host_kernel(op, executor::Runtime::get().device_type())) {
-    torch::jit::Stack stack{self, b, rcond, driver};
-    host_fallback(aten, &stack);
-    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), stack[3].toTensor()};
-  }
-  auto [solution, residuals, rank, singular_values] = op.call(self, b, rcond, driver);
-  if (residuals_depend_on_ranks(self, driver) && !rank.eq(self.size(-1)).all().item<bool>()) {
-    residuals = at::empty({0}, residuals.options());
-  }
-  return {solution, residuals, rank, singular_values};
-}
-
-std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> linalg_lstsq_out(
-    const Tensor& self, const Tensor& b, std::optional<double> rcond,
-    std::optional<std::string_view> driver, Tensor& solution, Tensor& residuals, Tensor& rank,
-    Tensor& singular_values) {
-  const LeastSquares found = dispatch::linalg_lstsq(self, b, rcond, driver);
-  const auto write = [&](const char* name, Tensor& out, const Tensor& result) {
-    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()),
-                "torch.linalg.lstsq: Expected ", name, " to be safely castable from ",
-                result.scalar_type(), " dtype, but got ", name, " with dtype ", out.scalar_type());
-    write_out("torch.linalg.lstsq", out, result, {self, b});
-  };
-  write("solution", solution, std::get<0>(found));
-  write("residuals", residuals, std::get<1>(found));
-  write("rank", rank, std::get<2>(found));
-  write("singular_values", singular_values, std::get<3>(found));
-  return {solution, residuals, rank, singular_values};
-}
-
-// PyTorch's kernel, but residuals that ranks decide about are always there.
-LeastSquares linalg_lstsq_cpu(const Tensor& self, const Tensor& b, std::optional<double> rcond,
-                              std::optional<std::string_view> driver) {
-  auto [solution, residuals, rank, singular_values] = at::linalg_lstsq(self, b, rcond, driver);
-  if (residuals_depend_on_ranks(self, driver)) {
-    const std::vector<int64_t> sizes = residual_sizes(self, b);
-    if (residuals.sizes() != sizes) residuals = at::zeros(sizes, residuals.options());
-  }
-  return {solution, residuals, rank, singular_values};
-}
-
-// --- shapes of the longest forms -----------------------------------------------------------
-
-std::tuple<Tensor, Tensor> nonzero_meta(const Tensor& self) {
-  return {at::empty({self.numel(), self.dim()}, positions_like(self)),
-          at::empty({}, positions_like(self))};
-}
-
-std::tuple<Tensor, Tensor> masked_select_meta(const Tensor& self, const Tensor&) {
-  return {at::empty({self.numel()}, self.options()), at::empty({}, positions_like(self))};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> unique_meta(const Tensor& self, bool rows, bool) {
-  const at::TensorOptions integers = positions_like(self);
-  const int64_t most = rows ? self.size(0) : self.numel();
-  const Tensor counts = at::empty({most}, integers);
-  return {rows ? at::empty(self.sizes(), self.options()) : at::empty({most}, self.options()),
-          rows ? counts : at::empty(self.sizes(), integers), counts, at::empty({}, integers)};
-}
-
-Tensor runs_meta(const Tensor& repeats, int64_t size) {
-  return at::empty({size}, repeats.options());
 }
 
 // What is refused here is put to the CPU's kernel, which has the words.
@@ -350,31 +311,58 @@ LeastSquares linalg_lstsq_meta(const Tensor& self, const Tensor& b, std::optiona
           at::empty(has_values ? matrices : none, real)};
 }
 
-Tensor one_hot_meta(const Tensor& self, int64_t num_classes) {
-  std::vector<int64_t> sizes = self.sizes().vec();
-  sizes.push_back(num_classes);
-  return at::empty(sizes, self.options());
+const OwnOperator least_squares(
+    "linalg_lstsq(Tensor self, Tensor b, float? rcond, str? driver) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    linalg_lstsq_meta);
+
+LeastSquares linalg_lstsq(const Tensor& self, const Tensor& b, std::optional<double> rcond,
+                          std::optional<std::string_view> driver) {
+  static const auto aten = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linalg_lstsq", "");
+  if (!ops::has_host_kernel(least_squares.handle(), executor::Runtime::get().target())) {
+    torch::jit::Stack stack{self, b, rcond, driver};
+    host_fallback(aten, &stack);
+    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), stack[3].toTensor()};
+  }
+  auto [solution, residuals, rank, singular_values] = least_squares(self, b, rcond, driver);
+  if (residuals_depend_on_ranks(self, driver) && !rank.eq(self.size(-1)).all().item<bool>()) {
+    residuals = at::empty({0}, residuals.options());
+  }
+  return {solution, residuals, rank, singular_values};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def(
-      "linalg_lstsq(Tensor self, Tensor b, float? rcond, str? driver) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
-  m.def("one_hot(Tensor self, int num_classes) -> Tensor");
-  m.def("nonzero(Tensor self) -> (Tensor, Tensor)");
-  m.def("masked_select(Tensor self, Tensor mask) -> (Tensor, Tensor)");
-  m.def("unique(Tensor self, bool rows, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def("runs(Tensor repeats, int size) -> Tensor");
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> linalg_lstsq_out(
+    const Tensor& self, const Tensor& b, std::optional<double> rcond,
+    std::optional<std::string_view> driver, Tensor& solution, Tensor& residuals, Tensor& rank,
+    Tensor& singular_values) {
+  const LeastSquares found = dispatch::linalg_lstsq(self, b, rcond, driver);
+  const auto write = [&](const char* name, Tensor& out, const Tensor& result) {
+    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()),
+                "torch.linalg.lstsq: Expected ", name, " to be safely castable from ",
+                result.scalar_type(), " dtype, but got ", name, " with dtype ", out.scalar_type());
+    write_out("torch.linalg.lstsq", out, result, {self, b});
+  };
+  write("solution", solution, std::get<0>(found));
+  write("residuals", residuals, std::get<1>(found));
+  write("rank", rank, std::get<2>(found));
+  write("singular_values", singular_values, std::get<3>(found));
+  return {solution, residuals, rank, singular_values};
 }
 
-TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
-  m.impl("nonzero", TORCH_FN(nonzero_meta));
-  m.impl("masked_select", TORCH_FN(masked_select_meta));
-  m.impl("unique", TORCH_FN(unique_meta));
-  m.impl("runs", TORCH_FN(runs_meta));
-  m.impl("one_hot", TORCH_FN(one_hot_meta));
-  m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq_meta));
+// PyTorch's kernel, but residuals that ranks decide about are always there.
+LeastSquares linalg_lstsq_cpu(const Tensor& self, const Tensor& b, std::optional<double> rcond,
+                              std::optional<std::string_view> driver) {
+  auto [solution, residuals, rank, singular_values] = at::linalg_lstsq(self, b, rcond, driver);
+  if (residuals_depend_on_ranks(self, driver)) {
+    const std::vector<int64_t> sizes = residual_sizes(self, b);
+    if (residuals.sizes() != sizes) residuals = at::zeros(sizes, residuals.options());
+  }
+  return {solution, residuals, rank, singular_values};
 }
+
+const ops::Rules registered([](ops::Registry& r) {
+  r.all("aten::linalg_lstsq").autocast = ops::Autocast::Float32;
+});
 
 TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq_cpu)); }
 

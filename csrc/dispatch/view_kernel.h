@@ -15,18 +15,15 @@
 
 namespace torch_xla::dispatch {
 
-// Throws where a window that starts at element `offset` does not lie in the storage.
-void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
-
 // What a geometry shows of the memory that starts at element `offset` of the storage, whose dtype
 // may be another.
 at::Tensor window(lazy::Storage& storage, const lazy::Geometry* geometry, int64_t offset);
 
-// Views of which two are one, the same elements in another shape, and in another order; and those
-// whose elements are not those of memory.
-enum class ViewKind : uint8_t { Other, Shape, Order, Computed };
-ViewKind view_kind(const lazy::Operator& op);
+using ops::ViewKind;
 inline bool joins(ViewKind kind) { return kind == ViewKind::Shape || kind == ViewKind::Order; }
+inline bool is_computed(ViewKind kind) {
+  return kind == ViewKind::Conjugated || kind == ViewKind::Negated;
+}
 
 // `parent` and the step of the same kind after it as one step, or as none.
 c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
@@ -62,14 +59,14 @@ class ViewKernel {
     Entry& entry = recent(key);
     if (entry.key != key) entry = find_entry(*impl, {box(args)...}, key);
     const int64_t offset = offset_as(*impl, entry.geometry->dtype) + entry.offset;
-    const bool computes = entry.kind == ViewKind::Computed;
+    const bool computes = is_computed(entry.kind);
     if (!computes) {
       if (auto seen = seen_before(*impl, entry.geometry, offset)) {
         return lazy::make_view(*impl, *std::move(seen), entry.geometry, offset);
       }
     }
     if (joins(entry.kind) && impl->view().defined() &&
-        view_kind(*impl->view()->step()->op) == entry.kind) {
+        impl->view()->step()->op->traits->view.kind == entry.kind) {
       return lazy::make_view(*impl, joined(*impl->view(), entry.kind, *entry.signature),
                              entry.geometry, offset);
     }
@@ -129,7 +126,22 @@ class ViewKernel {
   util::Memo<Entry, 16384> memo_;  // under the graph lock
 };
 
-// Registers every view operator, their in-place forms and set_.
-void register_views(torch::Library& library);
+// The form in place of a view operator.
+class InplaceViewKernel final : public c10::OperatorKernel {
+ public:
+  explicit InplaceViewKernel(const c10::OperatorHandle& view) : view_(view) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+ private:
+  c10::OperatorHandle view_;
+};
+
+// A tensor like others outside of inference mode, whatever it is a view of.
+at::Tensor view_of(lazy::Storage& storage, const lazy::Geometry* geometry, int64_t offset,
+                   c10::intrusive_ptr<lazy::View> view);
+c10::intrusive_ptr<c10::StorageImpl> storage_of(const lazy::TensorImpl& impl);
+// What leads from the storage to a window of it.
+c10::intrusive_ptr<lazy::View> window_view(lazy::Storage& storage, const lazy::Geometry* geometry,
+                                           int64_t offset);
 
 }  // namespace torch_xla::dispatch

@@ -1,9 +1,5 @@
 #include "dispatch/written_memory.h"
 
-#include <set>
-#include <string_view>
-#include <unordered_map>
-
 #include <ATen/MemoryOverlap.h>
 
 #include "lazy/tensor.h"
@@ -11,26 +7,10 @@
 namespace torch_xla::dispatch {
 
 WrittenMemory::WrittenMemory(const Plan& plan, bool elementwise) : plan_(plan) {
-  static const std::set<std::string_view> kReadElsewhere = {
-      "aten::cat",          "aten::gather",         "aten::index_add", "aten::index_copy",
-      "aten::index_fill",   "aten::index_put",      "aten::put",       "aten::_index_put_impl",
-      "aten::index_reduce", "aten::index_select",   "aten::scatter",   "aten::scatter_add",
-      "aten::take",         "aten::scatter_reduce",
-  };
-  static const std::unordered_map<std::string_view, Warning> kWarnExpanded = {
-      {"aten::index_fill", {"index_fill_", "tensor[mask] = scalar"}},
-      {"aten::index_put", {"index_put_", "tensor[indices] = tensor"}},
-      {"aten::_index_put_impl", {"index_put_", "tensor[indices] = tensor"}},
-      {"aten::masked_fill", {"masked_fill_", "tensor[mask] = scalar"}},
-  };
-  const std::string_view name = plan.target->schema().name();
   if (elementwise) {
     reads_ = Reads::Elementwise;
-  } else if (kReadElsewhere.contains(name)) {
+  } else if (plan.target->traits->reads_elsewhere) {
     reads_ = Reads::Elsewhere;
-  }
-  if (const auto it = kWarnExpanded.find(name); it != kWarnExpanded.end()) {
-    warns_expanded_ = it->second;
   }
 }
 
@@ -46,17 +26,18 @@ void WrittenMemory::check_against(const at::Tensor& written, const at::Tensor& r
 }
 
 void WrittenMemory::check(const torch::jit::Stack& stack, size_t base) const {
-  if (reads_ == Reads::Anyhow && !warns_expanded_) return;
+  const std::optional<ops::Traits::Deprecated>& expanded = plan_.target->traits->writes_expanded;
+  if (reads_ == Reads::Anyhow && !expanded) return;
   for (const Plan::Write& w : plan_.writes) {
     const c10::IValue& v = stack[base + w.argument];
     if (!v.isTensor()) continue;
     const at::Tensor& written = v.toTensor();
     if (!lazy::is_lazy(written)) continue;
-    if (!w.is_out && warns_expanded_ && at::has_internal_overlap(written) == at::MemOverlap::Yes) {
-      TORCH_WARN("Use of ", warns_expanded_->name,
+    if (!w.is_out && expanded && at::has_internal_overlap(written) == at::MemOverlap::Yes) {
+      TORCH_WARN("Use of ", expanded->name,
                  " on expanded tensors is deprecated. Please clone() the tensor before performing "
                  "this operation. This also applies to advanced indexing e.g. ",
-                 warns_expanded_->statement);
+                 expanded->statement);
     }
     if (reads_ == Reads::Anyhow) continue;
     for (size_t i = 0; i < plan_.arguments.size(); ++i) {

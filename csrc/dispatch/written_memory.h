@@ -2,8 +2,6 @@
 // it would give the values of a copy where they raise.
 #pragma once
 
-#include <optional>
-
 #include <ATen/core/stack.h>
 
 #include "dispatch/plan.h"
@@ -15,7 +13,7 @@ class WrittenMemory {
   WrittenMemory(const Plan& plan, bool elementwise);
 
   // Throws where what is written overlaps with what is read in a way that the operator's kernel
-  // refuses. Warns where the kernel does of what overlaps with itself; `meta_check` refuses that.
+  // refuses. Warns where the kernel does of what overlaps with itself.
   void check(const torch::jit::Stack& stack, size_t base) const;
 
  private:
@@ -24,15 +22,10 @@ class WrittenMemory {
     Elementwise,  // each element before it is written: the same memory, or none of it
     Elsewhere,    // while others are written: none of the memory
   };
-  struct Warning {
-    const char* name;
-    const char* statement;
-  };
   void check_against(const at::Tensor& written, const at::Tensor& read) const;
 
   const Plan& plan_;
   Reads reads_ = Reads::Anyhow;
-  std::optional<Warning> warns_expanded_;  // in place
 };
 
 }  // namespace torch_xla::dispatch

@@ -13,7 +13,7 @@
 #include "lazy/operator.h"
 #include "ops/host_kernel.h"
 #include "ops/lowering.h"
-#include "ops/platform.h"
+#include "ops/target.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -278,17 +278,17 @@ hlo::Precision float_precision() {
   return hlo::Precision::Highest;
 }
 
-hlo::Builder builder_for(std::string_view platform) {
+hlo::Builder builder_for(const ops::Target& target) {
   hlo::Builder b;
   b.set_precision(float_precision());
-  b.set_lacks(ops::limits_of(platform).operations);
+  b.set_lacks(target.lacks);
   return b;
 }
 
 // Turns calls into operations. Expansions of decomposed operators nest.
 class Lowerer {
  public:
-  Lowerer(hlo::Builder& builder, std::string_view platform) : b_(builder), platform_(platform) {}
+  Lowerer(hlo::Builder& builder, const ops::Target& target) : b_(builder), target_(target) {}
 
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
@@ -352,14 +352,14 @@ class Lowerer {
       return results;
     }
     if (s.expansion != nullptr) return lower_expansion(*s.expansion, operands);
-    ops::RuleFunction rule = ops::Registry::get().function_for(s.op->name, platform_);
-    if (rule == nullptr && ops::has_host_kernel(s.op->handle, platform_)) {
+    ops::RuleFunction rule = s.op->rule == nullptr ? nullptr : s.op->rule->on(target_);
+    if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
       rule = [](ops::Lowering& l) { return ops::on_host(l); };
     }
     TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
-                    ": expected a lowering for platform ", platform_,
+                    ": expected a lowering for platform ", target_.platform,
                     ", found none. Please report this operator.");
-    ops::Lowering lowering(b_, platform_, s, operands, numbers);
+    ops::Lowering lowering(b_, target_, s, operands, numbers);
     hlo::Values results = rule(lowering);
     if (ops::has_narrowed()) narrow(results, s);
     TXLA_CHECK(results.size() == s.outputs.size(), s.op->name, ": its lowering gave ",
@@ -384,7 +384,7 @@ class Lowerer {
   // A compiler that lacks a dtype may end the process. Numbers come in a dtype that it has.
   void check_dtypes(const Signature& s) const {
     const auto check = [&](const Geometry* g) {
-      if (g != nullptr) ops::check_dtype(platform_, s.op->name, ops::device_dtype(g->dtype));
+      if (g != nullptr) target_.check_dtype(s.op->name, ops::device_dtype(g->dtype));
     };
     for (const lazy::OperandInfo& info : s.operands) {
       if (info.number < 0) check(info.geometry);
@@ -419,7 +419,7 @@ class Lowerer {
 
   // Of complex numbers.
   hlo::DType part_dtype() const {
-    return ops::has_dtype(platform_, at::kComplexDouble) ? hlo::DType::F64 : hlo::DType::F32;
+    return target_.has_dtype(at::kComplexDouble) ? hlo::DType::F64 : hlo::DType::F32;
   }
   hlo::DType number_dtype(const Geometry& geometry) const {
     const hlo::DType dtype = ops::to_hlo(geometry.dtype);
@@ -466,28 +466,28 @@ class Lowerer {
   }
 
   hlo::Builder& b_;
-  std::string_view platform_;
+  const ops::Target& target_;
   const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
 };
 
 }  // namespace
 
-bool try_lowering(const Signature& signature, std::string_view platform) {
-  hlo::Builder b = builder_for(platform);
+bool try_lowering(const Signature& signature, const ops::Target& target) {
+  hlo::Builder b = builder_for(target);
   std::vector<hlo::Type> types;
   for (const lazy::OperandInfo& info : signature.operands) {
     if (info.number < 0) types.push_back(ops::to_hlo(*info.geometry));
   }
   const hlo::Values tensors = b.begin_function("main", types);
-  Lowerer(b, platform).lower_alone(signature, tensors);
+  Lowerer(b, target).lower_alone(signature, tensors);
   b.end_function({});
   return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
 }
 
 namespace {
 
-std::string program_of(const Graph& graph, std::string_view platform, bool reuses_buffers) {
-  hlo::Builder b = builder_for(platform);
+std::string program_of(const Graph& graph, const ops::Target& target, bool reuses_buffers) {
+  hlo::Builder b = builder_for(target);
   std::vector<hlo::Type> types;
   std::vector<hlo::Attributes> attributes;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
@@ -504,7 +504,7 @@ std::string program_of(const Graph& graph, std::string_view platform, bool reuse
   if (ints != 0) types.push_back({hlo::DType::S64, {ints}});
 
   const hlo::Values arguments = b.begin_function("main", types, attributes);
-  Lowerer lowerer(b, platform);
+  Lowerer lowerer(b, target);
   Lowerer::Results results;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const Node* input = graph.inputs[i];
@@ -527,15 +527,15 @@ std::string program_of(const Graph& graph, std::string_view platform, bool reuse
 
 }  // namespace
 
-Lowered lower(const Graph& graph, std::string_view platform) {
+Lowered lower(const Graph& graph, const ops::Target& target) {
   Lowered lowered;
   lowered.reuses_buffers = std::any_of(graph.aliases.begin(), graph.aliases.end(),
                                        [](int32_t root) { return root >= 0; });
-  lowered.text = program_of(graph, platform, lowered.reuses_buffers);
+  lowered.text = program_of(graph, target, lowered.reuses_buffers);
   lowered.can_fail = ops::can_fail(lowered.text);
   if (lowered.can_fail && lowered.reuses_buffers) {
     lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
-    lowered.text = program_of(graph, platform, false);
+    lowered.text = program_of(graph, target, false);
   }
   return lowered;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lazy/node.h"
+#include "ops/target.h"
 #include "util/hash.h"
 
 namespace torch_xla::executor {
@@ -62,7 +63,7 @@ class Dependents {
 
 // Lowers one call alone and throws what its rule throws, so that it is known when the call is made.
 // Whether the program calls a kernel of PyTorch's.
-bool try_lowering(const lazy::Signature& signature, std::string_view platform);
+bool try_lowering(const lazy::Signature& signature, const ops::Target& target);
 
 struct Lowered {
   // StableHLO: inputs, then the packed floats and ints where there are any.
@@ -71,6 +72,6 @@ struct Lowered {
   bool can_fail = false;        // once it runs; such a program reuses none
 };
 
-Lowered lower(const Graph& graph, std::string_view platform);
+Lowered lower(const Graph& graph, const ops::Target& target);
 
 }  // namespace torch_xla::executor

@@ -75,7 +75,10 @@ Runtime& Runtime::get() {
 Runtime* Runtime::get_if_made() { return made.load(std::memory_order_acquire); }
 
 Runtime::Runtime(const PluginChoice& choice, bool spmd)
-    : device_type_(choice.device_type), compile_options_(choice.compile_options), spmd_(spmd) {
+    : device_type_(choice.device_type),
+      target_(ops::target_of(device_type_)),
+      compile_options_(choice.compile_options),
+      spmd_(spmd) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES() &&
       !pjrt::use_huge_pages(plugin->path())) {

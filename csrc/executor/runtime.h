@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/target.h"
 #include "pjrt/client.h"
 
 namespace torch_xla::executor {
@@ -31,6 +32,8 @@ class Runtime {
 
   pjrt::Client& client() { return *client_; }
   const std::string& device_type() const { return device_type_; }
+  // Programs of this process are made for it.
+  const ops::Target& target() const { return target_; }
   int device_count() const { return static_cast<int>(logical_devices().size()); }
   // The client's devices that the logical device stands for; throws when there is no such device.
   const std::vector<pjrt::Device>& devices(int index) const;
@@ -46,6 +49,7 @@ class Runtime {
   const DeviceLists& logical_devices() const { return spmd_ ? together_ : apart_; }
 
   std::string device_type_;
+  ops::Target target_;
   pjrt::Options compile_options_;
   std::shared_ptr<pjrt::Client> client_;
   DeviceLists apart_, together_;

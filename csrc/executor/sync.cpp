@@ -51,7 +51,7 @@ std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing
   if (program != nullptr && !check) return program;
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
-  missing.lowered = lower(graph, runtime.device_type());
+  missing.lowered = lower(graph, runtime.target());
   missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;
   const std::string& text = missing.lowered.text;
@@ -505,8 +505,8 @@ pjrt::CompileOptions compile_options_of(int device) {
 
 std::string stablehlo_of(const std::vector<Value>& values, int device, std::string_view platform) {
   const lazy::GraphLock lock;
-  if (platform.empty()) platform = Runtime::get().device_type();
-  return lower(graph_of(values, device), platform).text;
+  const ops::Target target = platform.empty() ? Runtime::get().target() : ops::target_of(platform);
+  return lower(graph_of(values, device), target).text;
 }
 
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {

@@ -9,7 +9,7 @@
 #include "executor/sync.h"
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
-#include "ops/platform.h"
+#include "ops/target.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -41,7 +41,7 @@ constexpr std::pair<at::ScalarType, pjrt::DType> kDtypes[] = {
 }  // namespace
 
 pjrt::DType to_pjrt(at::ScalarType dtype) {
-  ops::check_dtype(Runtime::get().device_type(), "to('xla')", dtype);
+  Runtime::get().target().check_dtype("to('xla')", dtype);
   ops::to_hlo(dtype);  // refuses what XLA lacks
   for (const auto& [torch, xla] : kDtypes) {
     if (torch == dtype) return xla;

@@ -10,7 +10,8 @@
 
 namespace torch_xla::ops {
 struct Rule;
-}
+struct Traits;
+}  // namespace torch_xla::ops
 
 namespace torch_xla::lazy {
 
@@ -18,6 +19,7 @@ struct Operator {
   c10::OperatorHandle handle;  // the functional overload: what a node means
   std::string name;            // "aten::add.Tensor"
   const ops::Rule* rule;       // null: decomposed or run on the host
+  const ops::Traits* traits;   // what else is known of it
   bool seeded;                 // draws random numbers
   util::Hash128 hash = {};     // of the name
 

@@ -239,7 +239,7 @@ Values glu_backward(Lowering& l) {
 // hardtanh is a clamp (elementwise.cpp). celu, selu, relu6 and rrelu stay composite: each is one of
 // these. silu_backward and mish_backward are composites recorded whole on purpose: one node for
 // six.
-void register_activation(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::relu", relu);
   r.add("aten::threshold", threshold);
   r.add("aten::threshold_backward", threshold_backward);
@@ -272,6 +272,8 @@ void register_activation(Registry& r) {
   r.add("aten::gelu_backward", gelu_backward);
   r.add("aten::glu", glu);
   r.add("aten::glu_backward", glu_backward);
-}
+
+  r.all("aten::threshold").writes_repeated = true;
+});
 
 }  // namespace torch_xla::ops

@@ -10,6 +10,8 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/host_rules.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -157,11 +159,86 @@ Values attention_backward(Lowering& l) {
   return results;
 }
 
+// --- PyTorch's kernels ---------------------------------------------------------------------
+
+// PyTorch's kernel widens bfloat16 where that is faster, float16 never.
+bool attends(Lowering& l, const AttentionArguments& args) {
+  const DType dtype = l.in(args.query).dtype();
+  return dtype != DType::F16 || multiplies(dtype);
+}
+
+bool fits_flash(Lowering& l, const AttentionArguments& args) {
+  const Value q = l.in(args.query), k = l.in(args.key), v = l.in(args.value);
+  if (q.rank() != 4 || is_empty(l, {args.query, args.key, args.value}) || l.has(args.keep)) {
+    return false;
+  }
+  return q.dim(1) == k.dim(1) && q.dim(3) == v.dim(3) && hlo::is_float(q.dtype());
+}
+
+// The kernel adds its mask, in the query's dtype.
+std::optional<Value> additive_mask(Lowering& l, const AttentionArguments& args) {
+  if (!l.has(args.mask)) return std::nullopt;
+  const Value mask = l.in(args.mask), q = l.in(args.query);
+  if (mask.dtype() != DType::Pred) return cast(mask, q.dtype());
+  const hlo::Type type = mask.type().with(q.dtype());
+  return hlo::select(mask, hlo::zero(l.b, type), hlo::lowest(l.b, type));
+}
+
+// Parts of the call take some of the batch, or some of the heads.
+int64_t attention_cut(Lowering& l, const AttentionArguments& args) {
+  const Value q = l.in(args.query);
+  return q.dim(0) >= q.dim(1) ? 0 : 1;
+}
+
+void add_mask(HostCall& call, Lowering& l, const AttentionArguments& args, int64_t cut) {
+  const std::optional<Value> mask = additive_mask(l, args);
+  if (mask && mask->rank() == 4 && mask->dim(cut) != 1) {
+    call.part(*mask, cut);
+  } else {
+    call.tensor(mask);
+  }
+}
+
+Values attention_on_host(Lowering& l) {
+  const AttentionArguments args = kAttentionForward;
+  if (!fits_flash(l, args) || !choose_host(attends(l, args))) return xla_code(l);
+  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
+  const int64_t cut = attention_cut(l, args);
+  HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu", Fails::Never);
+  for (const size_t operand : {args.query, args.key, args.value}) call.part(l.in(operand), cut);
+  call.fixed(0.0).fixed(l.flag(args.is_causal));
+  add_mask(call, l, args, cut);
+  return call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut});
+}
+
+Values attention_backward_on_host(Lowering& l) {
+  const AttentionArguments args = kAttentionBackward;
+  if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(attends(l, args))) {
+    return xla_code(l);
+  }
+  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1), l.out(2)};
+  const int64_t cut = attention_cut(l, args);
+  HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", Fails::Never);
+  for (const size_t operand :
+       {args.grad, args.query, args.key, args.value, args.output, args.logsumexp}) {
+    call.part(l.in(operand), cut);
+  }
+  call.fixed(0.0).fixed(l.flag(args.is_causal));
+  add_mask(call, l, args, cut);
+  Values results = call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut, cut});
+  results.push_back(hlo::zero(l.b, l.out(3)));
+  return results;
+}
+
 }  // namespace
 
-void register_attention(Registry& r) {
-  r.add("torch_xla::attention", attention);
-  r.add("torch_xla::attention_backward", attention_backward);
-}
+namespace rules {
+
+const RuleFunction attention = ops::attention;
+const RuleFunction attention_on_host = ops::attention_on_host;
+const RuleFunction attention_backward = ops::attention_backward;
+const RuleFunction attention_backward_on_host = ops::attention_backward_on_host;
+
+}  // namespace rules
 
 }  // namespace torch_xla::ops

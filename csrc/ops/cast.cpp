@@ -1,6 +1,7 @@
 // Operators that keep values as they are: the dtype conversion that the recorder makes for in-place
 // writes and copies, and the barrier between parts of a program.
 #include "ops/common.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -15,11 +16,24 @@ hlo::Values optimization_barrier(Lowering& l) {
   return l.b.op("stablehlo.optimization_barrier", values, types);
 }
 
+// PyTorch's Meta kernels of these answer with floats. The host has the words for what comes.
+void quantized_result(const Arguments&) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "quantize: expected a dtype that a tensor of xla can have.");
+}
+
 }  // namespace
 
-void register_cast(Registry& r) {
-  r.add("aten::_to_copy", to_copy);
-  r.add("torch_xla::optimization_barrier", optimization_barrier);
-}
+namespace rules {
+
+const RuleFunction to_copy = ops::to_copy;
+const RuleFunction optimization_barrier = ops::optimization_barrier;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
+  for (const char* name : {"aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic"}) {
+    r.all(name).checks_call = quantized_result;
+  }
+});
 
 }  // namespace torch_xla::ops

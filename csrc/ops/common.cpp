@@ -195,7 +195,7 @@ Value sum_trailing(const Lowering& l, const Value& x, int64_t count) {
   const hlo::Dims kept(x.dims().begin(), x.dims().end() - count);
   const int64_t rows = hlo::Type{x.dtype(), kept}.elements();
   const int64_t columns = rows == 0 ? 0 : x.type().elements() / rows;
-  const bool as_product = l.platform() == "CPU" && rows > 1 && columns >= 16 &&
+  const bool as_product = l.target().is_cpu() && rows > 1 && columns >= 16 &&
                           (x.dtype() == DType::F32 || x.dtype() == DType::F64);
   if (!as_product) {
     std::vector<int64_t> dims(count);

@@ -4,6 +4,7 @@
 
 #include "ops/common.h"
 #include "ops/index.h"
+#include "ops/rules.h"
 #include "ops/sort.h"
 
 namespace torch_xla::ops {
@@ -59,7 +60,7 @@ Values masked_select(Lowering& l) {
 
 // Rows by their first element, among equal ones by the second, and so on: sorted by each column
 // from the last to the first.
-Sorted sorted_rows(const Value& rows, std::string_view platform) {
+Sorted sorted_rows(const Value& rows, const Target& target) {
   hlo::Builder& b = rows.builder();
   const Value zero = hlo::scalar_int(b, 0, DType::S64);
   const Values init = {hlo::scalar_int(b, rows.dim(1) - 1, DType::S64), positions(b, rows.dim(0)),
@@ -69,7 +70,7 @@ Sorted sorted_rows(const Value& rows, std::string_view platform) {
       [&](std::span<const Value> s) {
         const std::array<Value, 2> starts = {zero, s[0]};
         const Value column = flat(hlo::dynamic_slice(s[2], starts, {s[2].dim(0), 1}));
-        const Sorted next = sorted(take_rows(column, 0, s[1]), 0, /*descending=*/false, platform);
+        const Sorted next = sorted(take_rows(column, 0, s[1]), 0, /*descending=*/false, target);
         return Values{s[0] - 1, take_rows(s[1], 0, next.indices), s[2]};
       })[1];
   return {take_rows(rows, 0, order), order};
@@ -84,7 +85,7 @@ Values unique(Lowering& l) {
   Value order;
   if (!consecutive) {
     const Sorted s =
-        of_rows ? sorted_rows(x, l.platform()) : sorted(x, 0, /*descending=*/false, l.platform());
+        of_rows ? sorted_rows(x, l.target()) : sorted(x, 0, /*descending=*/false, l.target());
     x = s.values;
     order = s.indices;
   }
@@ -108,10 +109,12 @@ Values unique(Lowering& l) {
 
 }  // namespace
 
-void register_compact(Registry& r) {
-  r.add("torch_xla::nonzero", nonzero);
-  r.add("torch_xla::masked_select", masked_select);
-  r.add("torch_xla::unique", unique);
-}
+namespace rules {
+
+const RuleFunction nonzero = ops::nonzero;
+const RuleFunction masked_select = ops::masked_select;
+const RuleFunction unique = ops::unique;
+
+}  // namespace rules
 
 }  // namespace torch_xla::ops

@@ -1,9 +1,11 @@
 // Convolutions of 1 to 3 spatial dimensions, transposed or not, and their gradients.
 // Three products make all of them: forward, gradient of the input, gradient of the weight. A
 // transposed convolution is the gradient of the input of a plain one, and the reverse.
+#include <algorithm>
 #include <array>
 
 #include "ops/common.h"
+#include "ops/host_rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -195,12 +197,67 @@ Values conv_tbc(Lowering& l) {
   return result(l, y + hlo::broadcast_to(cast(l.in(2), y.dtype()), y.dims()));
 }
 
+// --- PyTorch's kernels ---------------------------------------------------------------------
+
+// By batch, unless the weight is the larger share: then each part takes some output channels.
+bool cuts_batch(Lowering& l, size_t input, size_t transposed, size_t groups) {
+  if (l.integer(groups) != 1 || l.flag(transposed)) return true;
+  const Value x = l.in(input), weight = l.in(input + 1);
+  return x.dim(0) >= kBatch && x.type().elements() >= weight.type().elements();
+}
+
+// Schema: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups.
+Values convolution_on_host(Lowering& l) {
+  if (is_empty(l, {0, 1}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
+  if (cuts_batch(l, 0, 6, 8)) return on_host(l, {{{0, 0}}, {0}}, Fails::Never);
+  Partition by = {{{1, 0}}, {1}};
+  if (l.has(2)) by.operands.push_back({2, 0});
+  return on_host(l, by, Fails::Never);
+}
+
+// Schema: grad_output, input, weight, bias_sizes, and as above.
+Values convolution_backward_on_host(Lowering& l) {
+  if (is_empty(l, {0, 1, 2}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
+  constexpr int64_t kSum = Partition::kSum;
+  const Partition by = cuts_batch(l, 1, 7, 9) ? Partition{{{0, 0}, {1, 0}}, {0, kSum, kSum}}
+                                              : Partition{{{0, 1}, {2, 0}}, {kSum, 0, 0}};
+  return on_host(l, by, Fails::Never);
+}
+
+// (input, weight, bias, stride, padding, dilation, ...)
+void check_convolution(const Arguments& a) {
+  const auto all = [&](size_t argument, int64_t least) {
+    const auto numbers = a[argument].toIntVector();
+    return std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n >= least; });
+  };
+  TORCH_CHECK(all(4, 0), "negative padding is not supported");
+  TORCH_CHECK(all(3, 1), "non-positive stride is not supported");
+  TORCH_CHECK(all(5, 1), "dilation should be greater than zero");
+  const at::Tensor weight = a.tensor(1);
+  const int64_t groups = a[8].toInt();
+  TORCH_CHECK(weight.size(0) >= groups, "Given groups=", groups,
+              ", expected weight to be at least ", groups,
+              " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+}
+
+// (input, weight, ...): channels_last where either is. In three dimensions not in double. Signals
+// are images of one row, of which the kernel makes the input row-major.
+at::MemoryFormat convolution_layout(const Arguments& a) {
+  const at::Tensor input = a.tensor(0), weight = a.tensor(1);
+  if (input.dim() == 3) return weight.unsqueeze(2).suggest_memory_format();
+  if (input.scalar_type() == at::kDouble && input.dim() == 5) return at::MemoryFormat::Contiguous;
+  const at::MemoryFormat format = input.suggest_memory_format();
+  return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
+}
+
 }  // namespace
 
-void register_conv(Registry& r) {
-  r.add("aten::convolution", convolution);
-  r.add("aten::convolution_backward", convolution_backward);
+const Rules registered([](Registry& r) {
+  r.add("aten::convolution", convolution).on_cpu = convolution_on_host;
+  r.add("aten::convolution_backward", convolution_backward).on_cpu = convolution_backward_on_host;
   r.add("aten::conv_tbc", conv_tbc);
-}
+
+  r.all("aten::convolution") = {.checks_call = check_convolution, .layout = convolution_layout};
+});
 
 }  // namespace torch_xla::ops

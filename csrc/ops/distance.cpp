@@ -167,7 +167,7 @@ Values cross(Lowering& l) {
 
 }  // namespace
 
-void register_distance(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::_cdist_forward", cdist);
   r.add("aten::_cdist_backward", cdist_backward);
   r.add("aten::_pdist_forward", pdist);
@@ -176,6 +176,6 @@ void register_distance(Registry& r) {
   r.add("aten::dist", dist).static_numbers = {2};
   r.add("aten::renorm", renorm).static_numbers = {1};
   r.add("aten::linalg_cross", cross);
-}
+});
 
 }  // namespace torch_xla::ops

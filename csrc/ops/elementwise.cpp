@@ -3,6 +3,12 @@
 #include <cmath>
 #include <limits>
 
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/div_meta_dispatch.h>
+
+#include "ops/meta.h"
+#include "ops/value_checks.h"
+
 namespace torch_xla::ops {
 namespace {
 
@@ -240,7 +246,58 @@ Value lcm(const Value& of_x, const Value& of_y) {
 // Composite operators that are recorded whole on purpose, because their composite is a copy of a
 // number to the device and a second call: add/sub/mul/div/rsub.Scalar, div.Scalar_mode,
 // floor_divide.Scalar, remainder and fmod.Scalar, copysign.Scalar.
-void register_arithmetic(Registry& r) {
+namespace {
+
+// (self, other, ..)
+void reversed_subtraction(const Arguments& a) {
+  refuse_bool_subtraction(is_bool(a[0]), is_bool(a[1]));
+}
+
+// (self, other): the strides are those of a quotient that is not rounded.
+void floor_divide_meta(MetaCall& call) {
+  const c10::IValue& by = call[1];
+  const at::Tensor divisor =
+      by.isTensor() ? by.toTensor() : at::native::wrapped_scalar_tensor(by.toScalar(), at::kMeta);
+  call.results({at::meta::div(call.tensor(0), divisor, "floor")});
+}
+
+bool is_integer(const c10::IValue& v) {
+  return v.isTensor() ? at::isIntegralType(v.toTensor().scalar_type(), /*includeBool=*/true)
+                      : v.isInt() || v.isBool();
+}
+
+// (dividend, divisor, ..): integers, and a divisor of which some element may be zero. That of a
+// narrow dividend has its low bits.
+bool by_zero(const KnownArguments& a) {
+  const c10::IValue &dividend = a[0], &divisor = a[1];
+  if (!is_integer(dividend) || !is_integer(divisor)) return false;
+  if (!divisor.isTensor() || divisor.toTensor().is_cpu()) {
+    const int64_t number =
+        divisor.isTensor() ? divisor.toTensor().item<int64_t>() : divisor.toScalar().toLong();
+    const bool narrow = dividend.isTensor() && dividend.toTensor().scalar_type() != at::kBool;
+    const size_t bits = narrow ? 8 * dividend.toTensor().element_size() : 64;
+    return number << (64 - bits) == 0;
+  }
+  const std::optional<at::Tensor> known = a.known(divisor.toTensor());
+  return known && known->numel() != 0 && known->count_nonzero().item<int64_t>() != known->numel();
+}
+
+}  // namespace
+
+bool is_bool(const c10::IValue& v) {
+  return v.isTensor() ? v.toTensor().scalar_type() == at::kBool : v.isBool();
+}
+
+void refuse_bool_subtraction(bool self_is_bool, bool other_is_bool) {
+  TORCH_CHECK(!self_is_bool || !other_is_bool,
+              "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` "
+              "or `logical_xor()` operator instead.");
+  TORCH_CHECK(!self_is_bool && !other_is_bool,
+              "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
+              "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+}
+
+const Rules registered([](Registry& r) {
   for (const char* name : {"aten::add.Tensor", "aten::add.Scalar"}) {
     r.add(name, with_alpha<hlo::add>);
   }
@@ -296,15 +353,18 @@ void register_arithmetic(Registry& r) {
   r.add("aten::heaviside", binary_rule<heaviside>);
   r.add("aten::gcd", binary_rule<gcd>);
   r.add("aten::lcm", binary_rule<lcm>);
-}
 
-void register_elementwise(Registry& r) {
-  register_arithmetic(r);
-  register_comparison(r);
-  register_unary_math(r);
-  register_special(r);
-  register_complex(r);
-  register_copies(r);
-}
+  r.all("aten::floor_divide") = {.meta = floor_divide_meta, .suspects_values = by_zero};
+  for (const char* name : {"aten::div.Tensor_mode", "aten::div.Scalar_mode"}) {
+    r.one(name).suspects_values = by_zero;
+  }
+  for (const char* name : {"aten::remainder", "aten::fmod"}) r.all(name).suspects_values = by_zero;
+  r.all("aten::rsub") = {.checks_numbers = reversed_subtraction,
+                         .narrow_floats = NarrowFloats::Exact};
+  for (const char* name : {"aten::add", "aten::sub", "aten::clamp", "aten::clamp_min",
+                           "aten::clamp_max", "aten::hardtanh"}) {
+    r.all(name).narrow_floats = NarrowFloats::Exact;
+  }
+});
 
 }  // namespace torch_xla::ops

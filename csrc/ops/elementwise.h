@@ -1,4 +1,4 @@
-// Patterns that most elementwise rules are made of, and the files that the family is split into.
+// Patterns that most elementwise rules are made of.
 #pragma once
 
 #include "ops/common.h"
@@ -29,12 +29,8 @@ hlo::Values binary_rule(Lowering& l) {
   return result(l, formula(operand(l, 0, compute), operand(l, 1, compute)));
 }
 
-// One function per file of the family.
-void register_arithmetic(Registry& r);
-void register_comparison(Registry& r);
-void register_unary_math(Registry& r);
-void register_special(Registry& r);
-void register_complex(Registry& r);
-void register_copies(Registry& r);
+// PyTorch's words for differences of truth values.
+void refuse_bool_subtraction(bool self_is_bool, bool other_is_bool);
+bool is_bool(const c10::IValue& v);
 
 }  // namespace torch_xla::ops

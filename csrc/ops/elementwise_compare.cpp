@@ -1,7 +1,10 @@
 // Comparisons, logic, bits, selection and masks.
 #include <limits>
 
+#include <ATen/ops/eq_meta_dispatch.h>
+
 #include "ops/elementwise.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -65,7 +68,23 @@ Values signbit(Lowering& l) { return {sign_bit(l.in(0))}; }
 
 // Composite operators recorded whole on purpose: logical_*, masked_fill, isinf, and the Scalar
 // overloads of bitwise_* and shifts, whose composites copy a number to the device.
-void register_comparison(Registry& r) {
+namespace {
+
+// (self, other): the strides are those of a comparison.
+void logical_meta(MetaCall& call) {
+  const at::Tensor &self = call.tensor(0), &other = call.tensor(1);
+  call.results({at::meta::eq(self, other)});
+}
+
+}  // namespace
+
+namespace rules {
+
+const RuleFunction masked_fill = ops::masked_fill;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };
@@ -98,13 +117,17 @@ void register_comparison(Registry& r) {
       binary_rule<right_shift>);
 
   r.add("aten::where.self", where);
-  add({"aten::masked_fill.Scalar", "aten::masked_fill.Tensor"}, masked_fill);
 
   r.add("aten::isnan", isnan);
   r.add("aten::isinf", isinf);
   r.add("aten::isposinf", is_signed_inf<true>);
   r.add("aten::isneginf", is_signed_inf<false>);
   r.add("aten::signbit", signbit);
-}
+
+  for (const char* name : {"aten::logical_and", "aten::logical_or", "aten::logical_xor"}) {
+    r.all(name).meta = logical_meta;
+  }
+  r.all("aten::where") = {.narrow_floats = NarrowFloats::Rounded, .converts_all = true};
+});
 
 }  // namespace torch_xla::ops

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "ops/elementwise.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -57,34 +58,56 @@ Values identity(Lowering& l) { return result(l, l.in(0)); }
 // copy(self, src): src in the dtype and the shape of self.
 Values copy(Lowering& l) { return result(l, l.in(1)); }
 
+// (real, imag), and perhaps out
+void check_complex(const Arguments& a) {
+  const at::ScalarType real = a.tensor(0).scalar_type();
+  const at::ScalarType imag = a.tensor(1).scalar_type();
+  TORCH_CHECK(real == imag, "Expected object of scalar type ", real, " but got scalar type ", imag,
+              " for second argument");
+  if (a.size() < 3) return;
+  const at::ScalarType out = a.tensor(2).scalar_type();
+  TORCH_CHECK(out == at::toComplexType(real), "Expected object of scalar type ",
+              at::toComplexType(real), " but got scalar type ", out, " for argument 'out'");
+}
+
+// (input): absolute values and the like keep their strides, but not this of complex elements.
+at::MemoryFormat angle_layout(const Arguments& a) {
+  return a.tensor(0).is_complex() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve;
+}
+
 }  // namespace
 
-void register_complex(Registry& r) {
-  for (const char* name : {"aten::view_as_real", "aten::view_as_real_copy"}) {
-    r.add(name, view_as_real);
-  }
-  for (const char* name : {"aten::view_as_complex", "aten::view_as_complex_copy"}) {
-    r.add(name, view_as_complex);
-  }
-  for (const char* name :
-       {"aten::_conj", "aten::_conj_copy", "aten::_conj_physical", "aten::conj_physical"}) {
+namespace rules {
+
+const RuleFunction copy = ops::copy;
+const RuleFunction view_as_real = ops::view_as_real;
+const RuleFunction view_as_complex = ops::view_as_complex;
+const RuleFunction conj = ops::unary_rule<conjugate>;
+const RuleFunction neg_view = ops::unary_rule<hlo::neg>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
+  r.add("aten::view_as_real_copy", view_as_real);
+  r.add("aten::view_as_complex_copy", view_as_complex);
+  for (const char* name : {"aten::_conj_copy", "aten::_conj_physical", "aten::conj_physical"}) {
     r.add(name, unary_rule<conjugate>);
   }
-  for (const char* name : {"aten::_neg_view", "aten::_neg_view_copy"}) {
-    r.add(name, unary_rule<hlo::neg>);
-  }
+  r.add("aten::_neg_view_copy", unary_rule<hlo::neg>);
   r.add("aten::complex", make_complex);
   r.add("aten::polar", polar);
   r.add("aten::angle", angle);
-}
 
-// Recorded whole on purpose: clone, complex, polar, and views that are read.
-void register_copies(Registry& r) {
-  r.add("aten::copy", copy);
-  for (const char* name : {"aten::clone", "aten::alias", "aten::alias_copy", "aten::detach",
-                           "aten::detach_copy", "aten::lift_fresh_copy"}) {
+  // Recorded whole on purpose.
+  for (const char* name :
+       {"aten::clone", "aten::alias_copy", "aten::detach_copy", "aten::lift_fresh_copy"}) {
     r.add(name, identity);
   }
-}
+
+  r.all("aten::complex").checks_call = check_complex;
+  r.all("aten::polar").autocast = Autocast::Float32;
+  r.all("aten::angle").layout = angle_layout;
+  r.all("aten::conj_physical").writes_repeated = true;
+});
 
 }  // namespace torch_xla::ops

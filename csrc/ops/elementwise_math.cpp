@@ -225,7 +225,7 @@ Value sinc(const Value& x) {
 }  // namespace
 
 // Composite operators recorded whole on purpose: abs, nan_to_num.
-void register_unary_math(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::abs", abs);
   r.add("aten::neg", unary_rule<hlo::neg>);
   r.add("aten::sign", unary_rule<sign>);
@@ -265,6 +265,6 @@ void register_unary_math(Registry& r) {
   r.add("aten::acosh", unary_rule<acosh, Steps::Many>);
   r.add("aten::atanh", unary_rule<atanh, Steps::Many>);
   r.add("aten::sinc", unary_rule<sinc, Steps::Many>);
-}
+});
 
 }  // namespace torch_xla::ops

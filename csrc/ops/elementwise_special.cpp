@@ -26,7 +26,7 @@ Value digamma(const Value& x) {
 // Hurwitz's zeta. CHLO's is exact for q >= 1 only: the terms before are added one by one, as
 // PyTorch does it. Those of negative q cancel, which its CPU kernel does in double.
 Value zeta(const Lowering& l, const Value& exponent, const Value& shift) {
-  const DType dtype = shift.dtype(), wide = l.platform() == "CPU" ? DType::F64 : dtype;
+  const DType dtype = shift.dtype(), wide = l.target().is_cpu() ? DType::F64 : dtype;
   const Value x = hlo::convert(exponent, wide), q = hlo::convert(shift, wide);
   const Value from_pole = hlo::less_equal(q, 0) & hlo::equal(q, hlo::floor(q));
   const auto before = [&](const Value& at) { return hlo::less(at, 1) & ~from_pole; };
@@ -210,14 +210,70 @@ Values frexp(Lowering& l) {
           as_result(l, hlo::select(plain, constant(0), hlo::sub(field, shift)), 1)};
 }
 
+// --- the normal distribution's quantiles -------------------------------------------------------
+
+// a[0] x^(n-1) + a[1] x^(n-2) + ..; where `monic`, x^n before it.
+template <size_t N>
+Value polynomial(const Value& x, const std::array<double, N>& a, bool monic = false) {
+  Value sum = monic ? x + a[0] : hlo::like(x, a[0]);
+  for (size_t i = 1; i < N; ++i) sum = sum * x + a[i];
+  return sum;
+}
+
+// The quotients of polynomials of the Cephes library's ndtri (Moshier): about 1/2 in the square of
+// the distance, towards the ends in 1 / sqrt(-2 log p).
+Value ndtri(const Value& p) {
+  constexpr std::array kMiddle = {-5.99633501014107895267e1, 9.80010754185999661536e1,
+                                  -5.66762857469070293439e1, 1.39312609387279679503e1,
+                                  -1.23916583867381258016e0};
+  constexpr std::array kUnderMiddle = {1.95448858338141759834e0, 4.67627912898881538453e0,
+                                       8.63602421390890590575e1, -2.25462687854119370527e2,
+                                       2.00260212380060660359e2, -8.20372256168333339912e1,
+                                       1.59056225126211695515e1, -1.18331621121330003142e0};
+  constexpr std::array kNear = {
+      4.05544892305962419923e0,   3.15251094599893866154e1,   5.71628192246421288162e1,
+      4.40805073893200834700e1,   1.46849561928858024014e1,   2.18663306850790267539e0,
+      -1.40256079171354495875e-1, -3.50424626827848203418e-2, -8.57456785154685413611e-4};
+  constexpr std::array kUnderNear = {1.57799883256466749731e1,   4.53907635128879210584e1,
+                                     4.13172038254672030440e1,   1.50425385692907503408e1,
+                                     2.50464946208309415979e0,   -1.42182922854787788574e-1,
+                                     -3.80806407691578277194e-2, -9.33259480895457427372e-4};
+  constexpr std::array kFar = {
+      3.23774891776946035970e0,  6.91522889068984211695e0,  3.93881025292474443415e0,
+      1.33303460815807542389e0,  2.01485389549179081538e-1, 1.23716634817820021358e-2,
+      3.01581553508235416007e-4, 2.65806974686737550832e-6, 6.23974539184983293730e-9};
+  constexpr std::array kUnderFar = {6.02427039364742014255e0,  3.67983563856160859403e0,
+                                    1.37702099489081330271e0,  2.16236993594496635890e-1,
+                                    1.34204006088543189037e-2, 3.28014464682127739104e-4,
+                                    2.89247864745380683936e-6, 6.79019408009981274425e-9};
+  const double low = std::exp(-2.0);
+  const Value upper = hlo::greater(p, 1 - low);
+  const Value y = hlo::select(upper, 1.0 - p, p);
+
+  const Value distance = y - 0.5, square = distance * distance;
+  const Value quotient = polynomial(square, kMiddle) / polynomial(square, kUnderMiddle, true);
+  const Value middle =
+      (distance + distance * (square * quotient)) * std::sqrt(2 * std::numbers::pi);
+
+  const Value x = hlo::sqrt(-2.0 * hlo::log(y)), z = 1.0 / x;
+  const Value near = z * polynomial(z, kNear) / polynomial(z, kUnderNear, true);
+  const Value far = z * polynomial(z, kFar) / polynomial(z, kUnderFar, true);
+  const Value end = x - hlo::log(x) / x - hlo::select(hlo::less(x, 8), near, far);
+
+  const Value inside = hlo::select(hlo::greater(y, low), middle, hlo::select(upper, end, -end));
+  const Value at_ends =
+      hlo::select(hlo::equal(p, 0), -kInfinity, hlo::select(hlo::equal(p, 1), kInfinity, inside));
+  return hlo::select(hlo::less(p, 0) | hlo::greater(p, 1), kNan, at_ends);
+}
+
 }  // namespace
 
 // Composite operators recorded whole on purpose: the Scalar overloads of xlogy, special_xlog1py
 // and special_zeta, whose composites copy a number to the device.
-// Without a rule, and so on the host: igamma, igammac, special_ndtri, the Bessel functions of the
+// Without a rule, and so on the host: igamma, igammac, the Bessel functions of the
 // first and second kind, the modified ones under special_modified_*, and the orthogonal
 // polynomials.
-void register_special(Registry& r) {
+const Rules registered([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };
@@ -242,6 +298,7 @@ void register_special(Registry& r) {
   r.add("aten::special_i1", unary_rule<i1, Steps::Many>);
   r.add("aten::special_i1e", unary_rule<i1e, Steps::Many>);
   r.add("aten::frexp.Tensor", frexp);
-}
+  r.add("aten::special_ndtri", unary_rule<ndtri, Steps::Many>);
+});
 
 }  // namespace torch_xla::ops

@@ -159,7 +159,7 @@ Values triangle_indices(Lowering& l) {
 
 // Composite operators recorded whole on purpose: all of them but tril and triu; a composite here is
 // an empty tensor and a write to it.
-void register_factory(Registry& r) {
+const Rules registered([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };
@@ -190,6 +190,20 @@ void register_factory(Registry& r) {
   r.add("aten::triu", triangle<hlo::Direction::GE>);
   r.add("aten::tril_indices", triangle_indices<false>);
   r.add("aten::triu_indices", triangle_indices<true>);
-}
+
+  for (const char* name : {"aten::full", "aten::full_like", "aten::new_full"}) {
+    r.all(name) = {.narrow_floats = NarrowFloats::Exact, .rounds_one = true};
+  }
+  r.all("aten::fill") = {
+      .narrow_floats = NarrowFloats::Exact, .rounds_one = true, .writes_repeated = true};
+  r.all("aten::scalar_tensor").narrow_floats = NarrowFloats::Rounded;
+  for (const char* name : {"aten::zero", "aten::fill_diagonal", "aten::tril", "aten::triu"}) {
+    r.all(name).writes_repeated = true;
+  }
+  r.all("aten::arange") = {.fills_any_shape = true, .warns_of_size = true};
+  for (const char* name : {"aten::linspace", "aten::logspace", "aten::range"}) {
+    r.all(name).fills_any_shape = true;
+  }
+});
 
 }  // namespace torch_xla::ops

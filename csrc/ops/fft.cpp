@@ -3,9 +3,15 @@
 // it goes back.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/WrapDimUtils.h>
 
 #include "ops/common.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -115,12 +121,92 @@ Values c2r(Lowering& l) {
                  static_cast<double>(n) * factor(l, n))};
 }
 
+// --- Shapes: PyTorch's Meta kernels have CUDA's strides ------------------------------------
+
+std::vector<int64_t> dims_of(const c10::IValue& dims, const at::Tensor& x) {
+  std::vector<int64_t> wrapped = dims.toIntVector();
+  for (int64_t& d : wrapped) d = at::maybe_wrap_dim(d, x.dim());
+  return wrapped;
+}
+
+using Order = std::vector<int64_t>::iterator;
+// Such dimensions with long strides come first.
+void sort_by_stride(Order begin, Order end, const at::Tensor& x) {
+  std::sort(begin, end, [&](int64_t a, int64_t b) { return x.stride(a) > x.stride(b); });
+}
+
+// MKL takes the transformed dimensions of x as the innermost, and so leaves them in the result.
+at::Tensor transformed(const at::Tensor& x, at::ScalarType dtype, const std::vector<int64_t>& sizes,
+                       const std::vector<int64_t>& dims) {
+  if (!at::hasMKL()) return meta_tensor(*lazy::intern_contiguous(dtype, sizes), false);
+  std::vector<int64_t> order(x.dim());
+  std::iota(order.begin(), order.end(), 0);
+  const Order batch_end = std::partition(order.begin(), order.end(), [&](int64_t d) {
+    return std::ranges::find(dims, d) == dims.end();
+  });
+  sort_by_stride(order.begin(), batch_end, x);
+  std::ranges::copy(dims, batch_end);
+  std::vector<int64_t> strides(x.dim());
+  int64_t next = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    strides[*d] = next;
+    next *= std::max<int64_t>(sizes[*d], 1);
+  }
+  return at::detail::empty_strided_meta(sizes, strides, dtype);
+}
+
+at::Tensor complex_transformed(const at::Tensor& x, std::vector<int64_t> dims) {
+  sort_by_stride(dims.begin(), dims.end(), x);
+  return transformed(x, x.scalar_type(), x.sizes().vec(), dims);
+}
+
+// (self, dim, normalization, forward)
+void c2c_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  TORCH_CHECK(x.is_complex(), "_fft_c2c: expected a complex tensor, got ", x.scalar_type());
+  const std::vector<int64_t> dims = dims_of(call[1], x);
+  call.results({dims.empty() ? x.clone() : complex_transformed(x, dims)});
+}
+
+// (self, dim, normalization, onesided): one halves the last of dim.
+void r2c_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  TORCH_CHECK(x.is_floating_point(), "_fft_r2c: expected a real floating-point tensor, got ",
+              x.scalar_type());
+  std::vector<int64_t> dims = dims_of(call[1], x), sizes = x.sizes().vec();
+  if (call[3].toBool()) sizes[dims.back()] = sizes[dims.back()] / 2 + 1;
+  sort_by_stride(dims.begin(), dims.end() - 1, x);
+  call.results({transformed(x, c10::toComplexType(x.scalar_type()), sizes, dims)});
+}
+
+// (self, dim, normalization, last_dim_size): all but the last of dim are transformed before it.
+void c2r_meta(MetaCall& call) {
+  at::Tensor x = call.tensor(0);
+  TORCH_CHECK(x.is_complex(), "_fft_c2r: expected a complex tensor, got ", x.scalar_type());
+  std::vector<int64_t> dims = dims_of(call[1], x), sizes = x.sizes().vec();
+  const int64_t last = dims.back();
+  sizes[last] = call[3].toInt();
+  dims.pop_back();
+  if (!dims.empty()) x = complex_transformed(x, dims);
+  call.results({transformed(x, c10::toRealValueType(x.scalar_type()), sizes, {last})});
+}
+
 }  // namespace
 
-void register_fft(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::_fft_c2c", c2c);
   r.add("aten::_fft_r2c", r2c);
   r.add("aten::_fft_c2r", c2r);
-}
+
+  r.all("aten::_fft_c2c").meta = c2c_meta;
+  r.all("aten::_fft_r2c").meta = r2c_meta;
+  r.all("aten::_fft_c2r").meta = c2r_meta;
+  for (const char* name : {"aten::fft_fft", "aten::fft_ifft", "aten::fft_fft2", "aten::fft_ifft2",
+                           "aten::fft_fftn", "aten::fft_ifftn", "aten::fft_rfft", "aten::fft_irfft",
+                           "aten::fft_rfft2", "aten::fft_irfft2", "aten::fft_rfftn",
+                           "aten::fft_irfftn", "aten::fft_hfft", "aten::fft_ihfft", "aten::stft"}) {
+    r.all(name).autocast = Autocast::Float32;
+  }
+});
 
 }  // namespace torch_xla::ops

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
-#include <unordered_set>
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -79,30 +78,7 @@ bool is_random(const c10::OperatorHandle& op) {
 
 constexpr std::string_view kCanFail = "torch_xla.failing_call = ";
 
-// Kernels that compute on, whatever the values are: arithmetic on each element, and those that
-// training steps are made of. All others may find fault with values (a matrix without an inverse, a
-// negative rate), or raise for an algorithm that does not converge.
-bool never_fails(std::string_view op) {
-  static const std::unordered_set<std::string_view> kSafe = {
-      "aten::convolution",
-      "aten::convolution_backward",
-      "aten::mm",
-      "aten::bmm",
-      "aten::addmm",
-      "aten::baddbmm",
-      "aten::linear",
-      "aten::_scaled_dot_product_flash_attention_for_cpu",
-      "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-      "aten::_fused_adam_",
-      "aten::_fused_adam_.tensor_lr",
-      "aten::_fused_adamw_",
-      "aten::_fused_adamw_.tensor_lr",
-      "aten::_fused_sgd_",
-      "aten::_fused_sgd_.tensor_lr",
-      "aten::linalg_solve_triangular",
-      "aten::triangular_solve",
-  };
-  if (kSafe.contains(op)) return true;
+bool is_arithmetic(std::string_view op) {
   const size_t dot = op.find('.');
   const auto handle = c10::Dispatcher::singleton().findSchema(
       {std::string(op.substr(0, dot)),
@@ -112,12 +88,13 @@ bool never_fails(std::string_view op) {
 
 }  // namespace
 
-bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform) {
-  return platform == "CPU" && has_cpu_kernel(op) && (!is_random(op) || has_generator(op.schema()));
+bool has_host_kernel(const c10::OperatorHandle& op, const Target& target) {
+  return target.host_kernels && has_cpu_kernel(op) &&
+         (!is_random(op) || has_generator(op.schema()));
 }
 
-HostCall::HostCall(hlo::Builder& b, std::string_view op)
-    : b_(b), can_fail_(!never_fails(op)), key_(op) {}
+HostCall::HostCall(hlo::Builder& b, std::string_view op, Fails fails)
+    : b_(b), can_fail_(fails == Fails::Perhaps && !is_arithmetic(op)), key_(op) {}
 
 bool can_fail(std::string_view program) { return program.find(kCanFail) != program.npos; }
 
@@ -270,7 +247,7 @@ void add_argument(HostCall& call, Lowering& l, size_t i) {
 
 }  // namespace
 
-Values on_host(Lowering& l, const Partition& partition) {
+Values on_host(Lowering& l, const Partition& partition, Fails fails) {
   const lazy::Signature& signature = l.signature();
   const c10::FunctionSchema& schema = signature.op->schema();
   if (signature.has_seed && !has_generator(schema)) {
@@ -278,7 +255,7 @@ Values on_host(Lowering& l, const Partition& partition) {
                                 ": expected a Generator argument to seed, got none. This random "
                                 "operator needs a lowering of its own.");
   }
-  HostCall call(l.b, signature.op->name);
+  HostCall call(l.b, signature.op->name, fails);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto cut = std::find_if(partition.operands.begin(), partition.operands.end(),
                                   [i](const Partition::Cut& c) { return c.position == i; });
@@ -299,8 +276,9 @@ Values on_host_as_laid_out(Lowering& l) {
   return call.results(result_types(l));
 }
 
-Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated) {
-  HostCall call(l.b, op);
+Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated,
+                        Fails fails) {
+  HostCall call(l.b, op, fails);
   for (size_t i = 0; i < l.signature().arguments.size(); ++i) {
     if (l.signature().arguments[i].kind == Kind::List) {
       call.shared_out(l.list(i), std::find(updated.begin(), updated.end(), i) != updated.end());

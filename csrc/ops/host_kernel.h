@@ -1,4 +1,4 @@
-// Runs a PyTorch CPU kernel inside a program of the CPU platform, on the program's own buffers.
+// Runs a PyTorch CPU kernel inside a program of the CPU target, on the program's own buffers.
 // A rule writes the call with HostCall (any operator, `on_host` the node's own); one typed FFI
 // handler, registered under kHostKernelTarget for platform "Host", serves them all.
 #pragma once
@@ -34,16 +34,19 @@ struct Partition {
   std::vector<int64_t> results;
 };
 
-// Whether a program holds a call whose kernel may throw once it sees the values. The list of those
-// that do not is in ops/host_call.cpp.
+// Whether a program holds a call whose kernel may throw once it sees the values.
 bool can_fail(std::string_view program);
 // If it was such a kernel that made a run fail, as XLA says in `message`: the call that it was made
 // for (hlo::Builder::call), or else nothing; and throws what the kernel threw, of the same class.
 std::optional<int64_t> failing_call(std::string_view message);
 void rethrow_host_failure(std::string_view message, const std::string& context);
 
+// Whether a kernel may find fault with values (a matrix without an inverse), or raise for an
+// algorithm that does not converge. Arithmetic on each element never does, whatever is said.
+enum class Fails : bool { Never, Perhaps };
+
 // Rule: PyTorch's CPU kernel for this very node.
-hlo::Values on_host(Lowering& l, const Partition& partition = {});
+hlo::Values on_host(Lowering& l, const Partition& partition = {}, Fails fails = Fails::Perhaps);
 // The same, with the first operand laid out as the node's is, row by row or column by column: what
 // such kernels give depends on it, and PyTorch's formulas of gradients know.
 hlo::Values on_host_as_laid_out(Lowering& l);
@@ -51,10 +54,11 @@ hlo::Values on_host_as_laid_out(Lowering& l);
 // which works on lists element by element: `updated` are the positions of the lists that it
 // updates, in their own memory where nobody else needs that. Gives their new values, list after
 // list.
-hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated);
+hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated,
+                             Fails fails);
 // Whether programs of this platform can hold the operator though no rule is registered for it: they
 // call PyTorch's CPU kernel, if there is one, and if its random numbers come from a Generator.
-bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform);
+bool has_host_kernel(const c10::OperatorHandle& op, const Target& target);
 
 // A call of a PyTorch operator, argument by argument in schema order. All that is not a tensor or a
 // runtime number is written into the program as text:
@@ -71,7 +75,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, std::string_view platform);
 class HostCall {
  public:
   // `op` is "aten::convolution" or "aten::sum.dim_IntList".
-  HostCall(hlo::Builder& b, std::string_view op);
+  HostCall(hlo::Builder& b, std::string_view op, Fails fails = Fails::Perhaps);
 
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);

@@ -7,10 +7,14 @@
 #include <stdexcept>
 #include <string>
 
+#include <ATen/Context.h>
+
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/shape.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -420,7 +424,111 @@ Value divide_for_mean(const Value& sum, const Value& count) {
   return hlo::select(rounded_up, quotient - 1, quotient);
 }
 
-void register_index(Registry& r) {
+namespace {
+
+// --- What PyTorch's Meta kernels leave out ------------------------------------------------
+
+// (self, dim, index, source, ...) with nothing to write, or nowhere to write it. PyTorch's C++
+// kernels look at the first slice of self and source, which an empty one lacks.
+void write_of_slices(MetaCall& call) {
+  const at::Tensor self = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
+  if (self.dim() == 0 || (self.numel() != 0 && source.numel() != 0)) return call.pytorch();
+  const int64_t dim = call[1].toInt();
+  TORCH_CHECK_INDEX(source.dim() == self.dim() && index.numel() == source.size(dim),
+                    "expected as many indices as slices of source, got index of size ",
+                    index.sizes(), " and source of size ", source.sizes(), ".");
+  call.results({meta_of_sizes(self, self.sizes().vec())});
+}
+
+// (self, indices, values, accumulate, ..)
+void check_index_put(const Arguments& a) {
+  const at::ScalarType self = a.tensor(0).scalar_type();
+  const at::Tensor& values = a.tensor(2);
+  // One value under a mask is filled in, which converts it.
+  if (values.numel() == 1 && !a[3].toBool()) {
+    for (const c10::IValue& index : a[1].toListRef()) {
+      if (index.isTensor() && index.toTensor().defined() && ops::is_mask(index.toTensor())) return;
+    }
+  }
+  TORCH_CHECK(values.scalar_type() == self,
+              "Index put requires the source and destination dtypes match, got ", self,
+              " for the destination and ", values.scalar_type(), " for the source.");
+}
+
+// (self, mask, source)
+void check_masked_scatter(const Arguments& a) {
+  const at::ScalarType mask = a.tensor(1).scalar_type();
+  TORCH_CHECK(mask == at::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask with "
+              "dtype ",
+              mask);
+}
+
+// (self, index, source, accumulate)
+void check_put(const Arguments& a) {
+  const int64_t self = a.tensor(0).numel();
+  const int64_t index = a.tensor(1).numel();
+  const int64_t source = a.tensor(2).numel();
+  TORCH_CHECK_INDEX(source == index,
+                    "put_(): Expected source and index to have the same number of elements, but "
+                    "got source.numel() = ",
+                    source, ", index.numel() = ", index);
+  TORCH_CHECK_INDEX(self != 0 || index == 0, "put_(): Tried to put elements into an empty tensor");
+}
+
+// --- Numbers and values that its CPU kernels refuse -----------------------------------------
+
+// (self, dim, index, value)
+void check_filled_number(const Arguments& a) {
+  TORCH_CHECK(!a[3].isComplexDouble() || a.tensor(0).is_complex(),
+              "index_fill_(): Converting complex Scalar to non-complex type is not supported");
+}
+
+// (self, index, source, accumulate); whether programs must be deterministic may change, too.
+void check_order_of_puts(const Arguments& a) {
+  if (!a[3].toBool()) at::globalContext().alertNotDeterministic("put_");
+}
+
+// (self, index, ..), of the flattened tensor
+bool elements(const KnownArguments& a) {
+  const int64_t end = a.tensor(0).numel();
+  return leaves(a, a[1], {-end, end});
+}
+
+// Whether the mask at `dim` of self is known, and not as many of its elements are true as values
+// have rows. Values without rows, or with one, go everywhere.
+bool miscounts(const KnownArguments& a, const at::Tensor& self, const at::Tensor& mask, int64_t dim,
+               const at::Tensor& values) {
+  const int64_t trailing = self.dim() - dim - mask.dim(), row = values.dim() - 1 - trailing;
+  if (row < 0 || values.size(row) == 1) return false;
+  const std::optional<at::Tensor> known = a.known(mask);
+  return known && known->count_nonzero().item<int64_t>() != values.size(row);
+}
+
+// (self, indices, ..), one for each of the first dimensions; of index_put, values follow
+bool positions(const KnownArguments& a) {
+  const at::Tensor& self = a.tensor(0);
+  int64_t dim = 0;
+  for (const c10::IValue& index : a[1].toListRef()) {
+    const bool masks = index.isTensor() && ops::is_mask(index.toTensor());
+    if (!masks && leaves(a, index, {-self.size(dim), self.size(dim)})) return true;
+    if (masks && miscounts(a, self, index.toTensor(), dim, a.tensor(2))) return true;
+    dim += masks ? index.toTensor().dim() : 1;
+  }
+  return false;
+}
+
+// (self, mask, source)
+bool source_runs_out(const KnownArguments& a) {
+  const std::optional<at::Tensor> mask = a.known(a.tensor(1));
+  if (!mask || mask->numel() == 0) return false;
+  const int64_t copies = std::max<int64_t>(a.tensor(0).numel() / mask->numel(), 1);
+  return mask->count_nonzero().item<int64_t>() * copies > a.tensor(2).numel();
+}
+
+}  // namespace
+
+const Rules registered([](Registry& r) {
   r.add("aten::index.Tensor", index);
   r.add("aten::_unsafe_index.Tensor", index);
   for (const char* name : {"aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"}) {
@@ -439,8 +547,49 @@ void register_index(Registry& r) {
   r.add("aten::masked_scatter", masked_scatter);
   r.add("aten::masked_scatter_backward", masked_scatter_backward);
   r.add("aten::nonzero_static", nonzero_static);
-  register_index_scatter(r);
-  register_index_embedding(r);
-}
+
+  r.all("aten::index") = {.suspects_values = positions, .takes_masks = true};
+  r.all("aten::_unsafe_index").takes_masks = true;
+  const Traits::Deprecated indices = {"index_put_", "tensor[indices] = tensor"};
+  r.all("aten::index_put") = {.checks_call = check_index_put,
+                              .suspects_values = positions,
+                              .reads_elsewhere = true,
+                              .writes_repeated = true,
+                              .takes_masks = true,
+                              .writes_expanded = indices};
+  r.all("aten::_index_put_impl") = {.checks_call = check_index_put,
+                                    .reads_elsewhere = true,
+                                    .writes_repeated = true,
+                                    .takes_masks = true,
+                                    .writes_expanded = indices};
+  r.all("aten::_unsafe_index_put") = {.checks_call = check_index_put, .takes_masks = true};
+  r.all("aten::index_select") = {.suspects_values = along_dim<>, .reads_elsewhere = true};
+  r.all("aten::index_add") = {.meta = write_of_slices,
+                              .meta_in_place = write_of_slices,
+                              .suspects_values = along_dim<>,
+                              .narrow_floats = NarrowFloats::Exact,
+                              .reads_elsewhere = true};
+  r.all("aten::index_copy") = {
+      .suspects_values = along_dim<>, .reads_elsewhere = true, .autocast = Autocast::Widest};
+  r.all("aten::index_fill") = {
+      .checks_numbers = check_filled_number,
+      .suspects_values = along_dim<true>,
+      .narrow_floats = NarrowFloats::Exact,
+      .reads_elsewhere = true,
+      .writes_repeated = true,
+      .writes_expanded = Traits::Deprecated{"index_fill_", "tensor[mask] = scalar"}};
+  r.all("aten::index_reduce") = {.meta = write_of_slices,
+                                 .meta_in_place = write_of_slices,
+                                 .suspects_values = along_dim<>,
+                                 .reads_elsewhere = true};
+  r.all("aten::take") = {.suspects_values = elements, .reads_elsewhere = true};
+  r.all("aten::put") = {.checks_call = check_put,
+                        .checks_numbers = check_order_of_puts,
+                        .suspects_values = elements,
+                        .reads_elsewhere = true};
+  r.all("aten::masked_scatter") = {.checks_call = check_masked_scatter,
+                                   .suspects_values = source_runs_out};
+  r.all("aten::nonzero_static").layout = row_major;  // the Meta kernel has CUDA's
+});
 
 }  // namespace torch_xla::ops

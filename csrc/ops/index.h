@@ -22,11 +22,11 @@ hlo::Value scatter_rows(const hlo::Value& x, int64_t dim, const hlo::Value& inde
 // One element for each element of `index`, which has x's rank and is not larger than x in any other
 // dimension than `dim`: result[i][j] = x[i][index[i][j]] for dim = 1.
 hlo::Value take_along(const hlo::Value& x, int64_t dim, const hlo::Value& index,
-                      std::string_view platform);
+                      const Target& target);
 // The transpose: `updates` has the dimensions of `index`.
 hlo::Value scatter_along(const hlo::Value& x, int64_t dim, const hlo::Value& index,
                          const hlo::Value& updates, const hlo::Combine& combine,
-                         std::string_view platform, bool unique = false);
+                         const Target& target, bool unique = false);
 
 // Combines for scatter: the last written value wins; sums are `or` on predicates.
 hlo::Value replace(const hlo::Value& current, const hlo::Value& update);
@@ -43,9 +43,5 @@ hlo::Value divide_for_mean(const hlo::Value& sum, const hlo::Value& count);
 // Inclusive running sum and maximum along `dim`.
 hlo::Value running_sum(const hlo::Value& x, int64_t dim);
 hlo::Value running_max(const hlo::Value& x, int64_t dim);
-
-// The files that the family is split into.
-void register_index_scatter(Registry& r);
-void register_index_embedding(Registry& r);
 
 }  // namespace torch_xla::ops

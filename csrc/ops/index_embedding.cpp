@@ -3,7 +3,9 @@
 #include "ops/distance.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
+#include "ops/rules.h"
 #include "ops/shape.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -140,7 +142,7 @@ Values embedding_bag_dense_backward(Lowering& l) {
     const Value named = l.in(4);
     const Value filled = per_row(hlo::greater(bag_sizes, 0), named);
     const Value index = hlo::select(filled, named, hlo::splat_int(l.b, vocabulary, named.type()));
-    return result(l, scatter_along(blank, 0, index, grad, hlo::add, l.platform()));
+    return result(l, scatter_along(blank, 0, index, grad, hlo::add, l.target()));
   }
   const Value index = without_padding(l.in(1), l.integer(9), vocabulary);
   const Value bag = l.in(2);
@@ -182,9 +184,40 @@ Values one_hot(Lowering& l) {
       l, hlo::convert(hlo::equal(spread, hlo::iota(l.b, spread.type(), x.rank())), type.dtype));
 }
 
+// (weight, indices, offsets, ..): integers of two dtypes become int64, as in the CPU kernels.
+void promote_bags(MetaCall& call) {
+  if (call.tensor(1).scalar_type() != call.tensor(2).scalar_type()) {
+    for (const size_t k : {1, 2}) call[k] = call.tensor(k).to(at::kLong);
+  }
+  call.pytorch();
+}
+
+// (table, indices, ..)
+bool rows(const KnownArguments& a) { return leaves(a, a[1], {0, size_of_dim(a.tensor(0), 0)}); }
+
+// (table, indices, offsets, ..), of which the shapes are looked at as well
+bool bags(const KnownArguments& a) {
+  const at::Tensor &table = a.tensor(0), &indices = a.tensor(1);
+  const at::Tensor& offsets = a.tensor(2);
+  // PyTorch's CPU kernel takes these and writes beyond its memory.
+  TORCH_CHECK(indices.dim() != 2, "embedding_bag: expected indices of one dimension, got ",
+              indices.sizes(), ". Call torch.nn.functional.embedding_bag, which flattens them.");
+  if (table.dim() != 2 || indices.dim() != 1 || offsets.dim() != 1 || rows(a)) return true;
+  const std::optional<at::Tensor> known = a.known(offsets);
+  if (!known || known->numel() == 0) return false;
+  return known->select(0, 0).item<int64_t>() != 0 ||
+         known->select(0, -1).item<int64_t>() > indices.numel();
+}
+
 }  // namespace
 
-void register_index_embedding(Registry& r) {
+namespace rules {
+
+const RuleFunction one_hot = ops::one_hot;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::embedding", embedding);
   r.add("aten::embedding_dense_backward", embedding_dense_backward);
   r.add("aten::embedding_renorm", embedding_renorm);
@@ -192,7 +225,13 @@ void register_index_embedding(Registry& r) {
   r.add("aten::_embedding_bag_forward_only", embedding_bag);
   r.add("aten::_embedding_bag_dense_backward", embedding_bag_dense_backward);
   r.add("aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_backward);
-  r.add("torch_xla::one_hot", one_hot);
-}
+
+  for (const char* name : {"aten::embedding", "aten::embedding_renorm"}) {
+    r.all(name).suspects_values = rows;
+  }
+  for (const char* name : {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}) {
+    r.all(name) = {.meta = promote_bags, .suspects_values = bags};
+  }
+});
 
 }  // namespace torch_xla::ops

@@ -6,6 +6,7 @@
 #include "ops/index.h"
 #include "ops/lowering.h"
 #include "ops/shape.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -18,8 +19,7 @@ using hlo::Values;
 Values gather(Lowering& l) {
   const Value x = at_least_1d(l.in(0));
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
-  const Value y =
-      take_along(x, wrap_dim(l.integer(1), x.rank()), at_least_1d(l.in(2)), l.platform());
+  const Value y = take_along(x, wrap_dim(l.integer(1), x.rank()), at_least_1d(l.in(2)), l.target());
   return {hlo::reshape(y, l.out().dims)};
 }
 
@@ -27,13 +27,13 @@ Values gather(Lowering& l) {
 struct Scatter {
   Value x, index;
   int64_t dim;
-  std::string_view platform;
+  const Target& target;
 
   explicit Scatter(const Lowering& l)
       : x(at_least_1d(l.in(0))),
         index(at_least_1d(l.in(2))),
         dim(wrap_dim(l.integer(1), x.rank())),
-        platform(l.platform()) {}
+        target(l.target()) {}
 
   // The part of a tensor that is written: src may be larger than index.
   Value source(const Lowering& l, size_t arg) const {
@@ -45,7 +45,7 @@ struct Scatter {
   }
 
   Value assign(const Value& updates) const {
-    return scatter_along(x, dim, index, updates, replace, platform);
+    return scatter_along(x, dim, index, updates, replace, target);
   }
 
   // Narrow floats are combined in f32 and rounded once.
@@ -57,12 +57,12 @@ struct Scatter {
     if (reduction == Reduction::Mean || !include_self) {
       const Value none = hlo::zero(b, x.type().with(DType::S64));
       const Value ones = hlo::one(b, index.type().with(DType::S64));
-      counts = scatter_along(none, dim, index, ones, hlo::add, platform);
+      counts = scatter_along(none, dim, index, ones, hlo::add, target);
     }
     if (!include_self) {
       y = hlo::select(hlo::greater(counts, 0), reduction_identity(b, reduction, y.type()), y);
     }
-    y = scatter_along(y, dim, index, hlo::convert(updates, wide), combine_of(reduction), platform);
+    y = scatter_along(y, dim, index, hlo::convert(updates, wide), combine_of(reduction), target);
     if (reduction == Reduction::Mean) {
       const Value divisor =
           include_self ? counts + 1 : hlo::max(counts, hlo::one(b, counts.type()));
@@ -106,7 +106,7 @@ Values scatter_value_reduce(Lowering& l) {
 
 }  // namespace
 
-void register_index_scatter(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::gather", gather);
   r.add("aten::scatter.src", scatter_src);
   r.add("aten::scatter.value", scatter_value);
@@ -114,6 +114,13 @@ void register_index_scatter(Registry& r) {
   r.add("aten::scatter.value_reduce", scatter_value_reduce);
   r.add("aten::scatter_add", scatter_add);
   r.add("aten::scatter_reduce.two", scatter_reduce);
-}
+
+  r.all("aten::gather") = {.suspects_values = along_dim<>, .reads_elsewhere = true};
+  r.all("aten::scatter") = {.suspects_values = along_dim<>,
+                            .narrow_floats = NarrowFloats::Exact,
+                            .reads_elsewhere = true};
+  r.all("aten::scatter_add") = {.suspects_values = along_dim<>, .reads_elsewhere = true};
+  r.all("aten::scatter_reduce") = {.suspects_values = along_dim<>, .reads_elsewhere = true};
+});
 
 }  // namespace torch_xla::ops

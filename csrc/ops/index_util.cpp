@@ -100,12 +100,12 @@ Value scatter_rows(const Value& x, int64_t dim, const Value& index, const Value&
   return hlo::scatter(x, index, updates, d, combine, false, unique);
 }
 
-Value take_along(const Value& x, int64_t dim, const Value& index, std::string_view platform) {
+Value take_along(const Value& x, int64_t dim, const Value& index, const Target& target) {
   const hlo::Type type = index.type().with(x.dtype());
   if (type.elements() == 0 || x.type().elements() == 0) return hlo::zero(x.builder(), type);
   const Value part = reachable(x, dim, index);
   hlo::GatherDims d;
-  if (platform == "CPU") {
+  if (target.is_cpu()) {
     // XLA:CPU reads one flat array up to three times faster than a batched gather.
     d.collapsed_slice_dims = {0};
     d.start_index_map = {0};
@@ -123,12 +123,12 @@ Value take_along(const Value& x, int64_t dim, const Value& index, std::string_vi
 }
 
 Value scatter_along(const Value& x, int64_t dim, const Value& index, const Value& updates,
-                    const hlo::Combine& combine, std::string_view platform, bool unique) {
+                    const hlo::Combine& combine, const Target& target, bool unique) {
   if (updates.type().elements() == 0 || x.type().elements() == 0) return x;
   hlo::ScatterDims d;
   Dims other = x.dims(), other_index = index.dims();
   other[dim] = other_index[dim] = 0;
-  if (platform == "CPU" || other != other_index) {
+  if (target.is_cpu() || other != other_index) {
     d.inserted_window_dims = {0};
     d.scatter_dims_to_operand_dims = {0};
     d.index_vector_dim = 1;

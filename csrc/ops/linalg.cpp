@@ -3,6 +3,7 @@
 #include "ops/linalg.h"
 
 #include "ops/common.h"
+#include "ops/host_rules.h"
 #include "ops/lowering.h"
 
 namespace torch_xla::ops {
@@ -144,16 +145,20 @@ Values cholesky_inverse(Lowering& l) {
 
 }  // namespace
 
-void register_linalg(Registry& r) {
-  register_linalg_lu(r);
-  register_linalg_qr(r);
-  register_linalg_svd(r);
-  r.add("aten::linalg_cholesky_ex", cholesky_ex);
-  r.add("aten::cholesky", old_cholesky);
-  r.add("aten::linalg_solve_triangular", solve_triangular);
-  r.add("aten::triangular_solve", triangular_solve);
-  r.add("aten::_cholesky_solve_helper", cholesky_solve);
-  r.add("aten::cholesky_inverse", cholesky_inverse);
-}
+const Rules registered([](Registry& r) {
+  r.add("aten::linalg_cholesky_ex", cholesky_ex).on_cpu = faster_on_host<>;
+  r.add("aten::cholesky", old_cholesky).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_solve_triangular", solve_triangular).on_cpu = faster_on_host<Fails::Never>;
+  r.add("aten::triangular_solve", triangular_solve).on_cpu = faster_on_host<Fails::Never>;
+  r.add("aten::_cholesky_solve_helper", cholesky_solve).on_cpu = faster_on_host<>;
+  r.add("aten::cholesky_inverse", cholesky_inverse).on_cpu = faster_on_host<>;
+
+  for (const char* name :
+       {"aten::cholesky", "aten::cholesky_inverse", "aten::cholesky_solve",
+        "aten::triangular_solve", "aten::linalg_cholesky", "aten::linalg_cholesky_ex",
+        "aten::linalg_solve_triangular", "aten::linalg_cond", "aten::linalg_matrix_rank"}) {
+    r.all(name).autocast = Autocast::Float32;
+  }
+});
 
 }  // namespace torch_xla::ops

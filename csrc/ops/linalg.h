@@ -12,11 +12,6 @@
 
 namespace torch_xla::ops {
 
-// Parts of register_linalg().
-void register_linalg_lu(Registry& r);
-void register_linalg_qr(Registry& r);
-void register_linalg_svd(Registry& r);
-
 inline int64_t rows_of(const hlo::Value& x) { return x.dim(x.rank() - 2); }
 inline int64_t columns_of(const hlo::Value& x) { return x.dim(x.rank() - 1); }
 inline hlo::Dims batch_of(const hlo::Value& x) { return {x.dims().begin(), x.dims().end() - 2}; }

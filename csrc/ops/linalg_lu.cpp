@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/common.h"
+#include "ops/host_rules.h"
 #include "ops/index.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
@@ -120,12 +121,12 @@ Value matrix_of(const Value& order, DType dtype) {
       hlo::equal(from, hlo::iota(order.builder(), {DType::S32, dims}, order.rank() - 1)), dtype);
 }
 
-Value take_rows_in(const Value& order, const Value& x, std::string_view platform) {
+Value take_rows_in(const Value& order, const Value& x, const Target& target) {
   const std::vector<int64_t> last = {x.rank() - 1};
   Dims dims = batch_of(x);
   dims.push_back(rows_of(x));
   return take_along(x, x.rank() - 2, spread(hlo::broadcast_to(order, dims), x.dims(), last),
-                    platform);
+                    target);
 }
 Value inverse_of(const Value& order) {
   const Value p = matrix_of(order, DType::S32);  // [.., r, c]: whether c comes from r
@@ -134,21 +135,21 @@ Value inverse_of(const Value& order) {
 
 // X with A X = B, A^H X = B, X A = B or X A^H = B, where P L U = A.
 Value solve(const Value& lu, const Value& pivots, const Value& b, bool left, bool of_adjoint,
-            std::string_view platform) {
+            const Target& target) {
   if (b.type().elements() == 0) return b;
-  if (!left) return adjoint(solve(lu, pivots, adjoint(b), true, !of_adjoint, platform));
+  if (!left) return adjoint(solve(lu, pivots, adjoint(b), true, !of_adjoint, target));
   const Value factors = with_batch(lu, batch_of(b));
   const Value order = permutation(pivots, rows_of(lu));
   hlo::TriangularOptions lower, upper;
   lower.unit_diagonal = true;
   upper.lower = false;
   if (!of_adjoint) {
-    const Value half = hlo::triangular_solve(factors, take_rows_in(order, b, platform), lower);
+    const Value half = hlo::triangular_solve(factors, take_rows_in(order, b, target), lower);
     return hlo::triangular_solve(factors, half, upper);
   }
   lower.transpose_a = upper.transpose_a = "ADJOINT";
   const Value half = hlo::triangular_solve(factors, b, upper);
-  return take_rows_in(inverse_of(order), hlo::triangular_solve(factors, half, lower), platform);
+  return take_rows_in(inverse_of(order), hlo::triangular_solve(factors, half, lower), target);
 }
 
 // --- rules -------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ Values solve_ex(Lowering& l) {
   Value b = vector ? insert_dim(l.in(1), l.in(1).rank()) : l.in(1);
   const Dims batch(type.dims.begin(), type.dims.end() - (vector ? 1 : 2));
   const Value x =
-      solve(f.lu, f.pivots, with_batch(b, batch), l.flag(2), /*of_adjoint=*/false, l.platform());
+      solve(f.lu, f.pivots, with_batch(b, batch), l.flag(2), /*of_adjoint=*/false, l.target());
   return {hlo::reshape(x, type.dims), f.lu, f.pivots, f.info};
 }
 
@@ -225,27 +226,35 @@ Values solve_ex(Lowering& l) {
 Values inv_ex(Lowering& l) {
   const Value x = l.in(0);
   const Factors f = factor(x);
-  return {solve(f.lu, f.pivots, identity_like(x), true, false, l.platform()), f.info};
+  return {solve(f.lu, f.pivots, identity_like(x), true, false, l.target()), f.info};
 }
 
 // aten::linalg_lu_solve(LU, pivots, B, *, left, adjoint)
 Values lu_solve(Lowering& l) {
   const Dims& dims = l.out().dims;
   const Value b = with_batch(l.in(2), Dims(dims.begin(), dims.end() - 2));
-  return {solve(l.in(0), l.in(1), b, l.flag(3), l.flag(4), l.platform())};
+  return {solve(l.in(0), l.in(1), b, l.flag(3), l.flag(4), l.target())};
 }
 
 }  // namespace
 
-void register_linalg_lu(Registry& r) {
-  r.add("aten::linalg_lu_factor_ex", lu_factor_ex);
-  r.add("aten::linalg_lu", linalg_lu);
-  r.add("aten::lu_unpack", lu_unpack);
-  r.add("aten::_linalg_det", det);
-  r.add("aten::_linalg_slogdet", slogdet);
-  r.add("aten::_linalg_solve_ex", solve_ex);
-  r.add("aten::linalg_inv_ex", inv_ex);
-  r.add("aten::linalg_lu_solve", lu_solve);
-}
+const Rules registered([](Registry& r) {
+  r.add("aten::linalg_lu_factor_ex", lu_factor_ex).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_lu", linalg_lu).on_cpu = faster_on_host<>;
+  r.add("aten::lu_unpack", lu_unpack).on_cpu = faster_on_host<>;
+  r.add("aten::_linalg_det", det).on_cpu = faster_on_host_as_laid_out;
+  r.add("aten::_linalg_slogdet", slogdet).on_cpu = faster_on_host_as_laid_out;
+  r.add("aten::_linalg_solve_ex", solve_ex).on_cpu = faster_on_host_as_laid_out;
+  r.add("aten::linalg_inv_ex", inv_ex).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_lu_solve", lu_solve).on_cpu = faster_on_host<>;
+
+  for (const char* name :
+       {"aten::inverse", "aten::lu_solve", "aten::_lu_with_info", "aten::linalg_det",
+        "aten::linalg_inv", "aten::linalg_inv_ex", "aten::linalg_lu", "aten::linalg_lu_factor",
+        "aten::linalg_slogdet", "aten::linalg_solve", "aten::linalg_tensorinv",
+        "aten::linalg_tensorsolve"}) {
+    r.all(name).autocast = Autocast::Float32;
+  }
+});
 
 }  // namespace torch_xla::ops

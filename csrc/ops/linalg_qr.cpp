@@ -3,9 +3,13 @@
 // H = I - tau v v^H, where v is 0 above the diagonal, 1 on it and stored below it.
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+
 #include "ops/common.h"
+#include "ops/host_rules.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -140,11 +144,29 @@ Value orthonormal_basis(const Value& x, int64_t count) {
   return columns_of_product(factor(x), count);
 }
 
-void register_linalg_qr(Registry& r) {
-  r.add("aten::geqrf", geqrf);
-  r.add("aten::linalg_householder_product", householder_product);
-  r.add("aten::linalg_qr", linalg_qr);
-  r.add("aten::ormqr", ormqr);
+namespace {
+
+void geqrf_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
+  std::vector<int64_t> tau(x.sizes().begin(), x.sizes().end() - 2);
+  tau.push_back(std::min(x.size(-2), x.size(-1)));
+  call.results({at::empty(x.mT().sizes(), x.options()).mT(), meta_of_sizes(x, tau)});
 }
+
+}  // namespace
+
+const Rules registered([](Registry& r) {
+  r.add("aten::geqrf", geqrf).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_householder_product", householder_product).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_qr", linalg_qr).on_cpu = faster_on_host<>;
+  r.add("aten::ormqr", ormqr).on_cpu = faster_on_host<>;
+
+  r.all("aten::geqrf") = {.meta = geqrf_meta, .autocast = Autocast::Float32};
+  for (const char* name : {"aten::linalg_householder_product", "aten::linalg_qr", "aten::ormqr",
+                           "aten::orgqr", "aten::qr"}) {
+    r.all(name).autocast = Autocast::Float32;
+  }
+});
 
 }  // namespace torch_xla::ops

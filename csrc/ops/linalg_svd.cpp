@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/empty.h>
+
 #include "ops/common.h"
+#include "ops/host_rules.h"
 #include "ops/index.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -143,8 +147,8 @@ std::pair<Value, Value> sorted(const Value& values, bool descending) {
   });
   return {found[0], found[1]};
 }
-Value columns_in(const Value& order, const Value& x, std::string_view platform) {
-  return take_along(x, x.rank() - 1, over(order, x, {-2}), platform);
+Value columns_in(const Value& order, const Value& x, const Target& target) {
+  return take_along(x, x.rank() - 1, over(order, x, {-2}), target);
 }
 
 // --- rules -------------------------------------------------------------------------------------
@@ -153,14 +157,14 @@ Value columns_in(const Value& order, const Value& x, std::string_view platform) 
 struct Singular {
   Value u, s, v;
 };
-Singular singular(const Value& x, int64_t count, std::string_view platform) {
+Singular singular(const Value& x, int64_t count, const Target& target) {
   // Squares stay in the range of the dtype.
   const std::vector<int64_t> both = {x.rank() - 2, x.rank() - 1};
   const Value largest = reduce_max(hlo::abs(x), both);
   const Value scale = hlo::select(hlo::equal(largest, 0), ones_like(largest), largest);
   const Orthogonal found = orthogonalize(x / over(cast(scale, x.dtype()), x, {-2, -1}));
   const auto [values, order] = sorted(hlo::sqrt(sum_of_rows(squares(found.columns))), true);
-  const Value columns = columns_in(order, found.columns, platform);
+  const Value columns = columns_in(order, found.columns, target);
   const Value none = hlo::equal(values, 0);
   const Value u = columns / real_over(hlo::select(none, ones_like(values), values), columns);
   // Columns of length zero, and those beyond the last, are made orthogonal to the others.
@@ -170,7 +174,7 @@ Singular singular(const Value& x, int64_t count, std::string_view platform) {
   const Values parts = {kept, columns_from(basis, columns_of(u), count)};
   return {count == columns_of(u) ? kept : hlo::concatenate(parts, u.rank() - 1),
           values * spread(scale, values.dims(), std::vector<int64_t>{values.rank() - 1}),
-          columns_in(order, found.rotation, platform)};
+          columns_in(order, found.rotation, target)};
 }
 
 // aten::_linalg_svd(A, full_matrices, compute_uv, *, driver) -> (U, S, Vh)
@@ -184,7 +188,7 @@ Values svd(Lowering& l) {
   }
   const Value high = wide ? adjoint(x) : x;
   const int64_t count = l.flag(1) && vectors ? rows_of(high) : columns_of(high);
-  const Singular found = singular(high, count, l.platform());
+  const Singular found = singular(high, count, l.target());
   if (!vectors) return {none(0), found.s, none(2)};
   return wide ? Values{found.v, found.s, adjoint(found.u)}
               : Values{found.u, found.s, adjoint(found.v)};
@@ -195,7 +199,7 @@ Values svd(Lowering& l) {
 struct Eigen {
   Value values, vectors;
 };
-Eigen eigen(const Value& given, bool lower, std::string_view platform) {
+Eigen eigen(const Value& given, bool lower, const Target& target) {
   const Value row = row_positions(given), column = column_positions(given);
   const Value inside = lower ? hlo::greater(row, column) : hlo::less(row, column);
   const Value strict = hlo::select(inside, given, zeros_like(given));
@@ -207,7 +211,7 @@ Eigen eigen(const Value& given, bool lower, std::string_view platform) {
   const Value scale = hlo::select(hlo::equal(bound, 0), ones_like(bound), bound);
   const Value v = orthogonalize((x + up) / over(cast(scale, x.dtype()), x, {-2, -1})).rotation;
   const auto [values, order] = sorted(real_of(sum_of_rows(conjugate(v) * product(x, v))), false);
-  return {values, columns_in(order, v, platform)};
+  return {values, columns_in(order, v, target)};
 }
 
 // aten::_linalg_eigh(A, UPLO, compute_v) -> (eigenvalues, eigenvectors)
@@ -215,7 +219,7 @@ Values eigh(Lowering& l) {
   const Value x = l.in(0);
   if (x.type().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
   const std::string triangle = l.text(1);
-  const Eigen found = eigen(x, triangle == "L" || triangle == "l", l.platform());
+  const Eigen found = eigen(x, triangle == "L" || triangle == "l", l.target());
   return {found.values, l.flag(2) ? found.vectors : hlo::zero(l.b, l.out(1))};
 }
 
@@ -227,12 +231,12 @@ Values pinv(Lowering& l) {
   const bool wide = rows_of(x) < columns_of(x);
   Value left, values, right;  // x = left values right^H
   if (l.flag(3)) {
-    const Eigen found = eigen(x, true, l.platform());
+    const Eigen found = eigen(x, true, l.target());
     left = right = found.vectors;
     values = found.values;
   } else {
     const Value high = wide ? adjoint(x) : x;
-    const Singular found = singular(high, columns_of(high), l.platform());
+    const Singular found = singular(high, columns_of(high), l.target());
     left = wide ? found.v : found.u;
     right = wide ? found.u : found.v;
     values = found.s;
@@ -285,13 +289,30 @@ Values matrix_exp(Lowering& l) {
   return {end[3]};
 }
 
+// What is refused here is put to the CPU's kernel, which has the words.
+void eig_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  TORCH_CHECK(x.dim() >= 2 && x.size(-1) == x.size(-2) && (x.is_floating_point() || x.is_complex()),
+              "torch.linalg.eig: expected square matrices.");
+  const at::TensorOptions complex = x.options().dtype(at::toComplexType(x.scalar_type()));
+  call.results(
+      {at::empty(x.sizes().slice(0, x.dim() - 1), complex), at::empty(x.sizes(), complex).mT()});
+}
+
 }  // namespace
 
-void register_linalg_svd(Registry& r) {
-  r.add("aten::_linalg_svd", svd);
-  r.add("aten::_linalg_eigh", eigh);
-  r.add("aten::linalg_pinv.atol_rtol_tensor", pinv);
-  r.add("aten::linalg_matrix_exp", matrix_exp);
-}
+const Rules registered([](Registry& r) {
+  r.add("aten::_linalg_svd", svd).on_cpu = faster_on_host<>;
+  r.add("aten::_linalg_eigh", eigh).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_pinv.atol_rtol_tensor", pinv).on_cpu = faster_on_host<>;
+  r.add("aten::linalg_matrix_exp", matrix_exp).on_cpu = faster_on_host<>;
+
+  r.all("aten::linalg_eig") = {.meta = eig_meta, .autocast = Autocast::Float32};
+  for (const char* name : {"aten::linalg_eigh", "aten::linalg_eigvals", "aten::linalg_eigvalsh",
+                           "aten::linalg_matrix_exp", "aten::linalg_pinv", "aten::linalg_svd",
+                           "aten::linalg_svdvals", "aten::pinverse", "aten::svd"}) {
+    r.all(name).autocast = Autocast::Float32;
+  }
+});
 
 }  // namespace torch_xla::ops

@@ -3,6 +3,13 @@
 
 #include <algorithm>
 
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/huber_loss.h>
+#include <ATen/ops/result_type.h>
+
+#include "ops/elementwise.h"
+#include "ops/meta.h"
+
 namespace torch_xla::ops {
 
 using hlo::Dims;
@@ -143,9 +150,31 @@ Values binary_cross_entropy_with_logits(Lowering& l) {
   return result(l, reduced(losses, reduction(l, 4)));
 }
 
+// PyTorch's Python shape function of the gradient divides by the number of elements, which may be
+// 0. The shape is that of the unreduced loss's gradient.
+void unreduced(MetaCall& call) {
+  constexpr size_t kReduction = 3;
+  call[kReduction] = int64_t{at::Reduction::None};
+  call.pytorch();
+}
+
+// (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
+void huber_loss_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), target = call.tensor(1);
+  check_can_cast(at::result_type(x, target), x.scalar_type());
+  call.results(
+      {at::huber_loss(x, target.to(x.scalar_type()), call[2].toInt(), call[3].toDouble())});
+}
+
+// (self, target, ..): the target is subtracted from a one of its dtype.
+void target_of_bits(const Arguments& a) {
+  const bool bits = is_bool(a[1]);
+  refuse_bool_subtraction(bits, bits);
+}
+
 }  // namespace
 
-void register_loss(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::mse_loss", loss<squared_error>);
   r.add("aten::mse_loss_backward", loss_backward<squared_error_slope>);
   r.add("aten::smooth_l1_loss", loss<smooth_l1>);
@@ -157,7 +186,20 @@ void register_loss(Registry& r) {
   r.add("aten::binary_cross_entropy", binary_cross_entropy);
   r.add("aten::binary_cross_entropy_backward", binary_cross_entropy_backward);
   r.add("aten::binary_cross_entropy_with_logits", binary_cross_entropy_with_logits);
-  register_loss_class(r);
-}
+
+  for (const char* name :
+       {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}) {
+    r.all(name).meta = unreduced;
+  }
+  r.all("aten::huber_loss").meta = huber_loss_meta;
+  // CPU autocast runs it in float32, CUDA's refuses it: the gradient that comes back to the narrow
+  // probabilities overflows float16. bfloat16 has float32's range.
+  r.all("aten::binary_cross_entropy") = {
+      .autocast = Autocast::Float32,
+      .refuses_float16 =
+          "Use binary_cross_entropy_with_logits on what the sigmoid was applied to, "
+          "or disable autocast around the call."};
+  r.all("aten::binary_cross_entropy_with_logits").checks_numbers = target_of_bits;
+});
 
 }  // namespace torch_xla::ops

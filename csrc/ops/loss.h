@@ -20,6 +20,4 @@ hlo::Value reduced(const hlo::Value& losses, Reduction r);
 hlo::Value spread_gradient(const hlo::Value& grad, const hlo::Dims& dims, hlo::DType dtype,
                            Reduction r, int64_t elements);
 
-void register_loss_class(Registry& r);
-
 }  // namespace torch_xla::ops

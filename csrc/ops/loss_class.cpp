@@ -2,6 +2,8 @@
 #include <array>
 
 #include "ops/loss.h"
+#include "ops/meta.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -255,9 +257,39 @@ Values multilabel_margin_loss_backward(Lowering& l) {
   return result(l, hlo::reshape(slope * g, l.out().dims));
 }
 
+// PyTorch's Meta function answers with one element where the CPU kernel answers with a 0-dim
+// tensor.
+void keep_batch_of_one(MetaCall& call) {
+  const bool one_sample = call.tensor(0).dim() < 2;
+  call.pytorch();
+  if (one_sample) call[0] = call.tensor(0).reshape({});
+}
+
+// (scores, target, weight, ..)
+void weights_of_classes(const Arguments& a) {
+  const c10::IValue& weight = a[2];
+  if (weight.isNone() || !weight.toTensor().defined()) return;
+  const at::ScalarType wanted = a.tensor(0).scalar_type();
+  TORCH_CHECK(weight.toTensor().scalar_type() == wanted, "expected scalar type ", wanted,
+              " but found ", weight.toTensor().scalar_type());
+}
+
+// (scores [N, C, ..] or [C], target, weight, reduction, ignore_index, ..)
+bool classes(const KnownArguments& a) {
+  const at::Tensor& scores = a.tensor(0);
+  const int64_t end = scores.size(scores.dim() == 1 ? 0 : 1);
+  return leaves(a, a[1], {0, end, a[4].toInt()});
+}
+
+// (scores [.., C], target, ..); `First` is the smallest target
+template <int64_t First>
+bool last_classes(const KnownArguments& a) {
+  return leaves(a, a[1], {First, size_of_dim(a.tensor(0), -1)});
+}
+
 }  // namespace
 
-void register_loss_class(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::nll_loss_forward", nll_loss);
   r.add("aten::nll_loss_backward", nll_loss_backward);
   r.add("aten::nll_loss2d_forward", nll_loss);
@@ -266,6 +298,21 @@ void register_loss_class(Registry& r) {
   r.add("aten::multi_margin_loss_backward", multi_margin_loss_backward).static_numbers = {3};
   r.add("aten::multilabel_margin_loss_forward", multilabel_margin_loss);
   r.add("aten::multilabel_margin_loss_backward", multilabel_margin_loss_backward);
-}
+
+  r.all("aten::nll_loss_forward") = {.checks_call = weights_of_classes, .suspects_values = classes};
+  r.all("aten::nll_loss2d_forward") = {
+      .checks_call = weights_of_classes, .layout = row_major, .suspects_values = classes};
+  r.all("aten::multi_margin_loss") = {.meta = keep_batch_of_one,
+                                      .suspects_values = last_classes<0>};
+  r.all("aten::multilabel_margin_loss_forward") = {.meta = keep_batch_of_one,
+                                                   .suspects_values = last_classes<-1>};
+  for (const char* name : {"aten::multi_margin_loss_backward",
+                           "aten::multilabel_margin_loss_backward", "aten::_ctc_loss_backward"}) {
+    r.all(name).meta = like_second;
+  }
+  // With lengths that are numbers, not tensors.
+  r.one("aten::_ctc_loss").known_shape = true;
+  r.all("aten::ctc_loss").autocast = Autocast::Float32;
+});
 
 }  // namespace torch_xla::ops

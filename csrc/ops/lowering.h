@@ -3,6 +3,7 @@
 // result types; it never recomputes them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,16 +15,18 @@
 #include "hlo/ops.h"
 #include "lazy/node.h"
 #include "ops/dtypes.h"
+#include "ops/target.h"
+#include "ops/traits.h"
 
 namespace torch_xla::ops {
 
 // One node being lowered.
 class Lowering {
  public:
-  Lowering(hlo::Builder& builder, std::string_view platform, const lazy::Signature& signature,
+  Lowering(hlo::Builder& builder, const Target& target, const lazy::Signature& signature,
            std::span<const hlo::Value> operands, std::span<const hlo::Value> numbers)
       : b(builder),
-        platform_(platform),
+        target_(target),
         signature_(signature),
         operands_(operands),
         numbers_(numbers) {}
@@ -67,8 +70,7 @@ class Lowering {
   // A 0-dim ui64: the seed of a random operator, different for every recorded call.
   hlo::Value seed() const;
 
-  // Upper-case PJRT platform: "CPU", "CUDA", "TPU", ...
-  std::string_view platform() const { return platform_; }
+  const Target& target() const { return target_; }
   const lazy::Signature& signature() const { return signature_; }
   std::span<const hlo::Value> operands() const { return operands_; }
   std::span<const hlo::Value> numbers() const { return numbers_; }
@@ -76,7 +78,7 @@ class Lowering {
  private:
   const lazy::Argument& argument(size_t arg) const;
 
-  std::string_view platform_;
+  const Target& target_;
   const lazy::Signature& signature_;
   std::span<const hlo::Value> operands_;
   std::span<const hlo::Value> numbers_;
@@ -84,9 +86,11 @@ class Lowering {
 
 using RuleFunction = hlo::Values (*)(Lowering&);
 
-// How scalars and dtypes of a call are treated; filled by the registration.
+// How an operator is lowered, and how scalars of a call are treated; filled by the registration.
 struct Rule {
   RuleFunction lower = nullptr;
+  // In place of `lower` where the target takes PyTorch's kernels, which is the CPU.
+  RuleFunction on_cpu = nullptr;
   // Schema positions of `Scalar` arguments that are part of the program (default: runtime inputs).
   std::vector<size_t> static_numbers;
   // Schema positions of `Scalar` arguments that are runtime inputs though the result's shape
@@ -94,47 +98,37 @@ struct Rule {
   std::vector<size_t> shape_numbers;
   // Schema positions of `float`/`float?` arguments that are runtime inputs (default: static).
   std::vector<size_t> dynamic_floats;
+
+  RuleFunction on(const Target& target) const {
+    return target.host_kernels && on_cpu != nullptr ? on_cpu : lower;
+  }
 };
 
-// The one registry: functional overload name -> rule. Filled once by register_<family>().
+// The one registry of what is known of operators. Registering a thing twice is an error.
 class Registry {
  public:
-  // `name` is "aten::add.Tensor". Registering a name twice for a platform is an error.
-  Rule& add(std::string_view name, RuleFunction rule);
-  // Overrides the rule on one platform ("CPU").
-  void override_on(std::string_view platform, std::string_view name, RuleFunction rule);
+  // The rule of a functional overload: "aten::add.Tensor".
+  Rule& add(std::string_view overload, RuleFunction rule);
+  // What all overloads have in common, by their name: "aten::add"; and what one has instead.
+  Traits& all(std::string_view name);
+  Traits& one(std::string_view overload);
 
-  const Rule* find(std::string_view name) const;
-  RuleFunction function_for(std::string_view name, std::string_view platform) const;
-  std::vector<std::string> names() const;
+  const Rule* find(std::string_view overload) const;
+  const Traits& traits(const c10::OperatorName& op) const;
+  std::vector<std::string> names() const;  // of overloads with a rule
+  std::vector<std::pair<std::string, const Traits*>> all_traits() const;
 
+  // Runs every file's Rules first.
   static Registry& get();
 };
 
-// Each family's file defines its own; registry.cpp lists them.
-void register_cast(Registry& r);
-void register_elementwise(Registry& r);
-void register_activation(Registry& r);
-void register_reduce(Registry& r);
-void register_scan(Registry& r);
-void register_shape(Registry& r);
-void register_index(Registry& r);
-void register_factory(Registry& r);
-void register_matmul(Registry& r);
-void register_conv(Registry& r);
-void register_pool(Registry& r);
-void register_norm(Registry& r);
-void register_loss(Registry& r);
-void register_attention(Registry& r);
-void register_rnn(Registry& r);
-void register_resize(Registry& r);
-void register_random(Registry& r);
-void register_sort(Registry& r);
-void register_distance(Registry& r);
-void register_compact(Registry& r);
-void register_fft(Registry& r);
-void register_linalg(Registry& r);
-void register_optim(Registry& r);
-void register_cpu_kernels(Registry& r);
+// A file's rules and traits, registered before the first look at the registry:
+//   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });
+class Rules {
+ public:
+  // Those of the stage Later look at others.
+  enum class Stage : uint8_t { First, Later };
+  explicit Rules(std::function<void(Registry&)> fill, Stage stage = Stage::First);
+};
 
 }  // namespace torch_xla::ops

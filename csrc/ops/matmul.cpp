@@ -2,9 +2,15 @@
 #include <array>
 #include <string>
 
+#include <ATen/ops/bmm.h>
+
+#include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/host_rules.h"
+#include "ops/meta.h"
 #include "ops/notation.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -197,30 +203,157 @@ Values trilinear(Lowering& l) {
   return {hlo::reshape(cast(repeats == 1 ? y : y * repeats, l.out().dtype), l.out().dims)};
 }
 
+// --- PyTorch's kernels ---------------------------------------------------------------------
+
+// The factors of a product as the parts of the call take them: some rows of the left one, or some
+// columns of the right one; of batches, some products.
+template <size_t Left, bool Transposed = false>
+Partition cut_product(Lowering& l) {
+  constexpr size_t kRight = Left + 1;
+  const Value left = l.in(Left), right = l.in(kRight);
+  if (left.dim(0) >= kBatch || right.rank() != 2) {
+    Partition by = {{{Left, 0}}, {0}};
+    if (right.rank() == 3) by.operands.push_back({kRight, 0});
+    return by;
+  }
+  return {{{kRight, Transposed ? 0 : 1}}, {l.out().rank() - 1}};
+}
+
+// PyTorch multiplies narrow floats as such; XLA widens them to f32 first. `addend`: the position of
+// what is added to the product, which may be broadcast.
+template <size_t Left, size_t Addend = SIZE_MAX, bool Transposed = false>
+Values product_on_host(Lowering& l) {
+  bool faster = true;
+  for (const lazy::OperandInfo& info : l.signature().operands) {
+    const DType dtype = to_hlo(*info.geometry).dtype;
+    faster = faster && is_narrow(dtype) && multiplies(dtype) && info.geometry->numel != 0;
+  }
+  if (!choose_host(faster)) return xla_code(l);
+  if (is_empty(l, {Left, Left + 1}) || l.in(Left).rank() < 2) {
+    return on_host(l, {}, Fails::Never);
+  }
+  Partition by = cut_product<Left, Transposed>(l);
+  if (Addend != SIZE_MAX && l.has(Addend)) {
+    // Aligned at the last dimension; one that is broadcast along the cut is whole for all parts.
+    const Value addend = l.in(Addend);
+    const int64_t dim = by.results[0] - (l.out().rank() - addend.rank());
+    if (dim >= 0 && addend.dim(dim) == l.out().dims[by.results[0]]) {
+      by.operands.push_back({Addend, dim});
+    }
+  }
+  return on_host(l, by, Fails::Never);
+}
+
+// PyTorch's kernel asks this of its operands' rows.
+bool has_aligned_rows(const Value& x) {
+  return x.dim(x.rank() - 1) * hlo::bit_width(x.dtype()) % 128 == 0;
+}
+
+// PyTorch takes each group's rows alone; XLA's code takes all rows for each group. PyTorch leaves
+// what is in no group uninitialized.
+Values grouped_product_on_host(Lowering& l) {
+  const bool possible = l.has(2) && !is_empty(l, {0, 1}) && has_aligned_rows(l.in(0)) &&
+                        has_aligned_rows(l.in(1)) && multiplies(l.in(0).dtype());
+  return possible && choose_host(true) ? on_host(l) : xla_code(l);
+}
+
+// --- What PyTorch's Meta kernels leave out ------------------------------------------------
+
+// (self, batch1, batch2, out_dtype, ..): PyTorch's Python function takes the dtype for a factor.
+void baddbmm_to_dtype(MetaCall& call) {
+  const at::Tensor product = at::bmm(call.tensor(1), call.tensor(2));
+  (void)call.tensor(0).expand(product.sizes());
+  call.results({product.to(call[3].toScalarType())});
+}
+
+// (self, mat2, offs, bias, out_dtype): a matrix per group, or two dimensions of which one is cut
+// into the groups.
+void grouped_mm_meta(MetaCall& call) {
+  const at::Tensor a = call.tensor(0), b = call.tensor(1);
+  const bool has_ends = call[2].isTensor();
+  TORCH_CHECK((a.dim() == 2 || a.dim() == 3) && (b.dim() == 2 || b.dim() == 3),
+              "Multiplicands must be 2D or 3D but got mat_a.dim()=", a.dim(),
+              " and mat_b.dim()=", b.dim());
+  TORCH_CHECK(a.size(-1) == b.size(-2), "contraction dimension of mat_a and mat_b must match");
+  TORCH_CHECK(
+      has_ends == (a.dim() == 2 || b.dim() == 2),
+      "Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d");
+  TORCH_CHECK(call[3].isNone(), "Bias not supported yet");
+  std::vector<int64_t> sizes = {a.size(-2), b.size(-1)};
+  if (has_ends) {
+    const at::Tensor ends = call.tensor(2);
+    TORCH_CHECK(ends.dim() == 1, "offs has to be 1D");
+    TORCH_CHECK(ends.scalar_type() == at::kInt, "Offsets have to be int32");
+    const at::Tensor& groups = a.dim() == 3 ? a : b;
+    TORCH_CHECK(groups.dim() == 2 || groups.size(0) == ends.size(0),
+                "matrix batch sizes have to match");
+    if (groups.dim() == 2) sizes.insert(sizes.begin(), ends.size(0));
+  } else {
+    TORCH_CHECK(a.size(0) == b.size(0), "batched dimension has to match");
+    sizes.insert(sizes.begin(), a.size(0));
+  }
+  const at::ScalarType dtype =
+      call[4].isNone() ? a.scalar_type() : static_cast<at::ScalarType>(call[4].toInt());
+  const auto* geometry = lazy::intern_contiguous(dtype, sizes);
+  call.results({meta_tensor(*geometry, false)});
+}
+
+void vector_product(at::ScalarType self, at::ScalarType matrix, at::ScalarType vector) {
+  TORCH_CHECK(matrix == vector && self == vector,
+              "addmv input tensors must have the same dtype, but got ", self, ", ", matrix,
+              ", and ", vector);
+}
+
+// (self, matrix, vector, ..)
+void check_addmv(const Arguments& a) {
+  vector_product(a.tensor(0).scalar_type(), a.tensor(1).scalar_type(), a.tensor(2).scalar_type());
+}
+
+// (matrix, vector)
+void check_mv(const Arguments& a) {
+  const at::ScalarType vector = a.tensor(1).scalar_type();
+  vector_product(vector, a.tensor(0).scalar_type(), vector);
+}
+
 }  // namespace
 
-void register_matmul(Registry& r) {
-  for (const char* name : {"aten::mm", "aten::mm.dtype"}) r.add(name, mm);
-  for (const char* name : {"aten::bmm", "aten::bmm.dtype"}) r.add(name, bmm);
+namespace rules {
+
+const RuleFunction linear = ops::linear;
+const RuleFunction linear_on_host = ops::product_on_host<0, 2, true>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
+  r.add("aten::mm", mm).on_cpu = product_on_host<0>;
+  r.add("aten::mm.dtype", mm);
+  r.add("aten::bmm", bmm).on_cpu = product_on_host<0>;
+  r.add("aten::bmm.dtype", bmm);
   r.add("aten::mv", mv);
   r.add("aten::dot", dot_product);
   r.add("aten::vdot", vdot);
   r.add("aten::_int_mm", int_mm);
 
-  r.add("aten::addmm", add_product<'m', 3>);
+  r.add("aten::addmm", add_product<'m', 3>).on_cpu = product_on_host<1, 0>;
   r.add("aten::addmm.dtype", add_product<'m', 4>);
-  r.add("aten::baddbmm", add_product<'b', 3>);
+  r.add("aten::baddbmm", add_product<'b', 3>).on_cpu = product_on_host<1, 0>;
   r.add("aten::baddbmm.dtype", add_product<'b', 4>);
   r.add("aten::addbmm", add_product<'s', 3>);
   r.add("aten::addmv", add_product<'v', 3>);
   r.add("aten::addr", addr);
   r.add("aten::_addmm_activation", addmm_activation);
 
-  r.add("aten::_grouped_mm", grouped_mm);
+  r.add("aten::_grouped_mm", grouped_mm).on_cpu = grouped_product_on_host;
 
-  r.add("aten::linear", linear);
   r.add("aten::linear_backward", linear_backward);
   r.add("aten::_trilinear", trilinear);
-}
+
+  r.all("aten::mv").checks_call = check_mv;
+  r.all("aten::addmv") = {.checks_call = check_addmv, .writes_repeated = true};
+  r.all("aten::baddbmm").writes_repeated = true;
+  r.one("aten::baddbmm.dtype") = {.meta = baddbmm_to_dtype, .writes_repeated = true};
+  r.all("aten::_addmm_activation").autocast = Autocast::Narrow;
+  r.all("aten::_grouped_mm").meta = grouped_mm_meta;
+});
 
 }  // namespace torch_xla::ops

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "ops/rules.h"
+
 namespace torch_xla::ops {
 namespace {
 
@@ -149,17 +151,38 @@ constexpr Form kNoUpdate = {
 
 }  // namespace
 
-void register_norm(Registry& r) {
+// (input, ...): dimensions of one element may have any stride.
+at::MemoryFormat batch_norm_layout(const Arguments& a) {
+  const at::Tensor input = a.tensor(0);
+  if (input.is_contiguous()) return at::MemoryFormat::Contiguous;
+  for (const auto last : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
+    const bool fits = input.dim() == (last == at::MemoryFormat::ChannelsLast ? 4 : 5);
+    if (fits && input.is_contiguous(last)) return last;
+  }
+  return input.suggest_memory_format();
+}
+
+namespace rules {
+
+const RuleFunction batch_norm_without_statistics = ops::batch_norm<kNoStats>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   // A momentum of 1/steps changes at each step.
-  r.add("aten::native_batch_norm", batch_norm<kNative>).dynamic_floats = {6};
   r.add("aten::_native_batch_norm_legit_functional", batch_norm<kFunctional>).dynamic_floats = {6};
-  r.add("aten::_native_batch_norm_legit.no_stats", batch_norm<kNoStats>).dynamic_floats = {4};
   r.add("aten::_native_batch_norm_legit_no_training", batch_norm<kNoTraining>).dynamic_floats = {5};
   r.add("aten::_batch_norm_with_update_functional", batch_norm<kWithUpdate>).dynamic_floats = {5};
   r.add("aten::_batch_norm_no_update", batch_norm<kNoUpdate>).dynamic_floats = {5};
   r.add("aten::native_batch_norm_backward", batch_norm_backward);
   r.add("aten::batch_norm_backward", batch_norm_backward);
-  register_norm_rows(r);
-}
+
+  for (const char* name :
+       {"aten::_batch_norm_no_update", "aten::_batch_norm_with_update_functional",
+        "aten::_native_batch_norm_legit_functional",
+        "aten::_native_batch_norm_legit_no_training"}) {
+    r.all(name).layout = batch_norm_layout;
+  }
+});
 
 }  // namespace torch_xla::ops

@@ -9,8 +9,6 @@
 
 namespace torch_xla::ops {
 
-void register_norm_rows(Registry& r);
-
 // The mean over all dimensions but those kept, which `sum` adds up. It sums distances from one of
 // the elements: of nearly equal ones a sum of the elements themselves would round by more than they
 // differ, and 1/sqrt(eps) magnifies that.
@@ -30,5 +28,8 @@ hlo::Value mean_of(const hlo::Value& x, std::span<const int64_t> kept, const Sum
   first = hlo::select(hlo::is_finite(first), first, hlo::zero(x.builder(), first.type()));
   return first + sum(x - hlo::broadcast_in_dim(first, x.dims(), kept)) / n;
 }
+
+// Traits::layout of batch normalizations.
+at::MemoryFormat batch_norm_layout(const Arguments& a);
 
 }  // namespace torch_xla::ops

@@ -2,6 +2,7 @@
 #include <array>
 #include <limits>
 
+#include "ops/meta.h"
 #include "ops/norm.h"
 
 namespace torch_xla::ops {
@@ -249,7 +250,7 @@ Values weight_norm_backward(Lowering& l) {
 
 }  // namespace
 
-void register_norm_rows(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::native_layer_norm", layer_norm);
   r.add("aten::native_layer_norm_backward", layer_norm_backward);
   r.add("aten::_fused_rms_norm", rms_norm);
@@ -258,6 +259,8 @@ void register_norm_rows(Registry& r) {
   r.add("aten::native_group_norm_backward", group_norm_backward);
   r.add("aten::_weight_norm_interface", weight_norm);
   r.add("aten::_weight_norm_interface_backward", weight_norm_backward);
-}
+
+  r.all("aten::native_group_norm").layout = layout_of_input;
+});
 
 }  // namespace torch_xla::ops

@@ -3,11 +3,11 @@
 #include <span>
 #include <vector>
 
+#include "lazy/operator.h"
 #include "ops/common.h"
+#include "ops/host_rules.h"
 
 namespace torch_xla::ops {
-
-void register_foreach(Registry& r);  // optim_foreach.cpp
 
 namespace {
 
@@ -235,22 +235,65 @@ Values update_scale(Lowering& l) {
           as_result(l, hlo::select(restart, hlo::zero(l.b, next.type()), next), 1)};
 }
 
+// One call for all parameters, in place. XLA's code is a fusion for each parameter, each of which
+// costs compile time. Argument lists come before all else; the results are the first of them again.
+Values fused_step_on_host(Lowering& l) {
+  const lazy::Signature& signature = l.signature();
+  const auto& arguments = signature.op->schema().arguments();
+  size_t grad_scale = 0;
+  while (arguments[grad_scale].name() != "grad_scale") ++grad_scale;
+  std::vector<Values> lists;
+  size_t given = 0;
+  for (size_t i = 0; given < l.num_outputs(); given += lists[i++].size()) {
+    lists.push_back(l.list(i));
+  }
+  bool suits = true;
+  for (const Values& list : lists) {
+    for (const Value& x : list) {
+      suits = suits && hlo::is_float(x.dtype()) && x.dtype() == lists[0][0].dtype() &&
+              x.type().elements() != 0;
+    }
+  }
+  if (lists.empty() || !suits || !choose_host(true)) return xla_code(l);
+
+  // The kernel stores gradients only where it unscales them.
+  constexpr size_t kGradients = 1;
+  std::vector<size_t> updated;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (i != kGradients || l.has(grad_scale)) updated.push_back(i);
+  }
+  std::string name = signature.op->name;
+  name.insert(std::min(name.find('.'), name.size()), "_");
+  Values results;
+  const Values updates = on_host_in_place(l, name, updated, Fails::Never);
+  auto next = updates.begin();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const bool kept = std::find(updated.begin(), updated.end(), i) == updated.end();
+    for (const Value& old : lists[i]) results.push_back(kept ? old : *next++);
+  }
+  return results;
+}
+
 }  // namespace
 
-void register_optim(Registry& r) {
+const Rules registered([](Registry& r) {
   // Everything that schedulers change travels at run time: learning rates, betas and momentum,
   // weight decay. A learning rate that is a tensor does so anyway.
-  r.add("aten::_fused_adam", fused_adam<false>).dynamic_floats = {6, 7, 8, 9};
-  r.add("aten::_fused_adam.tensor_lr", fused_adam<false>).dynamic_floats = {7, 8, 9};
-  r.add("aten::_fused_adamw", fused_adam<true>).dynamic_floats = {6, 7, 8, 9};
-  r.add("aten::_fused_adamw.tensor_lr", fused_adam<true>).dynamic_floats = {7, 8, 9};
-  r.add("aten::_fused_sgd", fused_sgd).dynamic_floats = {3, 4, 5, 6};
-  r.add("aten::_fused_sgd.tensor_lr", fused_sgd).dynamic_floats = {3, 4, 6};
+  const auto add = [&](const char* name, RuleFunction rule, std::vector<size_t> floats) {
+    Rule& added = r.add(name, rule);
+    added.on_cpu = fused_step_on_host;
+    added.dynamic_floats = std::move(floats);
+  };
+  add("aten::_fused_adam", fused_adam<false>, {6, 7, 8, 9});
+  add("aten::_fused_adam.tensor_lr", fused_adam<false>, {7, 8, 9});
+  add("aten::_fused_adamw", fused_adam<true>, {6, 7, 8, 9});
+  add("aten::_fused_adamw.tensor_lr", fused_adam<true>, {7, 8, 9});
+  add("aten::_fused_sgd", fused_sgd, {3, 4, 5, 6});
+  add("aten::_fused_sgd.tensor_lr", fused_sgd, {3, 4, 6});
   r.add("aten::_fused_adagrad", fused_adagrad).dynamic_floats = {4, 5, 6};
   r.add("aten::_fused_adagrad.tensor_lr", fused_adagrad).dynamic_floats = {5, 6};
   r.add("aten::_amp_foreach_non_finite_check_and_unscale", unscale);
   r.add("aten::_amp_update_scale", update_scale);
-  register_foreach(r);
-}
+});
 
 }  // namespace torch_xla::ops

@@ -1,21 +1,28 @@
 // _foreach_* operators: each element of the lists is lowered by the rule of the operator that the
 // list form stands for, so that both always agree.
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <ATen/Dispatch_v2.h>
+#include <ATen/OpMathType.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "lazy/operator.h"
+#include "ops/elementwise.h"
 #include "ops/lowering.h"
+#include "util/error.h"
 
 namespace torch_xla::ops {
 namespace {
 
 using Kind = lazy::Argument::Kind;
 
-// An operator over lists, and the operator that it applies to each element.
+// The operator that a list form applies to each element.
+struct Element {
+  std::string name;
+};
+
 struct ListForm {
   lazy::Operator element;
   // For each argument of `element`, the position of the list form's argument; -1: its default.
@@ -56,7 +63,7 @@ class ElementCall {
   }
 
   hlo::Value lower() {
-    Lowering element(l_.b, l_.platform(), signature_, operands_, numbers_);
+    Lowering element(l_.b, l_.target(), signature_, operands_, numbers_);
     return form_.element.rule->lower(element).at(0);
   }
 
@@ -101,11 +108,16 @@ hlo::Values foreach_element(Lowering& l) {
   return results;
 }
 
-void add(Registry& r, const std::string& list_name, const std::string& element_name) {
-  const Rule* rule = r.find(element_name);
-  if (rule == nullptr) throw std::logic_error(list_name + ": no lowering of " + element_name);
-  const c10::OperatorHandle handle = find_operator(element_name);
-  ListForm form{{handle, element_name, rule, false},
+void add(Registry& r, const std::string& list_name, const Element& element) {
+  const Rule* rule = r.find(element.name);
+  TXLA_CHECK(rule != nullptr, list_name, ": expected a lowering of ", element.name,
+             ", found none.");
+  const c10::OperatorHandle handle = find_operator(element.name);
+  ListForm form{{.handle = handle,
+                 .name = element.name,
+                 .rule = rule,
+                 .traits = &r.traits(handle.operator_name()),
+                 .seeded = false},
                 match(handle.schema(), find_operator(list_name).schema())};
   Rule& list_rule = r.add(list_name, foreach_element);
   for (const size_t position : rule->static_numbers) {
@@ -114,45 +126,78 @@ void add(Registry& r, const std::string& list_name, const std::string& element_n
   list_forms().emplace(list_name, std::move(form));
 }
 
-}  // namespace
-
-void register_foreach(Registry& r) {
-  // The forms with a tensor or a number for all elements, and with a list of either.
-  struct Binary {
-    const char *name, *tensor, *number;
-  };
-  for (const Binary& op : {Binary{"add", "aten::add.Tensor", "aten::add.Scalar"},
-                           Binary{"sub", "aten::sub.Tensor", "aten::sub.Scalar"},
-                           Binary{"mul", "aten::mul.Tensor", "aten::mul.Scalar"},
-                           Binary{"div", "aten::div.Tensor", "aten::div.Scalar"},
-                           Binary{"clamp_max", "aten::clamp_max.Tensor", "aten::clamp_max"},
-                           Binary{"clamp_min", "aten::clamp_min.Tensor", "aten::clamp_min"},
-                           Binary{"maximum", "aten::maximum", "aten::maximum"},
-                           Binary{"minimum", "aten::minimum", "aten::minimum"},
-                           Binary{"pow", "aten::pow.Tensor_Tensor", "aten::pow.Tensor_Scalar"},
-                           Binary{"lerp", "aten::lerp.Tensor", "aten::lerp.Scalar"}}) {
-    const std::string name = std::string("aten::_foreach_") + op.name;
-    add(r, name + ".List", op.tensor);
-    add(r, name + ".Scalar", op.number);
-    add(r, name + ".ScalarList", op.number);
-  }
-  for (const char* name : {"add", "mul", "div"}) {
-    add(r, std::string("aten::_foreach_") + name + ".Tensor",
-        std::string("aten::") + name + ".Tensor");
-  }
-  for (const char* name : {"addcmul", "addcdiv"}) {
-    add(r, std::string("aten::_foreach_") + name + ".Scalar", std::string("aten::") + name);
-    add(r, std::string("aten::_foreach_") + name + ".ScalarList", std::string("aten::") + name);
-  }
-  add(r, "aten::_foreach_pow.ScalarAndTensor", "aten::pow.Scalar");
-  add(r, "aten::_foreach_norm.Scalar", "aten::linalg_vector_norm");
-  for (const char* name :
-       {"abs",  "acos", "asin",  "atan",       "ceil",  "clone",  "cos",     "cosh",  "erf",
-        "erfc", "exp",  "expm1", "floor",      "frac",  "lgamma", "log",     "log10", "log1p",
-        "log2", "max",  "neg",   "reciprocal", "round", "rsqrt",  "sigmoid", "sign",  "sin",
-        "sinh", "sqrt", "tan",   "tanh",       "trunc", "zero"}) {
-    add(r, std::string("aten::_foreach_") + name, std::string("aten::") + name);
+// (self, scalar), (self, scalars) and (self, other); PyTorch's Meta kernels of lists refuse no
+// truth values.
+void check_subtraction(const Arguments& a) {
+  const c10::IValue& given = a[1];
+  const c10::ArrayRef<c10::IValue> self = a[0].toListRef();
+  // A list of another length is refused for that.
+  if (given.isList() && given.toListRef().size() != self.size()) return;
+  for (size_t i = 0; i < self.size(); ++i) {
+    refuse_bool_subtraction(is_bool(self[i]),
+                            is_bool(given.isList() ? given.toListRef()[i] : given));
   }
 }
+
+// (self, tensor1, tensor2, value or values)
+void check_factors(const Arguments& a) {
+  const c10::IValue& given = a[3];
+  const c10::ArrayRef<c10::IValue> self = a[0].toListRef();
+  if (given.isTensor() || (given.isList() && given.toListRef().size() != self.size())) return;
+  for (size_t i = 0; i < self.size(); ++i) {
+    const c10::IValue& factor = given.isList() ? given.toListRef()[i] : given;
+    const at::ScalarType dtype = self[i].toTensor().scalar_type();
+    if (!factor.isComplexDouble() || c10::isComplexType(dtype)) continue;
+    AT_DISPATCH_V2(dtype, "value",
+                   AT_WRAP([&] { (void)factor.toScalar().to<at::opmath_type<scalar_t>>(); }),
+                   AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16);
+  }
+}
+
+}  // namespace
+
+const Rules rules(
+    [](Registry& r) {
+      // The forms with a tensor or a number for all elements, and with a list of either.
+      struct Binary {
+        const char* name;
+        Element tensor, number;
+      };
+      for (const Binary& op :
+           {Binary{"add", Element{"aten::add.Tensor"}, Element{"aten::add.Scalar"}},
+            Binary{"sub", Element{"aten::sub.Tensor"}, Element{"aten::sub.Scalar"}},
+            Binary{"mul", Element{"aten::mul.Tensor"}, Element{"aten::mul.Scalar"}},
+            Binary{"div", Element{"aten::div.Tensor"}, Element{"aten::div.Scalar"}},
+            Binary{"clamp_max", Element{"aten::clamp_max.Tensor"}, Element{"aten::clamp_max"}},
+            Binary{"clamp_min", Element{"aten::clamp_min.Tensor"}, Element{"aten::clamp_min"}},
+            Binary{"maximum", Element{"aten::maximum"}, Element{"aten::maximum"}},
+            Binary{"minimum", Element{"aten::minimum"}, Element{"aten::minimum"}},
+            Binary{"pow", Element{"aten::pow.Tensor_Tensor"}, Element{"aten::pow.Tensor_Scalar"}},
+            Binary{"lerp", Element{"aten::lerp.Tensor"}, Element{"aten::lerp.Scalar"}}}) {
+        const std::string name = std::string("aten::_foreach_") + op.name;
+        add(r, name + ".List", op.tensor);
+        add(r, name + ".Scalar", op.number);
+        add(r, name + ".ScalarList", op.number);
+      }
+      for (const std::string name : {"add", "mul", "div"}) {
+        add(r, "aten::_foreach_" + name + ".Tensor", Element{"aten::" + name + ".Tensor"});
+      }
+      for (const std::string name : {"addcmul", "addcdiv"}) {
+        add(r, "aten::_foreach_" + name + ".Scalar", Element{"aten::" + name});
+        add(r, "aten::_foreach_" + name + ".ScalarList", Element{"aten::" + name});
+        r.all("aten::_foreach_" + name).checks_numbers = check_factors;
+      }
+      r.all("aten::_foreach_sub").checks_numbers = check_subtraction;
+      add(r, "aten::_foreach_pow.ScalarAndTensor", Element{"aten::pow.Scalar"});
+      add(r, "aten::_foreach_norm.Scalar", Element{"aten::linalg_vector_norm"});
+      for (const std::string name :
+           {"abs",  "acos", "asin",  "atan",       "ceil",  "clone",  "cos",     "cosh",  "erf",
+            "erfc", "exp",  "expm1", "floor",      "frac",  "lgamma", "log",     "log10", "log1p",
+            "log2", "max",  "neg",   "reciprocal", "round", "rsqrt",  "sigmoid", "sign",  "sin",
+            "sinh", "sqrt", "tan",   "tanh",       "trunc", "zero"}) {
+        add(r, "aten::_foreach_" + name, Element{"aten::" + name});
+      }
+    },
+    Rules::Stage::Later);
 
 }  // namespace torch_xla::ops

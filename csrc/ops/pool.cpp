@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/common.h"
+#include "ops/meta.h"
 #include "ops/resize_taps.h"
 
 namespace torch_xla::ops {
@@ -34,7 +35,7 @@ PoolWindow pool_window(const Lowering& l, size_t kernel_arg, size_t n, bool dila
 }
 
 Value computed_once(const Lowering& l, const Value& v, const Value& x) {
-  if (l.platform() != "CPU" || !hlo::is_float(v.dtype()) || !hlo::is_float(x.dtype())) return v;
+  if (!l.target().is_cpu() || !hlo::is_float(v.dtype()) || !hlo::is_float(x.dtype())) return v;
   if (v.type().elements() == 0 || x.type().elements() == 0) return v;
   // The compiler holds divisions for expensive, and expensive values are not repeated. The divisor
   // is 1, made so that the compiler cannot know it: s*s - s is 0 for a sign bit s.
@@ -179,9 +180,8 @@ Values max_pool(Lowering& l) {
   }
   const PoolWindow w = pool_window(l, 1, n, true);
   // TPUs have no reduce_window over several operands.
-  const Maxima m = w.elements() <= kMostSlices || l.platform() == "TPU"
-                       ? maxima_by_slices(x, out, w)
-                       : maxima_by_window(x, out, w);
+  const Maxima m = w.elements() <= kMostSlices || l.target().is_tpu() ? maxima_by_slices(x, out, w)
+                                                                      : maxima_by_window(x, out, w);
   return {computed_once(l, m.values, x), hlo::convert(m.positions, DType::S64)};
 }
 
@@ -209,7 +209,7 @@ Values max_pool_backward(Lowering& l) {
     overlapping = overlapping || w.extent(i) > w.stride[i];
     dilated = dilated || w.dilation[i] != 1;
   }
-  if (l.platform() == "TPU" && !dilated) {
+  if (l.target().is_tpu() && !dilated) {
     return result(l, select_and_scatter_max(l.in(0), l.in(1), w));
   }
   return result(l, scatter_to_positions(l.in(0), l.in(7), l.out(), n, !overlapping));
@@ -267,15 +267,48 @@ Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::T
   return hlo::reshape(sums, input.dims);
 }
 
-void register_pool(Registry& r) {
+namespace {
+
+// Its CPU kernel keeps the memory format of one sample, too: such a sample becomes a batch of one.
+void pool_of_one_volume(MetaCall& call) {
+  constexpr auto kLast = at::MemoryFormat::ChannelsLast3d;
+  const at::Tensor self = call.tensor(0);
+  const at::Tensor batch = self.dim() == 4 ? self.unsqueeze(0) : self;
+  if (self.dim() != 4 || !batch.is_contiguous(kLast)) return call.pytorch();
+  call[0] = batch.contiguous().contiguous(kLast);  // with the strides of such a batch
+  call.pytorch();
+  for (const size_t k : {0, 1}) call[k] = call.tensor(k).squeeze(0);
+}
+
+// (self, kernel_size, output_size, random_samples)
+template <int64_t Spatial>
+void fractional_max_pool(const Arguments& a) {
+  const at::Tensor self = a.tensor(0), samples = a.tensor(3);
+  TORCH_CHECK(self.scalar_type() == samples.scalar_type(),
+              "Expect _random_samples to have the same dtype as input");
+  const bool batched = self.dim() == Spatial + 2;
+  TORCH_CHECK(
+      samples.dim() == 3 && samples.size(0) >= (batched ? self.size(0) : 1) &&
+          samples.size(1) == self.size(batched ? 1 : 0) && samples.size(2) == Spatial,
+      "Expect _random_samples of a row for each sample, of a column for each channel and of ",
+      Spatial, " numbers there, got ", samples.sizes(), ".");
+}
+
+}  // namespace
+
+const Rules registered([](Registry& r) {
   r.add("aten::max_pool2d_with_indices", max_pool<2>);
   r.add("aten::max_pool3d_with_indices", max_pool<3>);
   r.add("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);
   r.add("aten::max_pool3d_with_indices_backward", max_pool_backward<3>);
   r.add("aten::max_unpool2d", max_unpool<2>);
   r.add("aten::max_unpool3d", max_unpool<3>);
-  register_pool_average(r);
-  register_pool_adaptive_max(r);
-}
+
+  r.all("aten::max_pool3d_with_indices").meta = pool_of_one_volume;
+  r.all("aten::max_unpool2d").layout = layout_of_input;
+  r.all("aten::fractional_max_pool2d").checks_call = fractional_max_pool<2>;
+  r.all("aten::fractional_max_pool3d").checks_call = fractional_max_pool<3>;
+  r.all("aten::fractional_max_pool3d_backward").meta = like_second;
+});
 
 }  // namespace torch_xla::ops

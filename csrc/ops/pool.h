@@ -23,9 +23,6 @@ struct PoolWindow {
 // dilation.
 PoolWindow pool_window(const Lowering& l, size_t kernel_arg, size_t n, bool dilated);
 
-void register_pool_average(Registry& r);
-void register_pool_adaptive_max(Registry& r);
-
 // grad_output summed into zeros of the input's type at the flat spatial positions in `indices`.
 hlo::Value scatter_to_positions(const hlo::Value& grad, const hlo::Value& indices,
                                 const hlo::Type& input, size_t n, bool unique);

@@ -97,11 +97,11 @@ Values adaptive_max_pool_backward(Lowering& l) {
 
 }  // namespace
 
-void register_pool_adaptive_max(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::adaptive_max_pool2d", adaptive_max_pool<2>);
   r.add("aten::adaptive_max_pool3d", adaptive_max_pool<3>);
   r.add("aten::adaptive_max_pool2d_backward", adaptive_max_pool_backward<2>);
   r.add("aten::adaptive_max_pool3d_backward", adaptive_max_pool_backward<3>);
-}
+});
 
 }  // namespace torch_xla::ops

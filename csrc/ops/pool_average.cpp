@@ -132,7 +132,7 @@ Values adaptive_avg_pool_backward(Lowering& l) {
 
 }  // namespace
 
-void register_pool_average(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::avg_pool2d", avg_pool<2>);
   r.add("aten::avg_pool3d", avg_pool<3>);
   r.add("aten::avg_pool2d_backward", avg_pool_backward<2>);
@@ -141,6 +141,6 @@ void register_pool_average(Registry& r) {
   r.add("aten::_adaptive_avg_pool3d", adaptive_avg_pool<3>);
   r.add("aten::_adaptive_avg_pool2d_backward", adaptive_avg_pool_backward<2>);
   r.add("aten::_adaptive_avg_pool3d_backward", adaptive_avg_pool_backward<3>);
-}
+});
 
 }  // namespace torch_xla::ops

@@ -5,8 +5,18 @@
 #include <cstdint>
 #include <limits>
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/random_cpu_dispatch.h>
+#include <ATen/ops/uniform_cpu_dispatch.h>
+#include <c10/core/DefaultDtype.h>
+
 #include "ops/common.h"
+#include "ops/host_rules.h"
+#include "ops/meta.h"
 #include "ops/random_draw.h"
+#include "ops/rules.h"
+#include "ops/value_checks.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -242,6 +252,59 @@ Values fused_dropout(Lowering& l) {
   return {masked_scale(l, mask, 1.0 / keep), as_result(l, mask, 1)};
 }
 
+// A number of events for each rate. Small rates count exponential distances until they pass the
+// rate; others take a transformed rejection (PTRS of Hoermann, The transformed rejection method for
+// generating Poisson random variables, 1993).
+Values poisson(Lowering& l) {
+  const DType dtype = draw_dtype(l.in(0).dtype());
+  const Value given = cast(l.in(0), dtype);
+  const Value small = hlo::less(given, 10), finite = hlo::is_finite(given);
+  const Value rate = hlo::select(small | ~finite, 10.0, given);
+  const Value few = hlo::select(small & hlo::greater(given, 0), given, 0.0);
+  const Value b = hlo::sqrt(rate) * 2.53 + 0.931, a = b * 0.02483 - 0.059;
+  const Value inverse_alpha = 1.1328 / (b - 3.4) + 1.1239, accepted = 0.9277 - 3.6224 / (b - 2);
+  const Value log_rate = hlo::log(rate);
+
+  // The state: a seed; whether elements are drawn; and their numbers; the way that distances went.
+  const Value none = hlo::like(rate, 0);
+  const Value start[] = {l.seed(), ~finite, none, none};
+  const Values drawn = hlo::while_loop(
+      start,
+      [&](std::span<const Value> v) {
+        const Value waits = ~v[1];
+        return hlo::reduce(waits, hlo::scalar_int(l.b, 0, DType::Pred), all_dims(waits.rank()),
+                           hlo::logical_or);
+      },
+      [&](std::span<const Value> v) {
+        const Value way = v[3] + draw::exponential(v[0], rate.type(), 2);
+        const Value passed = hlo::greater(way, few);
+
+        const Value u = draw::uniform(v[0], rate.type(), 0) - 0.5;
+        const Value w = draw::positive_uniform(v[0], rate.type(), 1);
+        const Value distance = 0.5 - hlo::abs(u);
+        const Value k = hlo::floor((a * 2 / distance + b) * u + rate + 0.43);
+        const Value quick = hlo::greater_equal(distance, 0.07) & hlo::less_equal(w, accepted);
+        const Value out =
+            hlo::less(k, 0) | (hlo::less(distance, 0.013) & hlo::greater(w, distance));
+        const Value density = k * log_rate - rate - hlo::chlo_unary("lgamma", k + 1);
+        const Value taken =
+            hlo::less_equal(hlo::log(w * inverse_alpha / (a / (distance * distance) + b)), density);
+        const Value fits = quick | (~out & taken);
+
+        const Value count = hlo::select(small, v[2] + 1, k);
+        const Value done = v[1] | hlo::select(small, passed, fits);
+        const Value keeps = v[1] | (small & passed);
+        return Values{v[0] + hlo::scalar_int(l.b, 1, v[0].dtype()), done,
+                      hlo::select(keeps, v[2], count), way};
+      });
+  return result(l, hlo::select(finite, drawn[2], given));
+}
+
+// (self, generator)
+bool are_no_rates(const KnownArguments& a) {
+  return exceeds(a, a[0], 0, std::numeric_limits<double>::infinity());
+}
+
 // Leaky ReLU with a random slope for each negative element; the slopes are a second result.
 Values rrelu_with_noise(Lowering& l) {
   const Value x = cast(l.in(0), compute_dtype(l.in(0).dtype()));
@@ -330,9 +393,146 @@ Values multinomial(Lowering& l) {
   return result(l, hlo::min(first, spread(final, dims, same)));
 }
 
+// --- Numbers that PyTorch's CPU kernels refuse ---------------------------------------------
+
+double number(const Arguments& a, size_t position) { return a[position].toScalar().toDouble(); }
+
+// PyTorch's CPU kernels check the range before they see that there is nothing to fill.
+at::Tensor nothing_of(at::ScalarType dtype) {
+  return at::detail::empty_cpu({0}, at::TensorOptions(dtype));
+}
+at::Tensor nothing_like(const c10::IValue& self) {
+  return nothing_of(self.toTensor().scalar_type());
+}
+
+void check_uniform(const Arguments& a) {
+  at::Tensor none = nothing_like(a[0]);
+  at::cpu::uniform_(none, number(a, 1), number(a, 2));
+}
+
+// (self, to, ..)
+void check_random_to(const Arguments& a) {
+  at::Tensor none = nothing_like(a[0]);
+  at::cpu::random_(none, a[1].toInt());
+}
+
+// (self, from, to, ..)
+void check_random_from(const Arguments& a) {
+  at::Tensor none = nothing_like(a[0]);
+  at::cpu::random_(none, a[1].toInt(), a[2].toOptional<int64_t>());
+}
+
+// ([self,] [low,] high, .., dtype, ..)
+template <bool HasLow, size_t High, size_t Dtype>
+void check_randint(const Arguments& a) {
+  const c10::IValue& given = a[Dtype];
+  const c10::IValue& like = a[0];
+  at::ScalarType dtype = at::kLong;
+  if (!given.isNone()) {
+    dtype = given.toScalarType();
+  } else if (like.isTensor()) {
+    dtype = like.toTensor().scalar_type();
+  }
+  at::Tensor none = nothing_of(dtype);
+  at::cpu::random_(none, HasLow ? a[High - 1].toInt() : 0, a[High].toInt());
+}
+
+void check_cauchy(const Arguments& a) {
+  const double sigma = number(a, 2);
+  TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+}
+
+void check_exponential(const Arguments& a) {
+  const double lambda = number(a, 1);
+  TORCH_CHECK(lambda > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+}
+
+void check_geometric(const Arguments& a) {
+  const double p = number(a, 1);
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+}
+
+void check_log_normal(const Arguments& a) {
+  const double std = number(a, 2);
+  TORCH_CHECK(std > 0.0, "log_normal_ expects std > 0.0, but found std=", std);
+}
+
+void check_deviation(double std) {
+  TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
+}
+// (mean, std, ..)
+void check_normal(const Arguments& a) { check_deviation(number(a, 1)); }
+// (self, mean, std, ..)
+void check_normal_of_self(const Arguments& a) { check_deviation(number(a, 2)); }
+
+// (probabilities, num_samples, replacement, generator), and out
+void check_multinomial(const Arguments& a) {
+  const at::Tensor probabilities = a.tensor(0);
+  const int64_t count = a[1].toInt();
+  const bool replacement = a[2].toBool();
+  if (a.size() > 4) {
+    const at::ScalarType out = a.tensor(4).scalar_type();
+    TORCH_CHECK(out == at::kLong, "multinomial expects Long tensor out, got: ", out);
+  }
+  TORCH_CHECK(probabilities.dim() == 1 || probabilities.dim() == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(at::isFloatingType(probabilities.scalar_type()),
+              "multinomial only supports floating-point dtypes for input, got: ",
+              probabilities.scalar_type());
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  const int64_t categories = probabilities.size(-1);
+  TORCH_CHECK(replacement || count <= categories,
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  // Beyond, floats do not tell every category from the next.
+  TORCH_CHECK(categories <= (1 << 24), "number of categories cannot exceed 2^24");
+}
+
+// --- Values that they refuse ----------------------------------------------------------------
+
+// (weights [.., categories], ..)
+bool no_distribution(const KnownArguments& a) {
+  const std::optional<at::Tensor> weights = a.known(a.tensor(0));
+  if (!weights || weights->numel() == 0) return false;
+  const at::Tensor sums = weights->sum(-1);
+  return !(weights->min().item<double>() >= 0) || !(sums.min().item<double>() > 0) ||
+         !(sums.max().item<double>() < std::numeric_limits<double>::infinity());
+}
+
+// (mean, std, ..), one of them a tensor
+bool deviations(const KnownArguments& a) {
+  return exceeds(a, a[1], 0, std::numeric_limits<double>::infinity());
+}
+
+// --- Shapes ---------------------------------------------------------------------------------
+
+// (size, [generator,] dtype, layout, device, pin_memory): a tensor without elements may have any
+// dtype.
+void randn_meta(MetaCall& call) {
+  const c10::IValue& given = call[call.size() - 4];
+  const at::ScalarType dtype =
+      given.isNone() ? c10::get_default_dtype_as_scalartype() : given.toScalarType();
+  const auto* geometry = lazy::intern_contiguous(dtype, call[0].toIntVector());
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isIntegralType(dtype, true) || geometry->numel == 0,
+                              "\"normal_kernel_cpu\" not implemented for '", dtype, "'");
+  call.results({meta_tensor(*geometry, false)});
+}
+
+// (grad_output, mask, scale): PyTorch's has no strides.
+void native_dropout_backward_meta(MetaCall& call) {
+  const at::Tensor masked = at::mul(call.tensor(0), call.tensor(1));
+  call.results({at::mul(masked, call[2].toScalar())});
+}
+
 }  // namespace
 
-void register_random(Registry& r) {
+namespace rules {
+
+const RuleFunction bernoulli = ops::bernoulli;
+const RuleFunction bernoulli_tensor = ops::bernoulli_tensor;
+const RuleFunction bernoulli_number = ops::bernoulli_number;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::uniform", uniform).dynamic_floats = {1, 2};
   for (const char* name :
        {"aten::rand", "aten::rand.generator", "aten::rand_like", "aten::rand_like.generator"}) {
@@ -366,15 +566,41 @@ void register_random(Registry& r) {
   r.add("aten::randperm", randperm);
   r.add("aten::randperm.generator", randperm);
 
-  r.add("aten::bernoulli", bernoulli);
-  r.add("aten::bernoulli.Tensor", bernoulli_tensor);
-  r.add("aten::bernoulli.p", bernoulli_number).dynamic_floats = {1};
   r.add("aten::native_dropout", native_dropout).dynamic_floats = {1};
   r.add("aten::native_dropout_backward", native_dropout_backward).dynamic_floats = {2};
   r.add("aten::_fused_dropout", fused_dropout).dynamic_floats = {1};
   r.add("aten::_masked_scale", native_dropout_backward).dynamic_floats = {2};
   r.add("aten::rrelu_with_noise_functional", rrelu_with_noise);
+  r.add("aten::poisson", poisson).on_cpu = faster_on_host<>;
+  r.all("aten::poisson").suspects_values = are_no_rates;
   r.add("aten::multinomial", multinomial);
-}
+
+  r.all("aten::uniform").checks_numbers = check_uniform;
+  r.all("aten::normal_functional").checks_numbers = check_normal_of_self;
+  r.all("aten::normal").suspects_values = deviations;
+  r.one("aten::normal.Tensor_float").checks_numbers = check_normal;
+  r.one("aten::normal.float_float").checks_numbers = check_normal;
+  r.all("aten::log_normal").checks_numbers = check_log_normal;
+  r.all("aten::exponential").checks_numbers = check_exponential;
+  r.all("aten::cauchy").checks_numbers = check_cauchy;
+  r.all("aten::geometric").checks_numbers = check_geometric;
+  r.one("aten::random.to").checks_numbers = check_random_to;
+  r.one("aten::random.from").checks_numbers = check_random_from;
+  r.one("aten::randint").checks_numbers = check_randint<false, 0, 2>;
+  r.one("aten::randint.generator").checks_numbers = check_randint<false, 0, 3>;
+  r.one("aten::randint.low").checks_numbers = check_randint<true, 1, 3>;
+  r.one("aten::randint.low_generator").checks_numbers = check_randint<true, 1, 4>;
+  r.one("aten::randint_like").checks_numbers = check_randint<false, 1, 2>;
+  r.one("aten::randint_like.generator").checks_numbers = check_randint<false, 1, 3>;
+  r.one("aten::randint_like.low_dtype").checks_numbers = check_randint<true, 2, 3>;
+  r.one("aten::randint_like.low_generator_dtype").checks_numbers = check_randint<true, 2, 4>;
+  r.all("aten::multinomial") = {.checks_call = check_multinomial,
+                                .suspects_values = no_distribution};
+  r.all("aten::randn").meta = randn_meta;
+  r.all("aten::native_dropout_backward").meta = native_dropout_backward_meta;
+  for (const char* name : {"aten::rrelu_with_noise", "aten::rrelu_with_noise_functional"}) {
+    r.all(name).layout = row_major;
+  }
+});
 
 }  // namespace torch_xla::ops

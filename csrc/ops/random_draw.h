@@ -12,7 +12,7 @@ namespace torch_xla::ops::draw {
 // It is written in elementwise operations rather than with stablehlo.rng_bit_generator: it fuses
 // into what uses it (a dropout mask of a million elements takes 1.1 ms on two cores, 114 ms through
 // the operation's PHILOX and 2.3 ms through its THREE_FRY), gives the same numbers on every
-// platform, and does not change with the sharding of the result.
+// target, and does not change with the sharding of the result.
 struct Words {
   hlo::Value first, second;
 };

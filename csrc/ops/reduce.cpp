@@ -2,6 +2,9 @@
 
 #include <limits>
 
+#include "ops/meta.h"
+#include "ops/rules.h"
+
 namespace torch_xla::ops {
 namespace {
 
@@ -142,14 +145,34 @@ Values aminmax(Lowering& l) {
 }  // namespace
 
 // Composite operators recorded whole on purpose: sum, mean, all.dims, any.dims, count_nonzero.
-void register_reduce(Registry& r) {
+namespace {
+
+// (self, dim, ..)
+void check_aminmax(const Arguments& a) {
+  const at::Tensor self = a.tensor(0);
+  TORCH_CHECK(self.dim() != 0 || a[1].isNone() || !self.is_complex(),
+              "aminmax not implemented for ", self.scalar_type());
+}
+
+}  // namespace
+
+namespace rules {
+
+const RuleFunction prod_of_all = ops::prod<kAll>;
+const RuleFunction prod_along = ops::prod<1>;
+const RuleFunction max_of_all = ops::extremes<Extreme::Max, kAll>;
+const RuleFunction min_of_all = ops::extremes<Extreme::Min, kAll>;
+const RuleFunction max_along = ops::extreme_along_dim<Extreme::Max>;
+const RuleFunction min_along = ops::extreme_along_dim<Extreme::Min>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::sum", sum<kAll>);
   r.add("aten::sum.dim_IntList", sum<1>);
   r.add("aten::nansum", nansum<1>);
   r.add("aten::mean", mean<kAll>);
   r.add("aten::mean.dim", mean<1>);
-  r.add("aten::prod", prod<kAll>);
-  r.add("aten::prod.dim_int", prod<1>);
   r.add("aten::count_nonzero", count_nonzero<1>);
   r.add("aten::count_nonzero.dim_IntList", count_nonzero<1>);
 
@@ -162,18 +185,13 @@ void register_reduce(Registry& r) {
 
   r.add("aten::amax", extremes<Extreme::Max, 1>);
   r.add("aten::amin", extremes<Extreme::Min, 1>);
-  r.add("aten::max", extremes<Extreme::Max, kAll>);
-  r.add("aten::min", extremes<Extreme::Min, kAll>);
-  r.add("aten::max.dim", extreme_along_dim<Extreme::Max>);
-  r.add("aten::min.dim", extreme_along_dim<Extreme::Min>);
   r.add("aten::argmax", position_of_extreme<Extreme::Max>);
   r.add("aten::argmin", position_of_extreme<Extreme::Min>);
   r.add("aten::aminmax", aminmax<1>);
-  r.add("aten::_aminmax", aminmax<kAll>);
-  r.add("aten::_aminmax.dim", aminmax<1>);
 
-  register_statistics(r);
-  register_softmax(r);
-}
+  r.all("aten::nansum").checks_call = dims_of_a_bitset;
+  r.all("aten::aminmax").checks_call = check_aminmax;
+  r.one("aten::sum.dim_IntList").dtype_of_out = true;
+});
 
 }  // namespace torch_xla::ops

@@ -10,7 +10,4 @@ inline hlo::Value reduced(const Lowering& l, const hlo::Value& x, size_t i = 0) 
   return hlo::reshape(cast(x, l.out(i).dtype), l.out(i).dims);
 }
 
-void register_statistics(Registry& r);
-void register_softmax(Registry& r);
-
 }  // namespace torch_xla::ops

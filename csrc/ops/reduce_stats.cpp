@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/linalg_vector_norm.h>
+
 #include "ops/reduce.h"
 
 namespace torch_xla::ops {
@@ -95,7 +97,49 @@ Values logsumexp(Lowering& l) {
 
 // Composite operators recorded whole on purpose: logsumexp, norm.Scalar, norm.ScalarOpt_dtype.
 // The correction of a variance and the order of a norm choose the formula: static.
-void register_statistics(Registry& r) {
+namespace {
+
+// (self, p, dim, ..)
+void check_norm(const Arguments& a) {
+  const at::Tensor& self = a.tensor(0);
+  if (self.numel() != 0 || a[1].isNone()) return;
+  const bool has_dims = a.size() > 2 && a[2].isIntList();
+  const std::vector<int64_t> dims = has_dims ? a[2].toIntVector() : std::vector<int64_t>();
+  (void)at::linalg_vector_norm(self, a[1].toScalar(),
+                               dims.empty() ? at::OptionalIntArrayRef() : dims);
+}
+
+// (self, dim, correction, ..): PyTorch warns, and the result is nan or infinite.
+void degrees_of_freedom(const char* name, const Arguments& a) {
+  const at::Tensor self = a.tensor(0);
+  const c10::IValue &dim = a[1], &correction = a[2];
+  const std::vector<int64_t> dims = dim.isNone() ? std::vector<int64_t>() : dim.toIntVector();
+  int64_t n = dims.empty() ? self.numel() : 1;
+  for (const int64_t d : dims) n *= self.dim() == 0 ? 1 : self.size(d);
+  if (static_cast<double>(n) > (correction.isNone() ? 1.0 : correction.toScalar().toDouble()))
+    return;
+  TORCH_WARN(name,
+             "(): degrees of freedom is <= 0. Correction should be strictly less than the "
+             "reduction factor (input numel divided by output numel).");
+}
+void of_var(const Arguments& a) { degrees_of_freedom("var", a); }
+void of_std(const Arguments& a) { degrees_of_freedom("std", a); }
+void of_var_mean(const Arguments& a) { degrees_of_freedom("var_mean", a); }
+void of_std_mean(const Arguments& a) { degrees_of_freedom("std_mean", a); }
+
+// (data, reduce, lengths, indices, offsets, axis, unsafe, ..)
+bool no_partition(const KnownArguments& a) {
+  const c10::IValue& given = a[2];
+  if (a[6].toBool() || given.isNone() || given.toTensor().numel() == 0) return false;
+  const std::optional<at::Tensor> lengths = a.known(given.toTensor());
+  if (!lengths || lengths->dim() > a.tensor(0).dim()) return false;
+  const int64_t all = a.tensor(0).size(lengths->dim() - 1);
+  return lengths->min().item<int64_t>() < 0 || lengths->sum(-1).ne(all).any().item<bool>();
+}
+
+}  // namespace
+
+const Rules registered([](Registry& r) {
   r.add("aten::var.correction", var).static_numbers = {2};
   r.add("aten::std.correction", std).static_numbers = {2};
   r.add("aten::var_mean.correction", var_mean).static_numbers = {2};
@@ -107,6 +151,13 @@ void register_statistics(Registry& r) {
   r.add("aten::norm.ScalarOpt_dim_dtype", norm_along).static_numbers = {1};
   r.add("aten::linalg_vector_norm", norm_along).static_numbers = {1};
   r.add("aten::logsumexp", logsumexp);
-}
+
+  r.all("aten::norm").checks_call = check_norm;
+  r.all("aten::var").checks_numbers = of_var;
+  r.all("aten::std").checks_numbers = of_std;
+  r.all("aten::var_mean").checks_numbers = of_var_mean;
+  r.all("aten::std_mean").checks_numbers = of_std_mean;
+  r.all("aten::segment_reduce").suspects_values = no_partition;
+});
 
 }  // namespace torch_xla::ops

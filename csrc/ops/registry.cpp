@@ -1,84 +1,98 @@
+#include <algorithm>
 #include <map>
-#include <stdexcept>
 
+#include "lazy/operator.h"
 #include "ops/lowering.h"
+#include "util/error.h"
 
 namespace torch_xla::ops {
 namespace {
 
-struct Entry {
-  Rule rule;
-  std::map<std::string, RuleFunction, std::less<>> platforms;
-};
+template <class T>
+using ByName = std::map<std::string, T, std::less<>>;
 
-std::map<std::string, Entry, std::less<>>& entries() {
-  static std::map<std::string, Entry, std::less<>> map;
+ByName<Rule>& rules() {
+  static auto& map = *new ByName<Rule>;
   return map;
+}
+ByName<Traits>& traits_of_all() {
+  static auto& map = *new ByName<Traits>;
+  return map;
+}
+ByName<Traits>& traits_of_one() {
+  static auto& map = *new ByName<Traits>;
+  return map;
+}
+
+template <class T>
+T& register_once(ByName<T>& map, std::string_view name, const char* what) {
+  const auto [it, is_new] = map.emplace(name, T());
+  TXLA_CHECK(is_new, name, ": ", what, " registered twice.");
+  return it->second;
+}
+
+struct Filler {
+  std::function<void(Registry&)> fill;
+  Rules::Stage stage;
+};
+std::vector<Filler>& fillers() {
+  static auto& list = *new std::vector<Filler>;
+  return list;
+}
+
+template <class T>
+const T* find_in(const ByName<T>& map, std::string_view name) {
+  const auto it = map.find(name);
+  return it == map.end() ? nullptr : &it->second;
 }
 
 }  // namespace
 
-Rule& Registry::add(std::string_view name, RuleFunction rule) {
-  Entry& entry = entries()[std::string(name)];
-  if (entry.rule.lower != nullptr) {
-    throw std::logic_error("lowering registered twice: " + std::string(name));
-  }
-  entry.rule.lower = rule;
-  return entry.rule;
+Rules::Rules(std::function<void(Registry&)> fill, Stage stage) {
+  fillers().push_back({std::move(fill), stage});
 }
 
-void Registry::override_on(std::string_view platform, std::string_view name, RuleFunction rule) {
-  if (!entries()[std::string(name)].platforms.emplace(std::string(platform), rule).second) {
-    throw std::logic_error("lowering overridden twice on " + std::string(platform) + ": " +
-                           std::string(name));
-  }
+Rule& Registry::add(std::string_view overload, RuleFunction rule) {
+  Rule& added = register_once(rules(), overload, "lowering");
+  added.lower = rule;
+  return added;
 }
 
-const Rule* Registry::find(std::string_view name) const {
-  const auto it = entries().find(name);
-  return it == entries().end() ? nullptr : &it->second.rule;
+Traits& Registry::all(std::string_view name) {
+  return register_once(traits_of_all(), name, "traits");
+}
+Traits& Registry::one(std::string_view overload) {
+  return register_once(traits_of_one(), overload, "traits of one overload");
 }
 
-RuleFunction Registry::function_for(std::string_view name, std::string_view platform) const {
-  const auto it = entries().find(name);
-  if (it == entries().end()) return nullptr;
-  const auto override_it = it->second.platforms.find(platform);
-  return override_it == it->second.platforms.end() ? it->second.rule.lower : override_it->second;
+const Rule* Registry::find(std::string_view overload) const { return find_in(rules(), overload); }
+
+const Traits& Registry::traits(const c10::OperatorName& op) const {
+  static const Traits kNone;
+  const bool has_overload = !op.overload_name.empty();
+  const Traits* found =
+      find_in(traits_of_one(), has_overload ? op.name + "." + op.overload_name : op.name);
+  if (found == nullptr) found = find_in(traits_of_all(), op.name);
+  return found == nullptr ? kNone : *found;
 }
 
 std::vector<std::string> Registry::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : entries()) names.push_back(name);
+  for (const auto& [name, rule] : rules()) names.push_back(name);
   return names;
+}
+
+std::vector<std::pair<std::string, const Traits*>> Registry::all_traits() const {
+  std::vector<std::pair<std::string, const Traits*>> all;
+  for (const auto& [name, traits] : traits_of_all()) all.emplace_back(name, &traits);
+  return all;
 }
 
 Registry& Registry::get() {
   static Registry registry;
   static const bool filled = [] {
-    register_cast(registry);
-    register_elementwise(registry);
-    register_activation(registry);
-    register_reduce(registry);
-    register_scan(registry);
-    register_shape(registry);
-    register_index(registry);
-    register_factory(registry);
-    register_matmul(registry);
-    register_conv(registry);
-    register_pool(registry);
-    register_norm(registry);
-    register_loss(registry);
-    register_attention(registry);
-    register_rnn(registry);
-    register_resize(registry);
-    register_random(registry);
-    register_sort(registry);
-    register_distance(registry);
-    register_compact(registry);
-    register_fft(registry);
-    register_linalg(registry);
-    register_optim(registry);
-    register_cpu_kernels(registry);
+    std::ranges::stable_sort(fillers(), {}, &Filler::stage);
+    for (const Filler& filler : fillers()) filler.fill(registry);
     return true;
   }();
   (void)filled;

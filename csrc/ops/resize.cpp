@@ -187,7 +187,7 @@ Values upsample(Lowering& l) {
   // whole-number arithmetic of its own on the CPU.
   const bool moves = !has_corners;
   const bool bytes = !moves && x.dtype() == DType::U8;
-  if (bytes && l.platform() == "CPU") return on_host(l);
+  if (bytes && l.target().host_kernels) return on_host(l);
   const DType compute = bytes ? DType::F32 : compute_dtype(x.dtype());
   const std::vector<Taps> taps = maps(l, x.dims(), l.out().dims, n, has_corners && l.flag(2),
                                       has_corners ? 3 : 2, compute == DType::F64, make);
@@ -217,7 +217,7 @@ void add(Registry& r, const std::string& name) {
 
 }  // namespace
 
-void register_resize(Registry& r) {
+const Rules registered([](Registry& r) {
   add<1, false, make_nearest<false>>(r, "upsample_nearest1d");
   add<2, false, make_nearest<false>>(r, "upsample_nearest2d");
   add<3, false, make_nearest<false>>(r, "upsample_nearest3d");
@@ -231,7 +231,6 @@ void register_resize(Registry& r) {
   add<2, true, make_filtered<triangle, 2>>(r, "_upsample_bilinear2d_aa");
   add<2, true, make_filtered<keys_cubic, 4>>(r, "_upsample_bicubic2d_aa");
   add<2, true, make_filtered<lanczos, 6>>(r, "_upsample_lanczos2d_aa");
-  register_resize_grid(r);
-}
+});
 
 }  // namespace torch_xla::ops

@@ -3,8 +3,4 @@
 
 #include "ops/lowering.h"
 
-namespace torch_xla::ops {
-
-void register_resize_grid(Registry& r);
-
-}  // namespace torch_xla::ops
+namespace torch_xla::ops {}  // namespace torch_xla::ops

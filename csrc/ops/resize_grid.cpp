@@ -316,12 +316,12 @@ Values affine_grid(Lowering& l) {
 
 }  // namespace
 
-void register_resize_grid(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::grid_sampler_2d", grid_sampler<2>);
   r.add("aten::grid_sampler_3d", grid_sampler<3>);
   r.add("aten::grid_sampler_2d_backward", grid_sampler_backward<2>);
   r.add("aten::grid_sampler_3d_backward", grid_sampler_backward<3>);
   r.add("aten::affine_grid_generator", affine_grid);
-}
+});
 
 }  // namespace torch_xla::ops

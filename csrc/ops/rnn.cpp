@@ -10,6 +10,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/rules.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -317,9 +318,11 @@ Values rnn_layer_backward(Lowering& l) {
 
 }  // namespace
 
-void register_rnn(Registry& r) {
-  r.add("torch_xla::rnn_layer", rnn_layer);
-  r.add("torch_xla::rnn_layer_backward", rnn_layer_backward);
-}
+namespace rules {
+
+const RuleFunction rnn_layer = ops::rnn_layer;
+const RuleFunction rnn_layer_backward = ops::rnn_layer_backward;
+
+}  // namespace rules
 
 }  // namespace torch_xla::ops

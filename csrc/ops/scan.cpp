@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/common.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -131,13 +132,19 @@ Values cumulative_extreme(Lowering& l) {
 }  // namespace
 
 // cummax and cummin are composites recorded whole on purpose: theirs write through raw pointers.
-void register_scan(Registry& r) {
+namespace rules {
+
+const RuleFunction cumprod = ops::cumprod;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::cumsum", cumsum);
-  r.add("aten::cumprod", cumprod);
-  r.add("aten::_logcumsumexp", logcumsumexp);
   r.add("aten::logcumsumexp", logcumsumexp);
   r.add("aten::cummax", cumulative_extreme<hlo::Direction::GE>);
   r.add("aten::cummin", cumulative_extreme<hlo::Direction::LE>);
-}
+
+  r.all("aten::cumsum").dtype_of_out = true;
+});
 
 }  // namespace torch_xla::ops

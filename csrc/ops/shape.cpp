@@ -6,6 +6,8 @@
 
 #include "ops/common.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
+#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -106,13 +108,6 @@ Values slice(Lowering& l) {
   return {hlo::slice_dim(x, s.dim, s.start, s.limit, s.step)};
 }
 
-Values narrow(Lowering& l) {
-  const Value x = l.in(0);
-  const int64_t dim = wrap_dim(l.integer(1), x.rank());
-  const int64_t start = l.integer(2) < 0 ? l.integer(2) + x.dim(dim) : l.integer(2);
-  return {hlo::slice_dim(x, dim, start, start + l.integer(3))};
-}
-
 Values slice_scatter(Lowering& l) {
   const Value x = l.in(0);
   const Slice s = slice_of(l, 2, x.dims());
@@ -150,16 +145,6 @@ Values split(Lowering& l) {
     const int64_t size = l.out(i).dims[dim];
     pieces.push_back(hlo::slice_dim(x, dim, start, start + size));
     start += size;
-  }
-  return pieces;
-}
-
-Values unbind(Lowering& l) {
-  const Value x = l.in(0);
-  const int64_t dim = wrap_dim(l.integer(1), x.rank());
-  Values pieces;
-  for (int64_t i = 0; i < x.dim(dim); ++i) {
-    pieces.push_back(remove_dim(hlo::slice_dim(x, dim, i, i + 1), dim));
   }
   return pieces;
 }
@@ -301,40 +286,37 @@ Values view_dtype(Lowering& l) {
 
 }  // namespace
 
-void register_shape(Registry& r) {
-  for (const char* name :
-       {"aten::view", "aten::_reshape_alias", "aten::_reshape_copy", "aten::squeeze",
-        "aten::squeeze.dim", "aten::squeeze.dims", "aten::unsqueeze"}) {
-    r.add(name, same_elements);
-  }
-  r.add("aten::expand", expand);
-  r.add("aten::permute", permute);
-  r.add("aten::transpose.int", transpose);
-  r.add("aten::t", t);
-  r.add("aten::select.int", select);
+namespace rules {
+
+const RuleFunction same_elements = ops::same_elements;
+const RuleFunction expand = ops::expand;
+const RuleFunction permute = ops::permute;
+const RuleFunction transpose = ops::transpose;
+const RuleFunction t = ops::t;
+const RuleFunction select = ops::select;
+const RuleFunction slice = ops::slice;
+const RuleFunction diagonal = ops::diagonal;
+const RuleFunction unfold = ops::unfold;
+const RuleFunction view_dtype = ops::view_dtype;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
+  r.add("aten::_reshape_copy", same_elements);
   r.add("aten::select_scatter", select_scatter);
   r.add("aten::select_backward", select_backward);
-  r.add("aten::slice.Tensor", slice);
-  r.add("aten::narrow", narrow);
   r.add("aten::slice_scatter", slice_scatter);
-  r.add("aten::slice_inverse", slice_scatter);
   r.add("aten::slice_backward", slice_backward);
-  for (const char* name :
-       {"aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor",
-        "aten::unsafe_split_with_sizes", "aten::chunk"}) {
+  for (const char* name : {"aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}) {
     r.add(name, split);
   }
-  r.add("aten::unbind.int", unbind);
-  r.add("aten::diagonal", diagonal);
   r.add("aten::diagonal_scatter", diagonal_scatter);
   r.add("aten::diagonal_backward", diagonal_backward);
-  r.add("aten::unfold", unfold);
   r.add("aten::unfold_backward", unfold_backward);
-  r.add("aten::view.dtype", view_dtype);
   r.add("aten::trace", trace);
-  register_shape_strided(r);
-  register_shape_join(r);
-  register_shape_pad(r);
-}
+
+  r.all("aten::diag_embed").layout = row_major;
+  r.all("aten::trace").takes_integers = true;
+});
 
 }  // namespace torch_xla::ops

@@ -39,8 +39,5 @@ hlo::Value overwrite(const hlo::Value& x, const hlo::Value& update,
                      std::span<const int64_t> starts);
 
 // The files that the family is split into.
-void register_shape_strided(Registry& r);
-void register_shape_join(Registry& r);
-void register_shape_pad(Registry& r);
 
 }  // namespace torch_xla::ops

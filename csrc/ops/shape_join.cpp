@@ -6,6 +6,8 @@
 #include "ops/common.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
+#include "ops/rules.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -172,13 +174,31 @@ Values channel_shuffle(Lowering& l) {
   return {merge_dims(move_dim(cut, 1, 2), 1, 2)};
 }
 
+// (input, shifts, dims): two parts are joined, of which an empty one is row-major. Without dims the
+// elements are a row.
+at::MemoryFormat roll_layout(const Arguments& a) {
+  const at::Tensor input = a.tensor(0);
+  const std::vector<int64_t> shifts = a[1].toIntVector(), dims = a[2].toIntVector();
+  bool moves = !dims.empty();
+  for (size_t i = 0; i < dims.size() && i < shifts.size(); ++i) {
+    const int64_t size = input.size(dims[i]);
+    moves = moves && size != 0 && shifts[i] % size != 0;
+  }
+  return moves ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
 }  // namespace
 
-void register_shape_join(Registry& r) {
+namespace rules {
+
+const RuleFunction runs = ops::repeat_interleave;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::cat", cat);
   r.add("aten::stack", stack_tensors);
   r.add("aten::repeat", repeat);
-  r.add("torch_xla::runs", repeat_interleave);
   r.add("aten::flip", flip);
   r.add("aten::roll", roll);
   r.add("aten::rot90", rot90);
@@ -187,6 +207,14 @@ void register_shape_join(Registry& r) {
   r.add("aten::pixel_unshuffle", pixel_unshuffle);
   r.add("aten::channel_shuffle", channel_shuffle);
   r.add("aten::native_channel_shuffle", channel_shuffle);
-}
+
+  r.all("aten::cat").reads_elsewhere = true;
+  r.all("aten::flip").checks_call = dims_of_a_bitset;
+  r.all("aten::roll").layout = roll_layout;
+  for (const char* name : {"aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::channel_shuffle",
+                           "aten::native_channel_shuffle"}) {
+    r.all(name).layout = layout_of_input;
+  }
+});
 
 }  // namespace torch_xla::ops

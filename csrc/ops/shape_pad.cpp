@@ -5,6 +5,7 @@
 
 #include "ops/common.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -181,7 +182,7 @@ Values col2im(Lowering& l) {
 
 }  // namespace
 
-void register_shape_pad(Registry& r) {
+const Rules registered([](Registry& r) {
   r.add("aten::constant_pad_nd", constant_pad);
   for (const char* name :
        {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}) {
@@ -195,6 +196,12 @@ void register_shape_pad(Registry& r) {
   }
   r.add("aten::im2col", im2col);
   r.add("aten::col2im", col2im);
-}
+
+  r.all("aten::constant_pad_nd").narrow_floats = NarrowFloats::Exact;
+  for (const char* name : {"aten::reflection_pad2d", "aten::reflection_pad3d",
+                           "aten::replication_pad2d", "aten::replication_pad3d"}) {
+    r.all(name).layout = layout_of_input;
+  }
+});
 
 }  // namespace torch_xla::ops

@@ -6,11 +6,14 @@
 #include <numeric>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
+#include "ops/rules.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -208,12 +211,30 @@ Values as_strided_scatter(Lowering& l) {
   return {layout.from_memory(hlo::concatenate(parts, 0))};
 }
 
+// (self, src, size, stride, storage_offset)
+void check_as_strided_scatter(const Arguments& a) {
+  const at::Tensor self = a.tensor(0);
+  const c10::IValue& offset = a[4];
+  const auto* window = lazy::intern(self.scalar_type(), a[2].toIntVector(), a[3].toIntVector());
+  // What repeats elements is copied first, and so has all of them.
+  const bool repeats = at::has_internal_overlap(self) == at::MemOverlap::Yes;
+  check_window(*window, offset.isNone() ? 0 : offset.toInt(),
+               repeats ? self.nbytes() : self.storage().nbytes());
+}
+
 }  // namespace
 
-void register_shape_strided(Registry& r) {
-  r.add("aten::as_strided", as_strided);
+namespace rules {
+
+const RuleFunction as_strided = ops::as_strided;
+const RuleFunction as_strided_update = ops::as_strided_scatter<true>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::as_strided_scatter", as_strided_scatter<false>);
-  r.add("torch_xla::as_strided_update", as_strided_scatter<true>);
-}
+
+  r.all("aten::as_strided_scatter").checks_call = check_as_strided_scatter;
+});
 
 }  // namespace torch_xla::ops

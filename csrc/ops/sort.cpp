@@ -6,6 +6,7 @@
 
 #include "ops/common.h"
 #include "ops/index.h"
+#include "ops/rules.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -103,10 +104,10 @@ Sorted sorted_pairs(const Value& x, int64_t dim, bool descending) {
 
 }  // namespace
 
-Sorted sorted(const Value& x, int64_t dim, bool descending, std::string_view platform) {
+Sorted sorted(const Value& x, int64_t dim, bool descending, const Target& target) {
   if (x.rank() == 0) return {x, hlo::zero(x.builder(), x.type().with(DType::S64))};
   if (x.type().elements() == 0) return {x, hlo::zero(x.builder(), x.type().with(DType::S64))};
-  if (platform != "CPU" || !fits_word(x, dim)) return sorted_pairs(x, dim, descending);
+  if (!target.is_cpu() || !fits_word(x, dim)) return sorted_pairs(x, dim, descending);
   const int64_t last = x.rank() - 1;
   const Sorted s = sorted_words(move_dim(x, dim, last), last, descending);
   return {move_dim(s.values, last, dim), move_dim(s.indices, last, dim)};
@@ -122,7 +123,7 @@ Values pair(Lowering& l, const Value& values, const Value& indices) {
 Values sort_by(Lowering& l, size_t dim_arg, size_t descending_arg) {
   const Value x = l.in(0);
   const Sorted s =
-      sorted(x, wrap_dim(l.integer(dim_arg), x.rank()), l.flag(descending_arg), l.platform());
+      sorted(x, wrap_dim(l.integer(dim_arg), x.rank()), l.flag(descending_arg), l.target());
   return {s.values, s.indices};
 }
 
@@ -143,7 +144,7 @@ Values topk(Lowering& l) {
   if (x.rank() == 0) return {x, hlo::zero(l.b, l.out(1))};
   // Choosing nearly all of them is sorting.
   if (!exact_in_f32(x.dtype()) || k * 4 > x.dim(dim)) {
-    const Sorted s = sorted(x, dim, largest, l.platform());
+    const Sorted s = sorted(x, dim, largest, l.target());
     return {hlo::slice_dim(s.values, dim, 0, k), hlo::slice_dim(s.indices, dim, 0, k)};
   }
   const int64_t last = x.rank() - 1;
@@ -164,8 +165,8 @@ Values topk(Lowering& l) {
 // --- order statistics ----------------------------------------------------------------------
 
 // Element `position` (one for each row, or the same for all) along the last dimension.
-Value at(const Value& x, const Value& position, std::string_view platform) {
-  return take_along(x, x.rank() - 1, position, platform);
+Value at(const Value& x, const Value& position, const Target& target) {
+  return take_along(x, x.rank() - 1, position, target);
 }
 
 // Rows to choose from in the last dimension, and where its choices go back to.
@@ -196,7 +197,7 @@ Values kthvalue(Lowering& l) {
   const int64_t k = l.integer(1);
   const Rows rows(l, 2);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
-  const Sorted s = sorted(rows.x, rows.last, false, l.platform());
+  const Sorted s = sorted(rows.x, rows.last, false, l.target());
   const auto pick = [&](const Value& v) {
     return rows.back(hlo::slice_dim(v, rows.last, k - 1, k));
   };
@@ -205,10 +206,10 @@ Values kthvalue(Lowering& l) {
 
 // The lower median along the last dimension. A nan is the median of its row unless it is ignored;
 // nans stand at the end, so the first of them follows the numbers.
-Sorted median_of(const Value& x, bool ignore_nan, std::string_view platform) {
+Sorted median_of(const Value& x, bool ignore_nan, const Target& target) {
   hlo::Builder& b = x.builder();
   const int64_t last = x.rank() - 1, n = x.dim(last);
-  const Sorted s = sorted(x, last, false, platform);
+  const Sorted s = sorted(x, last, false, target);
   if (!hlo::is_float(x.dtype())) {
     const int64_t middle = (n - 1) / 2;
     return {hlo::slice_dim(s.values, last, middle, middle + 1),
@@ -221,7 +222,7 @@ Sorted median_of(const Value& x, bool ignore_nan, std::string_view platform) {
   const Value position =
       ignore_nan ? hlo::max((numbers - constant(1)) / constant(2), constant(0))
                  : hlo::select(hlo::less(numbers, constant(n)), numbers, constant((n - 1) / 2));
-  return {at(s.values, position, platform), at(s.indices, position, platform)};
+  return {at(s.values, position, target), at(s.indices, position, target)};
 }
 
 template <bool IgnoreNan>
@@ -231,14 +232,14 @@ Values median(Lowering& l) {
     const double none = hlo::is_float(x.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 0;
     return {hlo::splat(l.b, none, l.out())};
   }
-  return {hlo::reshape(median_of(x, IgnoreNan, l.platform()).values, l.out().dims)};
+  return {hlo::reshape(median_of(x, IgnoreNan, l.target()).values, l.out().dims)};
 }
 
 template <bool IgnoreNan>
 Values median_dim(Lowering& l) {
   const Rows rows(l, 1);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
-  const Sorted s = median_of(rows.x, IgnoreNan, l.platform());
+  const Sorted s = median_of(rows.x, IgnoreNan, l.target());
   return pair(l, rows.back(s.values), rows.back(s.indices));
 }
 
@@ -247,7 +248,7 @@ Values mode(Lowering& l) {
   if (l.in(0).rank() == 0) return only_element(l);
   const Rows rows(l, 1);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
-  const Sorted s = sorted(rows.x, rows.last, false, l.platform());
+  const Sorted s = sorted(rows.x, rows.last, false, l.target());
   const int64_t n = rows.length();
   const hlo::Type positions = rows.x.type().with(DType::S64);
   const Value here = hlo::iota(l.b, positions, rows.last);
@@ -264,23 +265,34 @@ Values mode(Lowering& l) {
       length_so_far, hlo::broadcast_in_dim(longest, positions.dims, all_dims(rows.x.rank())));
   const Value end = insert_dim(
       reduce_min(hlo::select(is_longest, here, static_cast<double>(n)), along), rows.last);
-  return pair(l, rows.back(at(s.values, end, l.platform())),
-              rows.back(at(s.indices, end, l.platform())));
+  return pair(l, rows.back(at(s.values, end, l.target())),
+              rows.back(at(s.indices, end, l.target())));
+}
+
+// (self, ..)
+void check_sort(const Arguments& a) {
+  TORCH_CHECK(!a.tensor(0).is_complex(), " Sort does not support complex dtypes on CPU");
 }
 
 }  // namespace
 
-void register_sort(Registry& r) {
+namespace rules {
+
+const RuleFunction median_of_all = ops::median<false>;
+const RuleFunction nanmedian_of_all = ops::median<true>;
+const RuleFunction median_along = ops::median_dim<false>;
+const RuleFunction nanmedian_along = ops::median_dim<true>;
+
+}  // namespace rules
+
+const Rules registered([](Registry& r) {
   r.add("aten::sort", sort);
   r.add("aten::sort.stable", sort_stable);
   r.add("aten::topk", topk);
   r.add("aten::kthvalue", kthvalue);
-  r.add("aten::median", median<false>);
-  r.add("aten::nanmedian", median<true>);
-  r.add("aten::median.dim", median_dim<false>);
-  r.add("aten::nanmedian.dim", median_dim<true>);
   r.add("aten::mode", mode);
-  register_sort_search(r);
-}
+
+  r.all("aten::sort").checks_call = check_sort;
+});
 
 }  // namespace torch_xla::ops

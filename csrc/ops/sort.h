@@ -11,8 +11,6 @@ namespace torch_xla::ops {
 struct Sorted {
   hlo::Value values, indices;  // indices are i64
 };
-Sorted sorted(const hlo::Value& x, int64_t dim, bool descending, std::string_view platform);
-
-void register_sort_search(Registry& r);
+Sorted sorted(const hlo::Value& x, int64_t dim, bool descending, const Target& target);
 
 }  // namespace torch_xla::ops

@@ -8,21 +8,9 @@ from torch_xla import _XLAC
 # Views by schema, so that no call is recorded under these names; what autograd or PyTorch calls by
 # another; and what is computed when it is called, since its values tell the shape.
 NOT_RECORDED = {
-    "aten::_aminmax",
-    "aten::_aminmax.dim",
     "aten::_embedding_bag_dense_backward",
-    "aten::_logcumsumexp",
-    "aten::alias",
-    "aten::chunk",
     "aten::conj_physical",
-    "aten::detach",
-    "aten::narrow",
-    "aten::native_batch_norm",
     "aten::range",
-    "aten::slice_inverse",
-    "aten::split.Tensor",
-    "aten::split_with_sizes",
-    "aten::unbind.int",
     "torch_xla::as_strided_update",
     "torch_xla::masked_select",
     "torch_xla::nonzero",

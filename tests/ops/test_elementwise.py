@@ -70,6 +70,14 @@ UNARY = {
     "erfc": (torch.erfc, MODERATE),
     "erfinv": (torch.erfinv, UNIT),
     "erfcx": (lambda x: torch.special.erfcx(x).detach(), torch.linspace(-3, 60, 40)),
+    "ndtri": (
+        torch.special.ndtri,
+        torch.tensor([1e-30, 1e-7, 0.01, 0.1353, 0.1354, 0.3, 0.5, 0.75, 0.8646, 0.8647, 0.99]),
+    ),
+    "ndtri at the ends": (
+        lambda p: torch.special.ndtri(p).detach(),
+        torch.tensor([0.0, 1.0, -0.25, 1.25, -inf, inf, nan]),
+    ),
     "log_ndtr": (torch.special.log_ndtr, torch.linspace(-12, 5, 20)),
     "lgamma": (torch.lgamma, POSITIVE),
     "digamma": (torch.digamma, POSITIVE),
@@ -116,7 +124,7 @@ UNARY = {
 # Gradients are PyTorch's formulas over these same operators, so two dtypes tell of them.
 WITH_GRADIENT = {torch.float32, torch.bfloat16}
 # What PyTorch's CPU kernels have not in bfloat16: the function, or its gradient.
-NOT_IN_BFLOAT16 = {"erfcx", "log_ndtr", "zeta", "zeta of a number"}
+NOT_IN_BFLOAT16 = {"erfcx", "log_ndtr", "ndtri", "ndtri at the ends", "zeta", "zeta of a number"}
 NO_GRADIENT_IN_BFLOAT16 = {"i1", "i1e"}
 # The gradient takes the result's unrounded value where PyTorch reads the rounded one: XLA keeps the
 # digits of what it does not store.

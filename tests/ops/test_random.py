@@ -180,6 +180,37 @@ def test_geometric():
     assert_mean(x, 1 / p, math.sqrt(1 - p) / p)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_poisson(kernels, dtype, monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", kernels)
+    for rate in (0.3, 4.0, 9.9, 10.0, 37.5, 2000.0):
+        x = draw(
+            lambda rate=rate: torch.poisson(torch.full((N,), rate, dtype=dtype, device=DEVICE))
+        )
+        assert x.min() >= 0 and torch.equal(x, x.floor())
+        assert_mean(x, rate, math.sqrt(rate))
+        assert abs(x.var().item() / rate - 1) < 5 * math.sqrt((2 + 1 / rate) / N)
+        low = max(int(rate - 4 * math.sqrt(rate)), 0)
+        k = torch.arange(low, int(rate + 4 * math.sqrt(rate)) + 2, dtype=torch.float64)
+        expected = torch.exp(k * math.log(rate) - rate - torch.lgamma(k + 1)) * N
+        counts = torch.bincount(x.long(), minlength=int(k[-1]) + 1)[low : int(k[-1]) + 1]
+        common = expected > 5
+        chi2 = ((counts - expected) ** 2 / expected)[common].sum().item()
+        degrees = int(common.sum())
+        assert chi2 < degrees + 5 * math.sqrt(2 * degrees) + 10
+
+
+@pytest.mark.parametrize("kernels", ["auto", "none"])
+def test_poisson_at_the_ends(kernels, monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", kernels)
+    assert torch.poisson(torch.zeros(5, device=DEVICE)).tolist() == [0] * 5
+    rates = torch.tensor([-1.0, 2.0], device=DEVICE)
+    torch_xla.sync()
+    with pytest.raises(RuntimeError, match="invalid Poisson rate"):
+        torch.poisson(rates)
+
+
 # --- integers -----------------------------------------------------------------------------------
 
 

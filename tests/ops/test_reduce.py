@@ -119,6 +119,25 @@ ODD_ROWS = {
 }
 
 
+@pytest.mark.parametrize("mask_type", [0, 1, 2, None])
+@pytest.mark.parametrize("dim", [3, None])
+def test_masked_softmax(mask_type, dim):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 3, 4, 4, generator=generator)
+    shape = {0: (4, 4), 1: (2, 4)}.get(mask_type, x.shape)
+    mask = torch.rand(shape, generator=generator) < 0.4
+    mask[..., 0] = False  # of a row without elements the CPU makes nan or 0, by its vectors' width
+
+    def softmax(x):
+        return torch._masked_softmax(x, mask.to(x.device), dim, mask_type)
+
+    wide = torch.randn(x.shape, generator=generator)
+    with nothing_on_the_host(), Batch() as batch:
+        batch.add(softmax, x, grad=False)
+        if mask_type not in (0, 1):  # PyTorch's gradient takes a mask for each element
+            batch.add(lambda x: softmax(x) * wide.to(x.device), x, label="gradient")
+
+
 @pytest.mark.parametrize("name", ODD_ROWS)
 def test_nan_and_infinity(name):
     with nothing_on_the_host(), Batch() as batch:

@@ -40,7 +40,6 @@ ON_THE_HOST = {
     "special.modified_bessel_i1",
     "special.modified_bessel_k0",
     "special.modified_bessel_k1",
-    "special.ndtri",
     "special.scaled_modified_bessel_k0",
     "special.scaled_modified_bessel_k1",
     "special.shifted_chebyshev_polynomial_t",

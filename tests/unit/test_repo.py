@@ -193,3 +193,41 @@ def test_the_table_of_operators_is_current():
     script = ROOT / "scripts" / "gen_operators.py"
     run = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+operators = load(ROOT / "scripts" / "check_operators.py")
+
+
+def test_each_operator_has_one_home():
+    assert operators.violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ('r.add("aten::add.Tensor", add);', {"aten::add"}),
+        ('r.all("aten::index_put").writes_repeated = true;', {"aten::index_put"}),
+        ('if (op.name == "aten::permute") swap();', {"aten::permute"}),
+        ('TORCH_LIBRARY_IMPL(aten, XLA, m) {\n  m.impl("copy_", f);', {"aten::copy"}),
+        ('TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {\n  m.impl("runs", f);', {"torch_xla::runs"}),
+        ('return call("aten::zeros", device, {});', set()),
+        ('HostCall call(l.b, "aten::mm", Fails::Never);', set()),
+        ('static const auto op = find_operator({"aten::view", ""});', set()),
+        ('call(v.whole ? "aten::as_strided_scatter" : "torch_xla::x", v.device);', set()),
+        ('// "aten::add" in words', set()),
+    ],
+)
+def test_names_of_operators_are_found(text, found):
+    assert operators.names(text) == found
+
+
+def test_an_operator_with_two_homes_is_told(tmp_path, capsys):
+    folder = tmp_path / "csrc" / "ops"
+    folder.mkdir(parents=True)
+    (folder / "a.cpp").write_text('r.add("aten::add.Tensor", add);')
+    (folder / "b.cpp").write_text('TORCH_LIBRARY_IMPL(aten, XLA, m) { m.impl("add_", add_); }')
+    (folder / "c.cpp").write_text('r.add("aten::mul.Tensor", mul); Type<at::_ops::add_Tensor> x;')
+    assert operators.main([str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    files = "csrc/ops/a.cpp, csrc/ops/b.cpp, csrc/ops/c.cpp"
+    assert line == f"aten::add: named in {files}. Say what is known of it in one of them."

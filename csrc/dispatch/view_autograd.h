@@ -2,6 +2,8 @@
 // carries a function that replays it. PyTorch's replay the calls, and so go wrong where a tensor
 // was turned in place (t_, squeeze_) since: they are given it as it was. Views of tensors that need
 // no gradient take less time than in PyTorch's autograd kernels: one allocation, one kernel.
+#pragma once
+
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -11,35 +13,17 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_conj_ops.h>
-#include <ATen/ops/_neg_view_ops.h>
-#include <ATen/ops/_reshape_alias_ops.h>
-#include <ATen/ops/alias_ops.h>
-#include <ATen/ops/as_strided_ops.h>
-#include <ATen/ops/diagonal_ops.h>
-#include <ATen/ops/expand_ops.h>
-#include <ATen/ops/permute_ops.h>
-#include <ATen/ops/select_ops.h>
-#include <ATen/ops/slice_ops.h>
-#include <ATen/ops/squeeze_ops.h>
-#include <ATen/ops/t_ops.h>
-#include <ATen/ops/transpose_ops.h>
-#include <ATen/ops/unfold_ops.h>
-#include <ATen/ops/unsqueeze_ops.h>
-#include <ATen/ops/view_as_complex_ops.h>
-#include <ATen/ops/view_as_real_ops.h>
-#include <ATen/ops/view_ops.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/library.h>
 
 #include "dispatch/composite.h"
 #include "lazy/tensor.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
-namespace {
+
+namespace view_autograd {
 
 using at::Tensor;
 using torch::autograd::CreationMeta;
@@ -208,12 +192,12 @@ class Turned final : public Around<Turned> {
   int64_t moved_ = 0;
 };
 
-Tensor no_inverse(const Tensor&) {
+inline Tensor no_inverse(const Tensor&) {
   util::fail(util::ErrorKind::NotImplemented,
              "_rev_view_func_unsafe: a view of an xla tensor cannot be undone.");
 }
 
-CreationMeta creation_meta() {
+inline CreationMeta creation_meta() {
   if (c10::InferenceMode::is_enabled()) return CreationMeta::INFERENCE_MODE;
   return at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE;
 }
@@ -294,39 +278,5 @@ struct ViewAutograd<Op, Tensor(const Tensor&, Args...)> {
   }
 };
 
-TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
-  namespace ops = at::_ops;
-  m.impl("diagonal", ViewAutograd<ops::diagonal>::call);
-  m.impl("expand", ViewAutograd<ops::expand>::call);
-  m.impl("permute", ViewAutograd<ops::permute>::call);
-  m.impl("select.int", ViewAutograd<ops::select_int>::call);
-  m.impl("slice.Tensor", ViewAutograd<ops::slice_Tensor>::call);
-  m.impl("squeeze", ViewAutograd<ops::squeeze>::call);
-  m.impl("squeeze.dim", ViewAutograd<ops::squeeze_dim>::call);
-  m.impl("squeeze.dims", ViewAutograd<ops::squeeze_dims>::call);
-  m.impl("t", ViewAutograd<ops::t>::call);
-  m.impl("transpose.int", ViewAutograd<ops::transpose_int>::call);
-  m.impl("unfold", ViewAutograd<ops::unfold>::call);
-  m.impl("unsqueeze", ViewAutograd<ops::unsqueeze>::call);
-  m.impl("view", ViewAutograd<ops::view>::call);
-
-  m.impl("_conj", AnyView<ops::_conj>::call);
-  m.impl("_neg_view", AnyView<ops::_neg_view>::call);
-  m.impl("_reshape_alias", AnyView<ops::_reshape_alias>::call);
-  m.impl("alias", AnyView<ops::alias>::call);
-  m.impl("as_strided", AnyView<ops::as_strided>::call);
-  m.impl("view.dtype", AnyView<ops::view_dtype>::call);
-  m.impl("view_as_complex", AnyView<ops::view_as_complex>::call);
-  m.impl("view_as_real", AnyView<ops::view_as_real>::call);
-
-  m.impl("as_strided_", TurnedInPlace<ops::as_strided_>::call);
-  m.impl("squeeze_", TurnedInPlace<ops::squeeze_>::call);
-  m.impl("squeeze_.dim", TurnedInPlace<ops::squeeze__dim>::call);
-  m.impl("squeeze_.dims", TurnedInPlace<ops::squeeze__dims>::call);
-  m.impl("t_", TurnedInPlace<ops::t_>::call);
-  m.impl("transpose_", TurnedInPlace<ops::transpose_>::call);
-  m.impl("unsqueeze_", TurnedInPlace<ops::unsqueeze_>::call);
-}
-
-}  // namespace
+}  // namespace view_autograd
 }  // namespace torch_xla::dispatch

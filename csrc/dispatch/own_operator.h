@@ -1,0 +1,54 @@
+// An operator of this project's own, in namespace torch_xla: its schema, the shapes of its results
+// and its lowering, which PyTorch and the recorder are told of in one place.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "ops/lowering.h"
+
+namespace torch_xla::dispatch {
+
+template <class Function>
+class OwnOperator;
+
+// Of static lifetime. Called, it records one node.
+template <class Result, class... Args>
+class OwnOperator<Result(Args...)> {
+ public:
+  // `schema` is PyTorch's, without the namespace: "one_hot(Tensor self, int classes) -> Tensor".
+  // Without a lowering, programs of the CPU platform call the operator's CPU kernel.
+  OwnOperator(const std::string& schema, Result (*meta)(Args...), ops::RuleFunction lower = nullptr,
+              ops::RuleFunction on_cpu = nullptr)
+      : library_(torch::Library::FRAGMENT, "torch_xla", std::nullopt, __FILE__, __LINE__),
+        metas_(torch::Library::IMPL, "torch_xla", c10::DispatchKey::Meta, __FILE__, __LINE__),
+        rules_([name = full_name(schema), lower, on_cpu](ops::Registry& r) {
+          if (lower != nullptr) r.add(name, lower).on_cpu = on_cpu;
+        }) {
+    library_.def(schema.c_str());
+    metas_.impl(full_name(schema).c_str(), torch::CppFunction(meta));
+    op_ = c10::Dispatcher::singleton().findSchema({full_name(schema), ""});
+  }
+
+  Result operator()(Args... args) const {
+    return op_->template typed<Result(Args...)>().call(std::forward<Args>(args)...);
+  }
+  const c10::OperatorHandle& handle() const { return *op_; }
+
+ private:
+  static std::string full_name(const std::string& schema) {
+    return "torch_xla::" + schema.substr(0, schema.find('('));
+  }
+
+  torch::Library library_, metas_;
+  ops::Rules rules_;
+  std::optional<c10::OperatorHandle> op_;
+};
+
+template <class Result, class... Args, class... Rules>
+OwnOperator(const std::string&, Result (*)(Args...), Rules...) -> OwnOperator<Result(Args...)>;
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,70 @@
+#include "ops/meta.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+
+namespace torch_xla::ops {
+
+at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
+  at::Tensor t = at::detail::empty_strided_meta(geometry.sizes, geometry.strides, geometry.dtype);
+  if (wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return t;
+}
+
+at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes) {
+  return meta_tensor(*lazy::intern_contiguous(like.scalar_type(), sizes), false);
+}
+
+void like_second(MetaCall& call) {
+  const at::Tensor x = call.tensor(1);
+  call.results({meta_of_sizes(x, x.sizes().vec())});
+}
+
+namespace {
+
+class AnyOrder {
+ public:
+  AnyOrder() : was_(at::globalContext().deterministicAlgorithms()) {
+    if (was_) set(false);
+  }
+  ~AnyOrder() {
+    if (was_) set(true);
+  }
+  AnyOrder(const AnyOrder&) = delete;
+  AnyOrder& operator=(const AnyOrder&) = delete;
+
+ private:
+  static void set(bool deterministic) {
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(deterministic, context.deterministicAlgorithmsWarnOnly());
+  }
+  const bool was_;
+};
+
+}  // namespace
+
+void in_any_order(MetaCall& call) {
+  const AnyOrder any_order;
+  call.pytorch();
+}
+
+void dims_of_a_bitset(const Arguments& a) {
+  TORCH_CHECK(a.tensor(0).dim() <= 64, "only tensors with up to 64 dims are supported");
+}
+
+void check_can_cast(at::ScalarType result, at::ScalarType out) {
+  TORCH_CHECK(c10::canCast(result, out), "result type ", result,
+              " can't be cast to the desired output type ", out);
+}
+
+void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes) {
+  const size_t itemsize = c10::elementSize(window.dtype);
+  const size_t needed =
+      window.numel == 0 ? 0 : static_cast<size_t>(offset + window.storage_elements()) * itemsize;
+  TORCH_CHECK(needed <= storage_bytes, "setStorage: sizes ", c10::IntArrayRef(window.sizes),
+              ", strides ", c10::IntArrayRef(window.strides), ", storage offset ", offset,
+              ", and itemsize ", itemsize, " requiring a storage size of ", needed,
+              " are out of bounds for storage of size ", storage_bytes);
+}
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,45 @@
+// What the traits of several families have in common: shapes, and checks of PyTorch's CPU kernels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lazy/geometry.h"
+#include "ops/traits.h"
+
+namespace torch_xla::ops {
+
+// A tensor without memory that has this geometry.
+at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
+// One of these sizes, row-major, of the dtype of another.
+at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes);
+
+// --- Traits::meta ---
+// One result of the sizes of the second argument.
+void like_second(MetaCall& call);
+// Runs PyTorch's, whatever its switch for deterministic algorithms says: its Python functions take
+// Meta tensors for CUDA's, whose kernels are not deterministic.
+void in_any_order(MetaCall& call);
+
+// --- Traits::layout ---
+inline at::MemoryFormat row_major(const Arguments&) { return at::MemoryFormat::Contiguous; }
+inline at::MemoryFormat layout_of_input(const Arguments& a) {
+  return a.tensor(0).suggest_memory_format();
+}
+
+// --- Traits::checks_call ---
+void dims_of_a_bitset(const Arguments& a);
+
+// Throws PyTorch's words where a result of one dtype is not to be written to another: fractions to
+// integers, and the like.
+void check_can_cast(at::ScalarType result, at::ScalarType out);
+// Throws PyTorch's words where a window that starts at element `offset` does not lie in a storage.
+void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
+
+inline bool is_mask(const at::Tensor& index) {
+  return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+}
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,38 @@
+// What programs are made for: the one table of what the compilers of platforms do not take.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+
+#include "hlo/builder.h"
+
+namespace torch_xla::ops {
+
+struct MissingDType {
+  at::ScalarType dtype;
+  std::string_view advice;  // what to do instead
+};
+
+struct Target {
+  std::string_view platform;  // PJRT's name, in upper case
+  std::span<const MissingDType> missing_dtypes = {};
+  hlo::Lacks lacks = {};  // operations and forms of them
+  // Whether programs may call PyTorch's kernels, which only a process that has PyTorch can run.
+  bool host_kernels = false;
+
+  // Rules choose by these between ways that give the same values.
+  bool is_cpu() const { return platform == "CPU"; }
+  bool is_tpu() const { return platform == "TPU"; }
+
+  bool has_dtype(at::ScalarType dtype) const;
+  // Throws a TypeError where the platform has no such dtype. `who`: the operator or function.
+  void check_dtype(std::string_view who, at::ScalarType dtype) const;
+};
+
+// The target of a platform. Of one that the table lacks nothing is known, so programs for it hold
+// what every compiler takes: it is the portable one.
+Target target_of(std::string_view platform);
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,39 @@
+// Traits::suspects_values of several families: indices out of range, numbers out of bounds.
+// Programs drop such indices and read some element in their place; PyTorch's CPU kernels refuse
+// them.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include <c10/core/WrapDimMinimal.h>
+
+#include "ops/traits.h"
+
+namespace torch_xla::ops {
+
+// Valid are first, .., end - 1.
+struct IndexRange {
+  int64_t first, end;
+  int64_t ignored = std::numeric_limits<int64_t>::min();
+};
+
+// Whether some index that is known is outside of the range.
+bool leaves(const KnownArguments& a, const c10::IValue& indices, IndexRange range);
+
+// Whether some element that is known is below `least` or above `most`, or nan.
+bool exceeds(const KnownArguments& a, const c10::IValue& v, double least, double most);
+
+inline int64_t size_of_dim(const at::Tensor& t, int64_t dim) {
+  return t.dim() == 0 ? 1 : t.size(dim);
+}
+
+// (self, dim, index, ..)
+template <bool Negative = false>
+bool along_dim(const KnownArguments& a) {
+  const at::Tensor& self = a.tensor(0);
+  const int64_t end = size_of_dim(self, c10::maybe_wrap_dim(a[1].toInt(), self.dim()));
+  return leaves(a, a[2], {Negative ? -end : 0, end});
+}
+
+}  // namespace torch_xla::ops
