@@ -1,8 +1,8 @@
 """All benchmarks: `python -m benchmarks`, or `make bench`."""
 
-from benchmarks import memory, recording, training
+from benchmarks import memory, models, recording
 
 if __name__ == "__main__":
     recording.main()
-    training.main([])
+    models.main([])
     memory.main([])

@@ -1,6 +1,6 @@
 """Peak resident memory of training, xla against eager, each in a process of its own.
 
-    python -m benchmarks.memory [--only CNN] [--steps 20]
+    python -m benchmarks.memory [resnet18] [--steps 20]
 
 The plugin's fixed part is what a process holds after one small xla computation, beyond one that has
 imported torch alone. Target, for ResNet-18: at most 1.3 times eager's peak plus that part.
@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 
-from benchmarks.models import MODELS
+from benchmarks.networks import NETWORKS
 
 MIB = 1024  # ru_maxrss is in KiB
 
@@ -30,10 +30,9 @@ def child(kind: str, name: str, steps: int) -> None:
     if kind == "plugin":
         (torch.ones(2, device="xla") + 1).cpu()
     if kind in ("xla", "cpu"):
-        from benchmarks.training import trainer
+        from benchmarks.steps import training_step
 
-        make, shape, _ = MODELS[name]
-        step = trainer(make, shape, kind)
+        step = training_step(NETWORKS[name], "xla" if kind == "xla" else "eager")
         for i in range(steps):
             step()
             if kind == "xla":
@@ -44,7 +43,7 @@ def child(kind: str, name: str, steps: int) -> None:
 
 
 def measure(kind: str, name: str, steps: int) -> list[int]:
-    command = [sys.executable, "-m", "benchmarks.memory", "--only", name]
+    command = [sys.executable, "-m", "benchmarks.memory", name]
     text = subprocess.run(
         [*command, "--child", kind, "--steps", str(steps)],
         check=True,
@@ -56,20 +55,18 @@ def measure(kind: str, name: str, steps: int) -> list[int]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="ResNet-18", help="part of a model's name")
+    parser.add_argument("model", nargs="?", default="resnet18", choices=list(NETWORKS))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--child", choices=("torch", "plugin", "xla", "cpu"))
     options = parser.parse_args(arguments)
-    name = next((n for n in MODELS if options.only in n), None)
-    if name is None:
-        parser.error(f"--only: expected a part of one of {list(MODELS)}, got {options.only!r}")
+    name = options.model
     if options.child:
         child(options.child, name, options.steps)
         return
     fixed = measure("plugin", name, 0)[-1] - measure("torch", name, 0)[-1]
     eager = measure("cpu", name, options.steps)[-1]
     half, xla = measure("xla", name, options.steps)
-    print(f"peak resident memory of training: {name}")
+    print(f"peak resident memory of training: {NETWORKS[name].title}")
     print(f"  eager {eager / MIB:.0f} MiB, xla {xla / MIB:.0f} MiB, plugin {fixed / MIB:.0f} MiB")
     print(f"  ratio {xla / eager:.2f}, less the plugin {(xla - fixed) / eager:.2f} (target 1.3)")
     print(f"  growth over the second half: {(xla - half) / MIB:.1f} MiB")

@@ -1,85 +1,119 @@
-"""The models of the speed targets, small and plain."""
+"""Whole models: the time of a training step and of inference on xla, in PyTorch eager and compiled
+by `torch.compile(backend="inductor")`, all on the CPU, and the ratios to eager.
+
+    python -m benchmarks.models [cnn gpt2 ...] [--train | --infer] [--no-inductor] [--rounds 12]
+
+A training step is forward, loss, backward and AdamW; inference is a forward in eval mode. Each side
+has a process of its own, so that the threads of one do not slow the other (a second OpenMP team
+makes eager's workers sleep); they take turns, and the best round of each counts.
+"""
 
 from __future__ import annotations
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
+import argparse
+import shutil
+import subprocess
+import sys
+
+from benchmarks.networks import MODELS, NETWORKS, Network
+from benchmarks.steps import SIDES, make_step, round_of
+
+__all__ = ["MODELS"]
+ROUND = 0.1  # seconds, about
 
 
-class SmallCNN(nn.Module):
-    """For 28x28 images with one channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.fc1 = nn.Linear(64 * 7 * 7, 128)
-        self.fc2 = nn.Linear(128, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+def serve(network: Network, side: str, train: bool) -> None:
+    """Runs a round for each line of the input and answers with the seconds of a step."""
+    step = make_step(network, side, train)
+    for _ in range(3):  # compiles, and the memory comes to rest
+        once = round_of(step, side, 1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(round_of(step, side, max(1, int(ROUND / once))), flush=True)
 
 
-class LSTMClassifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(128, 128, num_layers=2, batch_first=True)
-        self.head = nn.Linear(128, 10)
+class Side:
+    """A process that runs rounds of one model on one side when asked."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.lstm(x)[0][:, -1])
+    def __init__(self, name: str, side: str, train: bool) -> None:
+        command = [sys.executable, "-m", "benchmarks.models", name, "--serve", side]
+        self._process = subprocess.Popen(
+            [*command, "--train" if train else "--infer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
 
+    def _answer(self) -> str:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process has ended with {self._process.wait()}")
+        return line
 
-def deep_mlp() -> nn.Module:
-    blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(30)]
-    return nn.Sequential(*blocks, nn.Linear(64, 10))
+    def round(self) -> float:
+        print(file=self._process.stdin, flush=True)
+        return float(self._answer())
 
-
-class BasicBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(y + self.shortcut(x))
+    def close(self) -> None:
+        self._process.communicate()
 
 
-class ResNet18(nn.Module):
-    """The 18-layer network of He et al., Deep Residual Learning for Image Recognition, 2015."""
-
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.norm = nn.BatchNorm2d(64)
-        blocks, inputs = [], 64
-        for i, width in enumerate((64, 128, 256, 512)):
-            for stride in (1 if i == 0 else 2, 1):
-                blocks.append(BasicBlock(inputs, width, stride))
-                inputs = width
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(512, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.norm(self.stem(x))), 3, 2, 1)
-        return self.head(self.blocks(x).mean((2, 3)))
+def measure(name: str, train: bool, sides: tuple[str, ...], rounds: int) -> dict[str, float]:
+    """The best time of a step of each side, in seconds."""
+    processes = {side: Side(name, side, train) for side in sides}
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(rounds):
+        for side, process in processes.items():
+            best[side] = min(best[side], process.round())
+    for process in processes.values():
+        process.close()
+    return best
 
 
-# Name: (model, shape of a batch, target of the ratio to eager)
-MODELS = {
-    "small CNN, batch 64": (SmallCNN, (64, 1, 28, 28), 1.0),
-    "MLP of 30 blocks, batch 16": (deep_mlp, (16, 64), 1.0),
-    "LSTM 2x128, sequence 32": (LSTMClassifier, (16, 32, 128), 1.0),
-    "ResNet-18 at 112, batch 8": (ResNet18, (8, 3, 112, 112), 1.2),
-}
+def report(network: Network, train: bool, best: dict[str, float]) -> None:
+    def number(value: float | None, width: int) -> str:
+        return f"{'-':>{width}}" if value is None else f"{value:{width}.2f}"
+
+    line = f"{network.title:28}{'train' if train else 'infer':5}"
+    for side in SIDES:
+        line += number(best[side] * 1e3 if side in best else None, 11)
+    for side in ("xla", "inductor"):
+        line += number(best[side] / best["eager"] if side in best else None, 13)
+    target = network.train_target if train else network.infer_target
+    print(line + number(target, 9), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ", ".join(NETWORKS)
+    parser.add_argument("models", nargs="*", help=f"of {names}; all, where none is named")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--train", action="store_true", help="only training")
+    which.add_argument("--infer", action="store_true", help="only inference")
+    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    for name in options.models:
+        if name not in NETWORKS:
+            parser.error(f"expected models of {names}, got {name!r}")
+    if options.serve:
+        serve(NETWORKS[options.models[0]], options.serve, options.train)
+        return
+    sides = SIDES
+    if options.no_inductor or shutil.which("g++") is None:
+        sides = SIDES[:2]
+        print("inductor is left out" + ("" if options.no_inductor else ": it needs g++"))
+    print(f"{'milliseconds per step':33}", end="")
+    print("".join(f"{s:>11}" for s in SIDES) + f"{'xla/eager':>13}{'ind./eager':>13}{'target':>9}")
+    for name in options.models or NETWORKS:
+        for train in (True, False):
+            if not (options.infer if train else options.train):
+                report(NETWORKS[name], train, measure(name, train, sides, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,8 @@ if(NOT EXISTS "${XLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h")
 endif()
 
 file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
-     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp csrc/spmd/*.cpp
+     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp
+     csrc/dispatch/*/*.cpp csrc/spmd/*.cpp
      csrc/debug/*.cpp csrc/python/*.cpp)
 list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$")  # in torch_xla_base
 pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})

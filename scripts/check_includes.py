@@ -23,6 +23,15 @@ ARROWS = {
     "pjrt": set(),
     "util": set(),
 }
+# The rooms of dispatch/, and which of them each may include. The files beside them may include all.
+ROOMS = {
+    "composites": {"record"},
+    "record": {"judge", "views", "device"},
+    "judge": {"calls"},
+    "views": {"calls"},
+    "device": {"calls"},
+    "calls": set(),
+}
 TORCH_FREE = {"hlo", "pjrt", "util"}
 MAX_LINES = 800
 
@@ -33,16 +42,26 @@ SOURCE_SUFFIXES = {".h", ".cpp", ".py"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
+def closure(start: str, arrows: dict[str, set[str]]) -> set[str]:
+    """What can be reached from `start`, itself included."""
+    found = {start}
+    waiting = [start]
+    while waiting:
+        new = arrows[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
 def reachable(area: str) -> set[str]:
     """Every area that `area` may include, itself and util among them."""
-    found = {area, "util"}
-    waiting = [area]
-    while waiting:
-        for target in ARROWS[waiting.pop()]:
-            if target not in found:
-                found.add(target)
-                waiting.append(target)
-    return found
+    return closure(area, ARROWS) | {"util"}
+
+
+def room_of(path: Path) -> str | None:
+    """The room of a file `dispatch/<room>/<name>`; None for one beside the rooms."""
+    parts = path.parts
+    return parts[1] if parts[0] == "dispatch" and len(parts) == 3 else None
 
 
 def files(root: Path, folders: tuple[str, ...], suffixes: set[str]) -> Iterator[Path]:
@@ -62,6 +81,7 @@ def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
 
 def check_file_of_area(root: Path, path: Path, area: str) -> Iterator[str]:
     allowed = reachable(area)
+    room = room_of(path.relative_to(root / "csrc"))
     for number, quoted, header in includes(path):
         where = f"{path.relative_to(root)}:{number}: {header}"
         if header == "torch/extension.h" and area != "python":
@@ -77,12 +97,21 @@ def check_file_of_area(root: Path, path: Path, area: str) -> Iterator[str]:
             elif target not in allowed:
                 names = ", ".join(sorted(allowed - {area}))
                 yield f"{where}: {area} may include only {names}."
+            elif room is not None and target == "dispatch":
+                other = room_of(Path(header))
+                if other not in closure(room, ROOMS):
+                    names = ", ".join(sorted(closure(room, ROOMS) - {room})) or "nothing else"
+                    yield f"{where}: dispatch/{room} may include of dispatch/ only {names}."
 
 
 def check_includes(root: Path) -> Iterator[str]:
     for path in files(root, ("csrc",), {".h", ".cpp"}):
         area = path.relative_to(root / "csrc").parts[0]
-        if area in ARROWS:
+        room = room_of(path.relative_to(root / "csrc"))
+        if room is not None and room not in ROOMS:
+            names = ", ".join(sorted(ROOMS))
+            yield f"{path.relative_to(root)}: not in a room of dispatch/ ({names})."
+        elif area in ARROWS:
             yield from check_file_of_area(root, path, area)
         else:
             names = ", ".join(sorted(ARROWS))

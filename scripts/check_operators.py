@@ -1,10 +1,10 @@
 """Checks that what is known of an operator of PyTorch stands in one C++ file.
 
 Prints one line for each operator that two files name, and exits with 1 when there is any. An
-operator is named by a string ("aten::add.Tensor", or "add.Tensor" where a kernel is registered) or by
-PyTorch's type of it (at::_ops::add_Tensor, op::add_Tensor); overloads, forms in place and out= forms
-count with their functional operator. Names in calls of operators are uses, not facts, and do not
-count.
+operator is named by a string ("aten::add.Tensor", or "add.Tensor" where a kernel is registered) or
+by PyTorch's type of it (at::_ops::add_Tensor, op::add_Tensor); overloads, forms in place and out=
+forms count with their functional operator. Names in calls of operators are uses, not facts, and do
+not count.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class PolicyKernel final : public c10::OperatorKernel {
     if (v.isTensor()) {
       v = at::autocast::cached_cast(dtype, v.toTensor(), at::kXLA);
     } else if (v.isTensorList()) {
-      v = at::autocast::cached_cast(dtype, v.toTensorVector(), at::kXLA);
+      const std::vector<Tensor> tensors = v.toTensorVector();
+      v = at::autocast::cached_cast(dtype, at::TensorList(tensors), at::kXLA);
     }
   }
 

@@ -1,7 +1,7 @@
 #include "dispatch/coverage.h"
 
-#include "dispatch/decompose.h"
-#include "dispatch/plan.h"
+#include "dispatch/calls/plan.h"
+#include "dispatch/record/decompose.h"
 #include "dispatch/register.h"
 
 namespace torch_xla::dispatch {

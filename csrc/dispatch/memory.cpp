@@ -16,10 +16,10 @@
 #include <torch/library.h>
 
 #include "debug/metrics.h"
-#include "dispatch/call.h"
-#include "dispatch/context.h"
-#include "dispatch/fallback.h"
-#include "dispatch/resize.h"
+#include "dispatch/calls/call.h"
+#include "dispatch/record/context.h"
+#include "dispatch/record/fallback.h"
+#include "dispatch/views/resize.h"
 #include "executor/transfer.h"
 #include "ops/rules.h"
 #include "util/error.h"

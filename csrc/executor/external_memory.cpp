@@ -15,8 +15,8 @@ namespace {
 class Loan {
  public:
   explicit Loan(std::shared_ptr<const pjrt::Array> array)
-      : array_(std::move(array)), data_(array_->buffer(0).share()) {}
-  ~Loan() { array_->buffer(0).unshare(); }
+      : array_(std::move(array)), data_(array_->whole().share()) {}
+  ~Loan() { array_->whole().unshare(); }
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
   void* data() const { return data_; }
@@ -46,7 +46,7 @@ at::Tensor lend(lazy::Value& value, int device) {
   TXLA_CHECK(array->num_buffers() == 1,
              "DLPack: expected a tensor on one device, got one on all devices of SPMD mode. Copy "
              "it with .cpu() first.");
-  const pjrt::Buffer& buffer = array->buffer(0);
+  const pjrt::Buffer& buffer = array->whole();
   try {
     {
       const BlockingScope blocking;
@@ -110,7 +110,7 @@ const void* peek(const lazy::Value& value) {
   if (array == nullptr || array->is_deleted()) return nullptr;
   if (held_dtype(*array) != value.geometry().dtype) return nullptr;
   try {
-    const pjrt::Buffer& buffer = array->buffer(0);
+    const pjrt::Buffer& buffer = array->whole();
     return buffer.ready().ready() ? buffer.unsafe_pointer() : nullptr;
   } catch (const pjrt::Error&) {
     return nullptr;  // the run that was to make it failed, which those who need the value are told

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "executor/compile.h"
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"

@@ -1,11 +1,11 @@
 #include "executor/in_flight.h"
 
 #include <algorithm>
-#include <array>
 
 #include <Python.h>
 
-#include "ops/host_kernel.h"
+#include "lazy/device.h"
+#include "ops/host/host_kernel.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -43,8 +43,7 @@ Mark::Clock::time_point Mark::time() const {
 }
 
 InFlight& InFlight::of(int device) {
-  static auto& table = *new std::array<InFlight, 256>;
-  return table[static_cast<size_t>(device)];
+  return lazy::Device::of(device).runs.get<InFlight>([] { return new InFlight; });
 }
 
 void InFlight::finish(const Run& run) {

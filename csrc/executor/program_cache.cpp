@@ -69,4 +69,10 @@ void ProgramCache::clear() {
   index_.clear();
 }
 
+std::vector<std::shared_ptr<const Program>> ProgramCache::programs() const {
+  std::vector<std::shared_ptr<const Program>> programs;
+  for (const Entry& entry : entries_) programs.push_back(entry.program);
+  return programs;
+}
+
 }  // namespace torch_xla::executor

@@ -6,17 +6,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "pjrt/client.h"
+#include "executor/program.h"
 #include "util/hash.h"
 
 namespace torch_xla::executor {
-
-struct Program {
-  std::unique_ptr<pjrt::Executable> executable;
-  bool reuses_buffers = false;
-  bool can_fail = false;
-  std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
-};
 
 class ProgramCache {
  public:
@@ -25,6 +18,8 @@ class ProgramCache {
   // this process nears Linux's limit of memory maps, of which the code of each program takes some.
   void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
   size_t size() const { return entries_.size(); }
+  // The most recently used first.
+  std::vector<std::shared_ptr<const Program>> programs() const;
   void clear();
 
  private:

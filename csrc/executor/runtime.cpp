@@ -6,7 +6,8 @@
 #include "executor/in_flight.h"
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
-#include "ops/host_kernel.h"
+#include "ops/host/host_kernel.h"
+#include "ops/host/numbers.h"
 #include "pjrt/huge_pages.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -90,10 +91,12 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
-  if (device_type_ == "CPU" &&
-      !pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler())) {
+  if (target_.host_kernels &&
+      !(pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler()) &&
+        pjrt::register_ffi_handler(*plugin, ops::kNumbersTarget, ops::numbers_handler()))) {
+    target_.host_kernels = false;
     TXLA_LOG(WARNING) << "the plugin has no FFI extension: operators that need PyTorch's kernels "
-                         "will fail to compile";
+                         "run on the host";
   }
 }
 
@@ -137,7 +140,7 @@ bool use_spmd() {
   for (int i = 0; i < count; ++i) InFlight::of(i).wait();
   const lazy::GraphLock lock;
   for (int i = 1; i < count; ++i) {
-    const int64_t tensors = lazy::Storage::live_count(i);
+    const int64_t tensors = lazy::Device::of(i).live_storages.load();
     TXLA_CHECK(tensors == 0, "use_spmd: expected tensors on xla:0 only, got ", tensors,
                " on xla:", i,
                ". Call it before tensors are made, or first move these with .to('xla:0') and let ",
@@ -145,7 +148,7 @@ bool use_spmd() {
   }
   runtime.use_spmd();
   current = 0;
-  return count > 1 && lazy::Storage::live_count(0) != 0;
+  return count > 1 && lazy::Device::of(0).live_storages.load() != 0;
 }
 
 void set_custom_compile_options(pjrt::Options options) {

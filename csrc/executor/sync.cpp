@@ -7,16 +7,14 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <malloc.h>
-
 #include "debug/metrics.h"
-#include "executor/disk_cache.h"
+#include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
-#include "executor/program_cache.h"
+#include "executor/program.h"
 #include "executor/runtime.h"
 #include "lazy/source.h"
-#include "ops/host_kernel.h"
+#include "ops/host/host_kernel.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
@@ -29,97 +27,10 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 
-ProgramCache& programs() {  // guarded by the graph lock
-  static auto& cache = *new ProgramCache;
-  return cache;
-}
-
-// A program that must be compiled, or loaded, before its graph can run.
-struct Missing {
-  util::Hash128 key;
-  Lowered lowered;
-  pjrt::CompileOptions options;
-};
-
-// The program of a graph, or null after filling `missing`.
-std::shared_ptr<const Program> find_program(const Graph& graph, Missing& missing) {
-  static const debug::Counter hits("CachedCompile");
-  auto program = programs().find(graph.key);
-  const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
-  // A program that was missing a moment ago was counted then.
-  if (program != nullptr && graph.key != missing.key) hits.add();
-  if (program != nullptr && !check) return program;
-  Runtime& runtime = Runtime::get();
-  missing.key = graph.key;
-  missing.lowered = lower(graph, runtime.target());
-  missing.options = compile_options_of(graph.device);
-  if (program == nullptr) return nullptr;
-  const std::string& text = missing.lowered.text;
-  TXLA_CHECK(program->text.empty() || program->text == text,
-             "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
-             ", got another:\n", text, "\nthan the one that was compiled:\n", program->text,
-             "\nPlease report this.");
-  return program;
-}
-
-// Needs no lock: others may record meanwhile.
-std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
-  static const debug::Counter misses("UncachedCompile");
-  static const debug::Metric time("CompileTime");
-  misses.add();
-  const debug::TimedScope scope(time);
-  const std::string& text = missing.lowered.text;
-  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
-  try {
-    const BlockingScope blocking;
-    auto executable = Runtime::get().client().compile(text, missing.options);
-    // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
-    if (text.size() > (1 << 17)) malloc_trim(0);
-    return executable;
-  } catch (const pjrt::Error& e) {
-    fail(e);
-  }
-}
-
-// From the disk where there is a cache that has it, else from the compiler.
-std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
-  static const debug::Counter hits("CachedCompile");
-  DiskCache* disk = DiskCache::get();
-  if (disk != nullptr) {
-    if (auto executable = disk->load(missing.lowered.text, missing.options)) {
-      hits.add();
-      return executable;
-    }
-  }
-  auto executable = compile(missing);
-  if (disk != nullptr) disk->store(missing.lowered.text, missing.options, *executable);
-  return executable;
-}
-
-// Puts the program where find_program() finds it.
-void provide(const Missing& missing) {
-  auto program = std::make_shared<Program>();
-  program->executable = make_executable(missing);
-  program->reuses_buffers = missing.lowered.reuses_buffers;
-  program->can_fail = missing.lowered.can_fail;
-  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.lowered.text;
-  const lazy::GraphLock lock;
-  programs().insert(missing.key, std::move(program),
-                    static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
-}
-
-template <class T>
-pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const Graph& graph) {
-  Runtime& runtime = Runtime::get();
-  const int64_t n = static_cast<int64_t>(numbers.size());
-  return pjrt::Array::from_host(runtime.client(), numbers.data(), dtype, std::span(&n, 1),
-                                runtime.devices(graph.device));
-}
-
 // A run that fails may have taken inputs over before it did. Their values are lost, and later runs
 // that need them say why.
 [[noreturn]] void fail_launch(const Graph& graph, const pjrt::Error& error) {
-  for (const Node* input : graph.inputs) {
+  for (const Node* input : graph.parameters) {
     if (const std::string* why = input->data().array->loss()) {
       util::fail(
           util::ErrorKind::Runtime,
@@ -128,9 +39,9 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype, const
           *why, "). Assign the tensor anew, or load it from a checkpoint.");
     }
   }
-  for (size_t i = 0; i < graph.inputs.size(); ++i) {
-    pjrt::Array& array = *graph.inputs[i]->data().array;
-    if (graph.aliases[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    pjrt::Array& array = *graph.parameters[i]->data().array;
+    if (graph.reused_by[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
   }
   fail(error);
 }
@@ -176,35 +87,24 @@ struct Launched {
 std::atomic<bool> checks_donation{false};
 
 Launched run(const Graph& graph, const Program& program) {
-  static const debug::Metric time("ExecuteTime");
-  const debug::TimedScope scope(time);
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
-  std::vector<const pjrt::Array*> arguments;
-  arguments.reserve(graph.inputs.size() + 2);
-  std::optional<pjrt::Array> floats, ints;
+  std::vector<const pjrt::Array*> arrays;
+  arrays.reserve(graph.parameters.size());
   pjrt::Executable::ArrayResult result;
   try {
-    for (const Node* input : graph.inputs) {
+    for (const Node* input : graph.parameters) {
       pjrt::Array& array = *input->data().array;
       array.extend_to(devices);  // it was made before these became one device
-      arguments.push_back(&array);
+      arrays.push_back(&array);
     }
-    if (!graph.numbers.floats.empty()) {
-      floats = send_numbers(graph.numbers.floats, PJRT_Buffer_Type_F64, graph);
-      arguments.push_back(&*floats);
-    }
-    if (!graph.numbers.ints.empty()) {
-      ints = send_numbers(graph.numbers.ints, PJRT_Buffer_Type_S64, graph);
-      arguments.push_back(&*ints);
-    }
-    result = program.executable->execute(arguments);
+    result = launch(program, arrays, graph.numbers, devices);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
     fail_launch(graph, e);
   }
   InFlight::Arrays taken_over;
-  for (size_t i = 0; program.reuses_buffers && i < graph.inputs.size(); ++i) {
-    if (graph.aliases[i] >= 0) taken_over.push_back(graph.inputs[i]->data().array);
+  for (size_t i = 0; program.reuses_buffers && i < graph.parameters.size(); ++i) {
+    if (graph.reused_by[i] >= 0) taken_over.push_back(graph.parameters[i]->data().array);
   }
   Launched launched;
   if (checks_donation) launched.taken_over = taken_over;
@@ -337,7 +237,7 @@ void check_donation(const InFlight::Arrays& taken_over, int device) {
 std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
                            bool replay_views) {
   Launched launched = run(graph, program);
-  std::vector<Value> leaves = leaves_of(graph.roots, std::move(launched.data), graph.device);
+  std::vector<Value> leaves = leaves_of(graph.results, std::move(launched.data), graph.device);
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
   }
@@ -361,7 +261,7 @@ bool undo(const Node* failed, int device, const std::vector<Value>& read) {
   }
   const Graph graph(std::move(roots), device);
   std::unordered_map<uint64_t, const Node*> alive;
-  for (const Node* input : graph.inputs) alive[input->id()] = input;
+  for (const Node* input : graph.parameters) alive[input->id()] = input;
   std::unordered_set<const Node*> dependents = {failed};
   for (const Node* call : graph.calls) {  // operands before users
     alive[call->id()] = call;
@@ -388,22 +288,6 @@ bool undo(const Node* failed, int device, const std::vector<Value>& read) {
   return std::ranges::any_of(read, depends);
 }
 
-// Calls `attempt`, under the graph lock, until the program it needs is there. It returns whether it
-// is done. The compiler runs without the lock, so the graph may have changed when it returns.
-template <class Attempt>
-void with_program(Attempt attempt) {
-  constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
-  Missing missing;
-  for (int tries = 1;; ++tries) {
-    {
-      const lazy::GraphLock lock;
-      if (attempt(missing)) return;
-      if (tries >= kPatience) provide(missing);
-    }
-    if (tries < kPatience) provide(missing);
-  }
-}
-
 }  // namespace
 
 void sync_device(int device, bool wait) {
@@ -416,7 +300,7 @@ void sync_device(int device, bool wait) {
     complete = true;
     if (pending.roots.empty()) return true;
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program(graph, missing);
+    const auto program = find_program("sync", graph, missing);
     if (program == nullptr) return false;
     try {
       compute(pending, graph, *program, true);
@@ -456,7 +340,7 @@ void materialize(std::vector<Value>& values, int device) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program(graph, missing);
+    const auto program = find_program("read", graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
@@ -490,38 +374,16 @@ Graph graph_of(const std::vector<Value>& values, int device) {
 
 }  // namespace
 
-// A program for several devices is one that Shardy partitions.
-pjrt::CompileOptions compile_options_of(int device) {
-  const lazy::GraphLock lock;
-  const Runtime& runtime = Runtime::get();
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  pjrt::CompileOptions options;
-  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
-  options.num_partitions = static_cast<int>(devices.size());
-  options.use_spmd = options.use_shardy = devices.size() > 1;
-  options.env_overrides = runtime.compile_options();
-  return options;
-}
-
 std::string stablehlo_of(const std::vector<Value>& values, int device, std::string_view platform) {
   const lazy::GraphLock lock;
   const ops::Target target = platform.empty() ? Runtime::get().target() : ops::target_of(platform);
-  return lower(graph_of(values, device), target).text;
+  const Graph graph = graph_of(values, device);
+  return lower(graph, graph.interface(), target).text;
 }
 
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {
   const lazy::GraphLock lock;
   return graph_of(values, device).key;
-}
-
-size_t cached_programs() {
-  const lazy::GraphLock lock;
-  return programs().size();
-}
-
-void clear_cached_programs() {
-  const lazy::GraphLock lock;
-  programs().clear();
 }
 
 }  // namespace torch_xla::executor

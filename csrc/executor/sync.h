@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lazy/tensor.h"
-#include "pjrt/compile_options.h"
 
 namespace torch_xla::executor {
 
@@ -30,15 +29,10 @@ void set_check_donation(bool on);
 // Waits until the device has finished all runs; throws what failed since the last call.
 void wait_device(int device);
 
-// What the compiler is told of programs for a device.
-pjrt::CompileOptions compile_options_of(int device);
 // StableHLO of the graph that computes these values, for the platform in use or for another.
 std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
                          std::string_view platform = {});
 // Its key among the compiled programs.
 util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device);
-
-size_t cached_programs();
-void clear_cached_programs();
 
 }  // namespace torch_xla::executor

@@ -58,7 +58,7 @@ at::ScalarType to_torch(pjrt::DType dtype) {
              pjrt::dtype_name(dtype), ".");
 }
 
-at::ScalarType held_dtype(const pjrt::Array& array) { return to_torch(array.buffer(0).dtype()); }
+at::ScalarType held_dtype(const pjrt::Array& array) { return to_torch(array.dtype()); }
 
 lazy::Value upload(const at::Tensor& tensor, int device) {
   static const debug::Metric time("TransferToDeviceTime");
@@ -146,7 +146,7 @@ std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   materialize(values, device);
   std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
   for (const lazy::Value& value : values) {
-    buffers.emplace_back(&value.node->data().array->buffer(0), &value.geometry());
+    buffers.emplace_back(&value.node->data().array->whole(), &value.geometry());
   }
   return read(buffers, device);
 }
@@ -159,7 +159,9 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value val
   {
     const lazy::GraphLock lock;  // a run may extend the array
     for (size_t i = 0; i < array.num_buffers(); ++i) {
-      buffers.emplace_back(&array.buffer(i), &values[0].geometry());
+      const pjrt::Buffer& buffer = array.buffer(i);
+      const at::ScalarType dtype = values[0].geometry().dtype;
+      buffers.emplace_back(&buffer, lazy::intern_contiguous(dtype, buffer.dims()));
     }
   }
   const std::vector<at::Tensor> tensors = read(buffers, device);

@@ -54,7 +54,7 @@ struct OperandInfo {
   int32_t number = -1;
 };
 
-struct Expansion;
+struct KeptFunction;  // lazy/function.h
 
 // The static part of a recorded call. Interned: one per distinct call, shared by its nodes.
 struct Signature : c10::intrusive_ptr_target {
@@ -68,7 +68,7 @@ struct Signature : c10::intrusive_ptr_target {
   // PyTorch's of the call: that of the time when a program is made may be another.
   at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
   // What the operator decomposes into, where it has no lowering of its own.
-  std::shared_ptr<const Expansion> expansion;
+  std::shared_ptr<const KeptFunction> expansion;
 };
 
 // Result `index` of `node`.
@@ -127,6 +127,7 @@ class Node final : public c10::intrusive_ptr_target {
   uint64_t id() const { return id_; }
 
   const Signature& signature() const { return *signature_; }
+  const c10::intrusive_ptr<const Signature>& shared_signature() const { return signature_; }
   const Operands& operands() const { return operands_; }
   const Numbers& numbers() const { return numbers_; }
   const Geometry& output(size_t i) const {
@@ -165,13 +166,6 @@ class Node final : public c10::intrusive_ptr_target {
 // The one way in which a call is recorded. The caller holds the GraphLock.
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device);
-
-// An operator written in terms of others: a small graph over placeholders, one for each operand.
-struct Expansion {
-  std::vector<Value> placeholders;
-  std::vector<c10::intrusive_ptr<Node>> calls;  // operands before users
-  std::vector<Value> results;                   // empty where the operator returns nothing
-};
 
 inline const Geometry& Value::geometry() const { return node->output(index); }
 

@@ -1,6 +1,5 @@
 #include "lazy/rng.h"
 
-#include <deque>
 #include <mutex>
 #include <random>
 
@@ -8,8 +7,6 @@
 
 namespace torch_xla::lazy {
 namespace {
-
-constexpr int kDevices = 256;
 
 // Of all states: it is held for some instructions.
 util::ForkMutex& mutex() {
@@ -27,19 +24,12 @@ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-std::deque<RandomState>& states() {
-  static auto& table = *[] {
-    auto* states = new std::deque<RandomState>;
-    std::random_device entropy;
-    for (int i = 0; i < kDevices; ++i) {
-      states->emplace_back(RandomState::Position{(uint64_t{entropy()} << 20) ^ entropy(), 0});
-    }
-    return states;
-  }();
-  return table;
-}
-
 }  // namespace
+
+RandomState RandomState::unseeded() {
+  static auto& entropy = *new std::random_device;
+  return RandomState({(uint64_t{entropy()} << 20) ^ entropy(), 0});
+}
 
 RandomState::Position RandomState::position() const {
   const std::lock_guard lock(mutex());
@@ -58,11 +48,5 @@ uint64_t RandomState::next_seed() {
 }
 
 uint64_t RandomState::as_seed() const { return counter(position()); }
-
-RandomState& random_state(int device) { return states()[static_cast<size_t>(device)]; }
-
-void set_random_state_of_all(uint64_t seed) {
-  for (RandomState& state : states()) state.set({seed, 0});
-}
 
 }  // namespace torch_xla::lazy

@@ -15,6 +15,8 @@ class RandomState {
   };
 
   explicit RandomState(Position position) : position_(position) {}
+  // One that differs from process to process.
+  static RandomState unseeded();
 
   Position position() const;
   void set(Position position);
@@ -26,9 +28,5 @@ class RandomState {
  private:
   Position position_;
 };
-
-// Of a device; it exists before the device does. Unseeded ones differ from process to process.
-RandomState& random_state(int device);
-void set_random_state_of_all(uint64_t seed);
 
 }  // namespace torch_xla::lazy

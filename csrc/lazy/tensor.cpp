@@ -15,20 +15,7 @@ Value (*read_over)(Storage& storage, const Geometry& geometry) = nullptr;
 
 // --- storage -------------------------------------------------------------------------------
 
-struct PendingList {
-  Storage* first = nullptr;
-  Storage* last = nullptr;
-
-  // Devices are few and fixed for the life of the process.
-  static PendingList& of(int device) {
-    static PendingList lists[256];
-    return lists[device];
-  }
-};
-
 namespace {
-
-std::atomic<int64_t> live_storages[256];  // of each device
 
 size_t storage_bytes(const Geometry& g) {
   return static_cast<size_t>(g.contiguous ? g.numel : g.storage_elements()) *
@@ -58,14 +45,15 @@ Storage::Storage(const Geometry* geometry, int device, Value value)
     : c10::StorageImpl(use_byte_size_t(), static_cast<int64_t>(storage_bytes(*geometry)),
                        address_range(storage_bytes(*geometry), device), nullptr, false),
       geometry_(geometry),
-      device_(device),
+      device_(Device::of(device)),
+      device_index_(device),
       value_(std::move(value)) {
-  live_storages[device_].fetch_add(1, std::memory_order_relaxed);
+  device_.live_storages.fetch_add(1, std::memory_order_relaxed);
   if (value_ && !value_.node->is_data()) link();
 }
 
 Storage::~Storage() {
-  live_storages[device_].fetch_sub(1, std::memory_order_relaxed);
+  device_.live_storages.fetch_sub(1, std::memory_order_relaxed);
   if (linked_ || value_ || readers_ != nullptr) {
     const GraphLock lock;
     unlink();
@@ -74,12 +62,8 @@ Storage::~Storage() {
   }
 }
 
-int64_t Storage::live_count(int device) {
-  return live_storages[device].load(std::memory_order_relaxed);
-}
-
 const Value& Storage::value() {
-  if (!value_) value_ = zeros_value(*geometry_, device_);
+  if (!value_) value_ = zeros_value(*geometry_, device_index_);
   return value_;
 }
 
@@ -129,7 +113,7 @@ void Storage::replay_views() {
 void Storage::reset(const Geometry* geometry, Value value) {
   geometry_ = geometry;
   const size_t bytes = storage_bytes(*geometry);
-  if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_));
+  if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_index_));
   set_nbytes(bytes);
   past_.clear();
   hold(std::move(value));
@@ -137,25 +121,23 @@ void Storage::reset(const Geometry* geometry, Value value) {
 
 void Storage::link() {
   if (linked_ || AsideScope::count != 0) return;
-  PendingList& list = PendingList::of(device_);
-  previous_ = list.last;
+  previous_ = device_.last_pending;
   next_ = nullptr;
-  (list.last != nullptr ? list.last->next_ : list.first) = this;
-  list.last = this;
+  (previous_ != nullptr ? previous_->next_ : device_.first_pending) = this;
+  device_.last_pending = this;
   linked_ = true;
 }
 
 void Storage::unlink() {
   if (!linked_) return;
-  PendingList& list = PendingList::of(device_);
-  (previous_ != nullptr ? previous_->next_ : list.first) = next_;
-  (next_ != nullptr ? next_->previous_ : list.last) = previous_;
+  (previous_ != nullptr ? previous_->next_ : device_.first_pending) = next_;
+  (next_ != nullptr ? next_->previous_ : device_.last_pending) = previous_;
   previous_ = next_ = nullptr;
   linked_ = false;
 }
 
 void Storage::for_each_pending(int device, const std::function<void(Storage&)>& visit) {
-  Storage* storage = PendingList::of(device).first;
+  Storage* storage = Device::of(device).first_pending;
   while (storage != nullptr) {
     Storage* next = storage->next_;
     visit(*storage);

@@ -11,6 +11,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
+#include "lazy/device.h"
 #include "lazy/lock.h"
 #include "lazy/node.h"
 
@@ -26,7 +27,7 @@ class Storage final : public c10::StorageImpl {
   ~Storage() override;
 
   const Geometry& geometry() const { return *geometry_; }
-  int device_index() const { return device_; }
+  int device_index() const { return device_index_; }
 
   // The value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
   const Value& value();
@@ -61,7 +62,6 @@ class Storage final : public c10::StorageImpl {
   // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
   // which they began to wait.
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
-  static int64_t live_count(int device);
 
  private:
   void hold(Value value);
@@ -70,7 +70,8 @@ class Storage final : public c10::StorageImpl {
   void replay_views();
 
   const Geometry* geometry_;
-  int device_;
+  Device& device_;
+  int device_index_;
   Value value_;
   std::vector<Past> past_;
   View* readers_ = nullptr;  // those that keep what they have read, until the value changes
@@ -78,7 +79,6 @@ class Storage final : public c10::StorageImpl {
   Storage* next_ = nullptr;
   bool linked_ = false;
 
-  friend struct PendingList;
   friend class View;
 };
 

@@ -1,5 +1,5 @@
 // Scaled dot product attention and its gradient as one call each: torch_xla::attention and
-// attention_backward (dispatch/attention.cpp defines them). The gradient recomputes the
+// attention_backward (dispatch/composites/attention.cpp defines them). The gradient recomputes the
 // probabilities from the saved logarithm of each row's sum.
 #include "ops/attention.h"
 
@@ -10,7 +10,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host_rules.h"
+#include "ops/host/host_rules.h"
 #include "ops/rules.h"
 
 namespace torch_xla::ops {

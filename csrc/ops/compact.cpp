@@ -1,5 +1,5 @@
 // Operators whose result is as long as the data says: they fill the front of results that are as
-// long as can be, and count. dispatch/value_shapes.cpp reads the count and cuts.
+// long as can be, and count. dispatch/composites/value_shapes.cpp reads the count and cuts.
 #include <array>
 
 #include "ops/common.h"

@@ -3,7 +3,7 @@
 #include "ops/linalg.h"
 
 #include "ops/common.h"
-#include "ops/host_rules.h"
+#include "ops/host/host_rules.h"
 #include "ops/lowering.h"
 
 namespace torch_xla::ops {

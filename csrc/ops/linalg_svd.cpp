@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "ops/common.h"
-#include "ops/host_rules.h"
+#include "ops/host/host_rules.h"
 #include "ops/index.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"

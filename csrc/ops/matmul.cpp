@@ -7,7 +7,7 @@
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host_rules.h"
+#include "ops/host/host_rules.h"
 #include "ops/meta.h"
 #include "ops/notation.h"
 #include "ops/rules.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "ops/common.h"
-#include "ops/host_kernel.h"
+#include "ops/host/host_kernel.h"
 #include "ops/resize_taps.h"
 
 namespace torch_xla::ops {

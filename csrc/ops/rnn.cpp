@@ -1,9 +1,10 @@
 // One direction of one layer of an LSTM, GRU or plain RNN, and its gradient: torch_xla::rnn_layer
-// and rnn_layer_backward (dispatch/rnn.cpp defines them and builds PyTorch's modules from them).
-// What does not depend on another step is computed for all steps at once, outside the loop over
-// time. The loop's body is written for XLA on CPU, where it costs most: eight kernels at most (more
-// run as tasks of a thread pool, at several times their own cost), and in them a value read from a
-// sequence has one use and no reshape between different shapes, or they are not vectorized.
+// and rnn_layer_backward (dispatch/composites/rnn.cpp defines them and builds PyTorch's modules
+// from them). What does not depend on another step is computed for all steps at once, outside the
+// loop over time. The loop's body is written for XLA on CPU, where it costs most: eight kernels at
+// most (more run as tasks of a thread pool, at several times their own cost), and in them a value
+// read from a sequence has one use and no reshape between different shapes, or they are not
+// vectorized.
 #include <array>
 #include <functional>
 #include <string>

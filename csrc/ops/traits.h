@@ -135,7 +135,7 @@ struct Traits {
   // --- Memory ---
   bool reads_elsewhere = false;   // elements at other places than it writes
   bool writes_repeated = false;   // in place also to elements that a tensor shows several times
-  bool recorded_by_name = false;  // by dispatch/call.h alone: a call has another kernel
+  bool recorded_by_name = false;  // by dispatch/calls/call.h alone: a call has another kernel
   bool stays_composite = false;   // its parts keep autograd, conjugation or aliasing right
   bool takes_masks = false;       // among its indices, the second argument
   // Names the form in place and the statement in PyTorch's warning of writes to expanded tensors.

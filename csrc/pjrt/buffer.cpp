@@ -1,3 +1,5 @@
+#include "pjrt/buffer.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -232,15 +234,23 @@ Array Array::from_host(const Client& client, const void* data, DType dtype,
   return array;
 }
 
+const Buffer& Array::whole() const {
+  if (sharding_ != Sharding::Replicated) {
+    throw Error("Array::whole", PJRT_Error_Code_FAILED_PRECONDITION,
+                "expected the whole value on a device, got parts of it on several.");
+  }
+  return first_;
+}
+
 Array Array::copy_to(std::span<const Device> devices) const {
-  Array copy(std::move(*first_.copy_to_device(devices[0])));
+  Array copy(std::move(*whole().copy_to_device(devices[0])));
   copy.extend_to(devices);
   return copy;
 }
 
 void Array::extend_to(std::span<const Device> devices) {
   for (size_t i = num_buffers(); i < devices.size(); ++i) {
-    add(std::move(*first_.copy_to_device(devices[i])));
+    add(std::move(*whole().copy_to_device(devices[i])));
   }
 }
 

@@ -1,3 +1,5 @@
+#include "pjrt/event.h"
+
 #include <utility>
 
 #include "pjrt/client.h"

@@ -1,3 +1,5 @@
+#include "pjrt/executable.h"
+
 #include <utility>
 
 #include "pjrt/client.h"
@@ -150,7 +152,7 @@ CompiledMemoryStats CompiledProgram::memory_stats() const {
   return stats;
 }
 
-Program CompiledProgram::optimized_program() const {
+SerializedProgram CompiledProgram::optimized_program() const {
   if (client_ != nullptr) client_->check_process("PJRT_Executable_OptimizedProgram");
   PJRT_Program program{};
   program.struct_size = PJRT_Program_STRUCT_SIZE;
@@ -158,7 +160,7 @@ Program CompiledProgram::optimized_program() const {
   args.executable = executable_;
   args.program = &program;
   plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the size
-  Program result;
+  SerializedProgram result;
   result.code.resize(program.code_size);
   program.code = result.code.data();
   plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the code

@@ -3,9 +3,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/context.h"
 #include "dispatch/coverage.h"
-#include "dispatch/decompose.h"
+#include "dispatch/record/context.h"
+#include "dispatch/record/decompose.h"
 #include "dispatch/register.h"
 #include "ops/lowering.h"
 #include "python/init.h"

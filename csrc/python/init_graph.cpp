@@ -1,15 +1,13 @@
 // The recorded graph as text: IR, StableHLO, HLO, Graphviz, and its hash.
-#include <functional>
-#include <unordered_map>
-
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/hlo_dump.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
-#include "lazy/operator.h"
+#include "lazy/print.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
 #include "python/values.h"
@@ -46,108 +44,16 @@ py::bytes graph_hash(const Tensors& tensors) {
   return executor::graph_hash_of(values, device).hex();
 }
 
-using Numbers = std::unordered_map<const lazy::Node*, size_t>;
-
-// Visits each node under the values once, operands before users; they are numbered in that order.
-Numbers number_nodes(const std::vector<lazy::Value>& values,
-                     const std::function<void(const lazy::Node&, const Numbers&)>& visit) {
-  Numbers numbers;
-  std::vector<std::pair<const lazy::Node*, size_t>> stack;
-  for (const lazy::Value& root : values) {
-    if (numbers.count(root.node.get()) == 0) stack.emplace_back(root.node.get(), 0);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        const lazy::Node* operand = node->operands()[next++].node.get();
-        if (numbers.count(operand) == 0) stack.emplace_back(operand, 0);
-        continue;
-      }
-      const lazy::Node* done = node;
-      stack.pop_back();
-      if (numbers.emplace(done, numbers.size()).second) visit(*done, numbers);
-    }
-  }
-  return numbers;
-}
-
-std::string name_of(const lazy::Node& node) {
-  return node.is_data() ? "xla::device_data" : node.signature().op->name;
-}
-
-// "Float[2,3], Long[2]"; "none" for a result that the call does not give.
-std::string types_of(const lazy::Node& node) {
-  std::string text;
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    if (i != 0) text += ", ";
-    if (!node.is_data() && node.signature().outputs[i] == nullptr) {
-      text += "none";
-      continue;
-    }
-    const lazy::Geometry& geometry = node.output(i);
-    text += c10::toString(geometry.dtype);
-    text += "[";
-    const char* comma = "";
-    for (const int64_t size : geometry.sizes) {
-      text += comma + std::to_string(size);
-      comma = ",";
-    }
-    text += "]";
-  }
-  return text;
-}
-
-// One line per node: `%2 = aten::add.Tensor(%0, %1) : Float[2,3]`.
-std::string text_of(const std::vector<lazy::Value>& values) {
-  std::string text = "IR {\n";
-  const Numbers all = number_nodes(values, [&](const lazy::Node& node, const Numbers& numbers) {
-    text += "  %" + std::to_string(numbers.at(&node)) + " = " + name_of(node) + "(";
-    const char* comma = "";
-    for (const lazy::Value& v : node.operands()) {
-      text += comma + ("%" + std::to_string(numbers.at(v.node.get())));
-      if (v.index != 0) text += "." + std::to_string(v.index);
-      comma = ", ";
-    }
-    text += ") : " + types_of(node);
-    const char* between = "  // ";
-    for (const lazy::SourceFrame& frame : node.source().frames()) {
-      text += between + frame.str();
-      between = " < ";
-    }
-    text += "\n";
-  });
-  for (const lazy::Value& root : values) {
-    text += "  ROOT %" + std::to_string(all.at(root.node.get())) + "\n";
-  }
-  return text + "}\n";
-}
-
 std::string graph_text(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
-  return text_of(values_of(tensors, "_get_xla_tensors_text", &device));
+  return lazy::text_of(values_of(tensors, "_get_xla_tensors_text", &device));
 }
 
-// For Graphviz; roots have a double border.
 std::string graph_dot(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
-  const std::vector<lazy::Value> values = values_of(tensors, "_get_xla_tensors_dot", &device);
-  std::string text = "digraph G {\n";
-  const Numbers all = number_nodes(values, [&](const lazy::Node& node, const Numbers& numbers) {
-    const std::string number = std::to_string(numbers.at(&node));
-    text += "  node" + number + " [label=\"" + name_of(node) + "\\n" + types_of(node) + "\"]\n";
-    for (size_t i = 0; i < node.operands().size(); ++i) {
-      const lazy::Value& v = node.operands()[i];
-      text += "  node" + std::to_string(numbers.at(v.node.get())) + " -> node" + number;
-      text += " [label=\"" + std::to_string(i);
-      if (v.index != 0) text += " (result " + std::to_string(v.index) + ")";
-      text += "\"]\n";
-    }
-  });
-  for (const lazy::Value& root : values) {
-    text += "  node" + std::to_string(all.at(root.node.get())) + " [peripheries=2]\n";
-  }
-  return text + "}\n";
+  return lazy::dot_of(values_of(tensors, "_get_xla_tensors_dot", &device));
 }
 
 // The graphs of the tensors that wait on a device and have at least so many nodes.
@@ -156,16 +62,40 @@ std::string tensors_report(size_t nodes_threshold, const std::string& device) {
   const lazy::GraphLock lock;
   lazy::Storage::for_each_pending(device_index(device), [&](lazy::Storage& storage) {
     const std::vector<lazy::Value> value = {storage.value()};
-    const size_t nodes = number_nodes(value, [](const lazy::Node&, const Numbers&) {}).size();
+    const size_t nodes = lazy::count_nodes(value);
     if (nodes < nodes_threshold) return;
-    report += std::to_string(nodes) + " nodes:\n" + text_of(value);
+    report += std::to_string(nodes) + " nodes:\n" + lazy::text_of(value);
   });
   return report;
+}
+
+// What is kept of each compiled program, the most recently used first.
+std::vector<py::dict> programs() {
+  std::vector<py::dict> all;
+  for (const auto& program : executor::cached_programs()) {
+    const executor::Interface& takes = program->interface;
+    std::vector<std::string> parameters;
+    std::vector<std::optional<int>> reused_by;
+    for (const executor::Parameter& p : takes.parameters) {
+      parameters.push_back(lazy::types_of({p.geometry}));
+      const bool reused = program->reuses_buffers && p.reused_by >= 0;
+      reused_by.push_back(reused ? std::optional<int>(p.reused_by) : std::nullopt);
+    }
+    std::vector<std::string> results;
+    for (const lazy::Geometry* g : program->results) results.push_back(lazy::types_of({g}));
+    using py::literals::operator""_a;
+    all.push_back(py::dict("name"_a = program->name, "key"_a = program->key.hex(),
+                           "parameters"_a = parameters, "reused_by"_a = reused_by,
+                           "numbers"_a = takes.num_floats + takes.num_ints, "results"_a = results,
+                           "can_fail"_a = program->can_fail, "calls"_a = program->recipe.lines()));
+  }
+  return all;
 }
 
 }  // namespace
 
 void init_graph(py::module_& m) {
+  m.def("_xla_programs", &programs);
   m.def("_get_xla_tensors_text", &graph_text);
   m.def("_get_xla_tensors_dot", &graph_dot);
   // The compiler's own text, of the program before its optimizations; and as an xla.HloModuleProto.

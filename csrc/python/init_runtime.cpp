@@ -9,16 +9,17 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "debug/metrics.h"
-#include "dispatch/autograd_threads.h"
-#include "dispatch/context.h"
-#include "dispatch/fallback.h"
-#include "dispatch/generator.h"
+#include "dispatch/device/autograd_threads.h"
+#include "dispatch/device/generator.h"
+#include "dispatch/record/context.h"
+#include "dispatch/record/fallback.h"
+#include "executor/compile.h"
 #include "executor/disk_cache.h"
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/device.h"
 #include "lazy/lock.h"
-#include "lazy/rng.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
 #include "util/error.h"
@@ -36,7 +37,7 @@ int device_index(const std::string& device) {
     const auto [rest, error] = std::from_chars(device.data() + kPrefix.size(), end, index);
     if (rest != end || error != std::errc()) index = -1;
   }
-  if (index < 0 || index > 255) {
+  if (index < 0 || index >= lazy::Device::kMost) {
     util::fail(util::ErrorKind::Value, "device: expected 'xla' or 'xla:<index>', got '", device,
                "'.");
   }
@@ -65,7 +66,9 @@ void sync(const std::string& device, bool wait) {
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
   const int index = device_index(device);
-  if (executor::Runtime::get_if_made() == nullptr && lazy::Storage::live_count(index) == 0) return;
+  if (executor::Runtime::get_if_made() == nullptr &&
+      lazy::Device::of(index).live_storages.load() == 0)
+    return;
   static const debug::Counter marks("MarkStep");
   marks.add();
   executor::sync_device(index, wait);
@@ -210,14 +213,18 @@ void init_runtime(py::module_& m) {
   m.def(
       "_xla_set_rng_seed",
       [](uint64_t seed, const std::string& device) {
-        lazy::random_state(device_index(device)).set({seed, 0});
+        lazy::Device::of(device_index(device)).random.set({seed, 0});
       },
       py::arg("seed") = 101, py::arg("device") = "");
   // Creates no client: devices that come later are seeded too.
-  m.def("_xla_set_rng_seed_all", [](uint64_t seed) { lazy::set_random_state_of_all(seed); });
+  m.def("_xla_set_rng_seed_all", [](uint64_t seed) {
+    for (int i = 0; i < lazy::Device::kMost; ++i) lazy::Device::of(i).random.set({seed, 0});
+  });
   m.def(
       "_xla_get_rng_seed",
-      [](const std::string& device) { return lazy::random_state(device_index(device)).as_seed(); },
+      [](const std::string& device) {
+        return lazy::Device::of(device_index(device)).random.as_seed();
+      },
       py::arg("device") = "");
   m.def("_xla_default_generator", [](const std::string& device) {
     return dispatch::default_generator(device_index(device));
@@ -246,7 +253,7 @@ void init_runtime(py::module_& m) {
   m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
   m.def("_xla_set_check_donation", &executor::set_check_donation);
   m.def("_xla_set_reads_views_by_programs", &dispatch::set_reads_views_by_programs);
-  m.def("_xla_num_cached_programs", &executor::cached_programs);
+  m.def("_xla_num_cached_programs", [] { return executor::cached_programs().size(); });
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }
 

@@ -2,8 +2,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/computed_views.h"
-#include "dispatch/fallback.h"
+#include "dispatch/calls/computed_views.h"
+#include "dispatch/record/fallback.h"
 #include "executor/external_memory.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
@@ -129,7 +129,9 @@ void init_tensor(py::module_& m) {
   });
   m.def(
       "_xla_live_storages",
-      [](const std::string& device) { return lazy::Storage::live_count(device_index(device)); },
+      [](const std::string& device) {
+        return lazy::Device::of(device_index(device)).live_storages.load();
+      },
       py::arg("device") = "");
   m.def("_xla_lend", &lend);
   m.def("_xla_borrow", &borrow, py::arg("tensor"), py::arg("device") = "");

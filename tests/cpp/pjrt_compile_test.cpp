@@ -149,7 +149,7 @@ module @my_module {
   EXPECT_GE(memory.output_bytes, 64 * 64 * 4);
   EXPECT_EQ(memory.alias_bytes, 0);
 
-  Program program = executable->optimized_program();
+  SerializedProgram program = executable->optimized_program();
   EXPECT_EQ(program.format, "hlo_with_config");
   EXPECT_HAS(program.code, "my_module");
 }

@@ -1,0 +1,124 @@
+#include "dispatch/calls/meta.h"
+
+#include <string>
+#include <string_view>
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "ops/lowering.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+// Access to two private members by explicit instantiation, which the language permits: the
+// dispatcher keeps the shadowed kernels and has no public way to reach them.
+template <class Tag, auto Member>
+struct Grant {
+  friend auto member(Tag) { return Member; }
+};
+
+struct OperatorDefTag {
+  friend auto member(OperatorDefTag);
+};
+template struct Grant<OperatorDefTag, &c10::OperatorHandle::operatorDef_>;
+
+struct KernelsTag {
+  friend auto member(KernelsTag);
+};
+template struct Grant<KernelsTag, &c10::impl::OperatorEntry::kernels_>;
+
+const c10::KernelFunction* shadowed_meta_kernel(const c10::OperatorHandle& op) {
+  const auto& kernels = (op.*member(OperatorDefTag{}))->op.*member(KernelsTag{});
+  const auto it = kernels.find(c10::DispatchKey::Meta);
+  if (it == kernels.end()) return nullptr;
+  for (const auto& annotated : it->second) {
+    // A kernel that cannot be called boxed is of no use here.
+    if (annotated.debug.find("RegisterMeta") != std::string::npos && annotated.kernel.isValid()) {
+      return &annotated.kernel;
+    }
+  }
+  return nullptr;
+}
+
+// (self, ..) of an operator in place
+void written_once(const ops::Arguments& a) {
+  if (a[0].isTensor()) at::assert_no_internal_overlap(a.tensor(0));
+}
+
+bool is_in_place(const c10::FunctionSchema& schema) {
+  if (schema.arguments().empty()) return false;
+  const c10::Argument& self = schema.arguments()[0];
+  return self.alias_info() != nullptr && self.alias_info()->isWrite() && !self.is_out();
+}
+
+// What is known of the operator whose form in place this one is.
+const ops::Traits& functional_traits(const c10::OperatorHandle& op) {
+  c10::OperatorName name = op.operator_name();
+  if (name.name.ends_with('_')) name.name.pop_back();
+  return ops::Registry::get().traits(name);
+}
+
+}  // namespace
+
+c10::DispatchKeySet below_autograd() {
+  return c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::Functionalize});
+}
+
+MetaKernel::MetaKernel(const c10::OperatorHandle& op) : op_(op) {
+  if (is_in_place(op.schema())) {
+    const ops::Traits& traits = functional_traits(op);
+    native_ = shadowed_meta_kernel(op);
+    meta_ = traits.meta_in_place;
+    check_ = traits.writes_repeated ? nullptr : written_once;
+    return;
+  }
+  const ops::Traits& traits = ops::Registry::get().traits(op.operator_name());
+  if (!traits.python_meta) native_ = shadowed_meta_kernel(op);
+  meta_ = traits.meta;
+  check_ = traits.checks_call;
+  layout_ = traits.layout;
+}
+
+void MetaKernel::call(torch::jit::Stack* stack) const {
+  const size_t base = stack->size() - op_.schema().arguments().size();
+  if (layout_ == nullptr) return shapes(stack, base);
+  const at::MemoryFormat format = layout_(ops::Arguments(*stack, base));
+  shapes(stack, base);
+  if (format == at::MemoryFormat::Preserve) return;
+  const at::Tensor result = (*stack)[base].toTensor();
+  const bool one_row = result.dim() == 3 && format == at::MemoryFormat::ChannelsLast;
+  const at::Tensor sized = one_row ? result.unsqueeze(2) : result;
+  const at::Tensor laid_out = at::empty(sized.sizes(), sized.options(), format);
+  (*stack)[base] = one_row ? laid_out.squeeze(2) : laid_out;
+}
+
+void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
+  const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
+  if (check_ != nullptr) check_(ops::Arguments(*stack, base));
+  if (meta_ == nullptr) return pytorch(stack);
+  const auto run = [&] { pytorch(stack); };
+  ops::MetaCall call(*stack, base, run);
+  meta_(call);
+}
+
+void MetaKernel::pytorch(torch::jit::Stack* stack) const {
+  if (native_ != nullptr) {
+    native_->callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+    return;
+  }
+  try {
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  } catch (const std::exception& e) {
+    // Python's Meta functions assert where PyTorch's kernels raise RuntimeError.
+    constexpr std::string_view kAssertion = "AssertionError: ";
+    const std::string_view what = e.what();
+    const std::string_view line = what.substr(0, what.find('\n'));
+    TORCH_CHECK(!line.starts_with(kAssertion), line.substr(kAssertion.size()));
+    throw;
+  }
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,190 @@
+// scaled_dot_product_attention on xla: one recorded call with a gradient of its own, that never
+// keeps the matrix of probabilities.
+#include <cmath>
+#include <tuple>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "dispatch/calls/composite.h"
+#include "dispatch/calls/own_operator.h"
+#include "ops/rules.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+at::ScalarType wide(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+std::tuple<Tensor, Tensor> attention_meta(const Tensor& query, const Tensor& /*key*/,
+                                          const Tensor& value, const OptionalTensor& /*mask*/,
+                                          const OptionalTensor& /*keep*/, double /*dropout_p*/,
+                                          bool /*is_causal*/, double /*scale*/) {
+  std::vector<int64_t> sizes = query.sizes().vec();
+  const std::vector<int64_t> row(sizes.begin(), sizes.end() - 1);
+  sizes.back() = value.size(-1);
+  return {at::empty(sizes, query.options()),
+          at::empty(row, query.options().dtype(wide(query.scalar_type())))};
+}
+
+Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, const Tensor& key,
+                                  const Tensor& value, const Tensor& /*output*/,
+                                  const Tensor& /*logsumexp*/, const OptionalTensor& mask,
+                                  const OptionalTensor& /*keep*/, double /*dropout_p*/,
+                                  bool /*is_causal*/, double /*scale*/, bool mask_grad) {
+  const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
+  return {like(query), like(key), like(value),
+          mask_grad ? like(*mask) : at::empty({0}, query.options())};
+}
+
+const OwnOperator attention(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? keep, float "
+    "dropout_p, bool is_causal, float scale) -> (Tensor, Tensor)",
+    attention_meta, ops::rules::attention, ops::rules::attention_on_host);
+const OwnOperator attention_backward(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, "
+    "Tensor logsumexp, Tensor? mask, Tensor? keep, float dropout_p, bool is_causal, float scale, "
+    "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
+    attention_backward_meta, ops::rules::attention_backward,
+    ops::rules::attention_backward_on_host);
+
+class Attention : public torch::autograd::Function<Attention> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& query,
+                        const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                        const OptionalTensor& keep, double dropout_p, bool is_causal,
+                        double scale) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [output, logsumexp] =
+        attention(query, key, value, mask, keep, dropout_p, is_causal, scale);
+    ctx->save_for_backward(
+        {query, key, value, mask.value_or(Tensor()), keep.value_or(Tensor()), output, logsumexp});
+    ctx->saved_data["dropout_p"] = dropout_p;
+    ctx->saved_data["is_causal"] = is_causal;
+    ctx->saved_data["scale"] = scale;
+    return output;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const double dropout_p = ctx->saved_data["dropout_p"].toDouble();
+    const bool is_causal = ctx->saved_data["is_causal"].toBool();
+    const double scale = ctx->saved_data["scale"].toDouble();
+    torch::autograd::variable_list results(8);
+    if (at::GradMode::is_enabled()) {
+      const bool grouped = saved[0].dim() > 2 && saved[0].size(-3) != saved[1].size(-3);
+      const auto formula = [&](const Tensors& x) -> Tensors {
+        return {std::get<0>(at::_scaled_dot_product_attention_math(
+            x[0], x[1], x[2], given(x[3]), dropout_p, is_causal, given(saved[4]), scale, grouped))};
+      };
+      differentiable_gradients(formula, {saved.begin(), saved.begin() + 4}, grads, results);
+      return results;
+    }
+    const bool mask_grad = saved[3].defined() && saved[3].requires_grad();
+    auto [query, key, value, mask] = attention_backward(
+        grads[0], saved[0], saved[1], saved[2], saved[5], saved[6], given(saved[3]),
+        given(saved[4]), dropout_p, is_causal, scale, mask_grad);
+    results[0] = query;
+    results[1] = key;
+    results[2] = value;
+    if (mask_grad) results[3] = mask;
+    return results;
+  }
+};
+
+// Calls that PyTorch's composite must see: its errors, and what the one call does not compute.
+bool is_plain(const Tensor& query, const Tensor& key, const Tensor& value,
+              const OptionalTensor& mask, double dropout_p, bool is_causal) {
+  if (functorch_is_active()) return false;
+  for (const Tensor* t : {&query, &key, &value}) {
+    if (t->dim() < 2 || t->dim() != query.dim() || !t->device().is_xla() || t->numel() == 0 ||
+        t->scalar_type() != query.scalar_type() || !at::isFloatingType(t->scalar_type())) {
+      return false;
+    }
+  }
+  if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2)) return false;
+  if (mask && (is_causal || !mask->device().is_xla() || mask->dim() > query.dim())) return false;
+  return dropout_p >= 0 && dropout_p <= 1;
+}
+
+// The leading dimensions of all three as one batch; keys and values may have fewer heads.
+bool expand_batches(Tensor& query, Tensor& key, Tensor& value, bool enable_gqa) {
+  const int64_t dims = query.dim();
+  if (enable_gqa) {
+    if (dims < 3 || key.size(-3) != value.size(-3) || query.size(-3) % key.size(-3) != 0) {
+      return false;
+    }
+    for (int64_t i = 0; i < dims - 3; ++i) {
+      if (key.size(i) != query.size(i) || value.size(i) != query.size(i)) return false;
+    }
+    return true;
+  }
+  std::vector<int64_t> batch(query.sizes().begin(), query.sizes().end() - 2);
+  for (const Tensor* t : {&key, &value}) {
+    for (int64_t i = 0; i < dims - 2; ++i) {
+      if (batch[i] == 1) batch[i] = t->size(i);
+      if (t->size(i) != 1 && t->size(i) != batch[i]) return false;
+    }
+  }
+  for (Tensor* t : {&query, &key, &value}) {
+    std::vector<int64_t> sizes = batch;
+    sizes.insert(sizes.end(), {t->size(-2), t->size(-1)});
+    if (t->sizes() != c10::IntArrayRef(sizes)) *t = t->expand(sizes);
+  }
+  return true;
+}
+
+Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in,
+                                    const Tensor& value_in, const OptionalTensor& mask_in,
+                                    double dropout_p, bool is_causal, std::optional<double> scale,
+                                    bool enable_gqa) {
+  const auto composite = [&] {
+    return at::native::scaled_dot_product_attention(query_in, key_in, value_in, mask_in, dropout_p,
+                                                    is_causal, scale, enable_gqa);
+  };
+  if (!is_plain(query_in, key_in, value_in, mask_in, dropout_p, is_causal)) return composite();
+  Tensor query = query_in, key = key_in, value = value_in;
+  if (!expand_batches(query, key, value, enable_gqa)) return composite();
+  std::vector<int64_t> scores = query.sizes().vec();
+  scores.back() = key.size(-2);
+  if (mask_in) {
+    const Tensor& mask = *mask_in;
+    if (mask.scalar_type() != at::kBool && mask.scalar_type() != query.scalar_type() &&
+        mask.scalar_type() != wide(query.scalar_type())) {
+      return composite();
+    }
+    if (!at::is_expandable_to(mask.sizes(), scores)) return composite();
+  }
+  OptionalTensor keep;
+  if (dropout_p > 0) keep = at::rand(scores, query.options().dtype(at::kFloat)).ge(dropout_p);
+  return Attention::apply(query, key, value, mask_in, keep, dropout_p, is_causal,
+                          scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
+}
+
+const ops::Rules registered([](ops::Registry& r) {
+  r.all("aten::_native_multi_head_attention").autocast = ops::Autocast::Narrow;
+});
+
+// The second one serves inference mode, where tensors carry no autograd key.
+TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));
+}
+TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));
+}
+
+}  // namespace
+}  // namespace torch_xla::dispatch

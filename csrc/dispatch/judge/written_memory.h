@@ -1,0 +1,31 @@
+// What PyTorch's kernels refuse of the memory that they write. A recorded call works on copies, so
+// it would give the values of a copy where they raise.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "dispatch/calls/plan.h"
+
+namespace torch_xla::dispatch {
+
+class WrittenMemory {
+ public:
+  WrittenMemory(const Plan& plan, bool elementwise);
+
+  // Throws where what is written overlaps with what is read in a way that the operator's kernel
+  // refuses. Warns where the kernel does of what overlaps with itself.
+  void check(const torch::jit::Stack& stack, size_t base) const;
+
+ private:
+  enum class Reads : uint8_t {
+    Anyhow,
+    Elementwise,  // each element before it is written: the same memory, or none of it
+    Elsewhere,    // while others are written: none of the memory
+  };
+  void check_against(const at::Tensor& written, const at::Tensor& read) const;
+
+  const Plan& plan_;
+  Reads reads_ = Reads::Anyhow;
+};
+
+}  // namespace torch_xla::dispatch

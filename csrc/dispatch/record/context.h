@@ -1,0 +1,23 @@
+// What every kernel asks on its way: the device, the seed, debug settings of this moment.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "dispatch/calls/plan.h"
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+
+int current_device();
+// The index of an xla device; the current one where it names none. -1 for other devices.
+int current_device_or(const at::Device& device);
+
+// The seed of one random call: from its Generator argument, else from the device's state.
+uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device);
+
+// Reads the debug flags that are too slow to read for each call. Done at import and at each sync.
+void refresh_debug_flags();
+// Runs the call at once when XLA_USE_EAGER_DEBUG_MODE asks for it.
+void after_record(int device);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,198 @@
+#include "dispatch/record/decompose.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "lazy/function.h"
+#include "ops/host/host_kernel.h"
+#include "ops/traits.h"
+#include "util/error.h"
+#include "util/log.h"
+
+namespace torch_xla::dispatch {
+
+Decompositions& decompositions() {
+  static auto& hooks = *new Decompositions;
+  return hooks;
+}
+
+bool has_decomposition(const lazy::Operator& op) {
+  return decompositions().has && decompositions().has(op.handle);
+}
+
+namespace {
+
+using lazy::KeptFunction;
+using lazy::Node;
+using lazy::Value;
+
+thread_local std::vector<util::Hash128> running;  // the keys of signatures, the outermost first
+
+// While PyTorch's decomposition of a signature runs. Tensors that outlive it, as those of an
+// exception's frames may, have no value that a sync could compute.
+class DecompositionScope {
+ public:
+  explicit DecompositionScope(const lazy::Signature& signature) {
+    running.push_back(signature.key);
+  }
+  ~DecompositionScope() { running.pop_back(); }
+  DecompositionScope(const DecompositionScope&) = delete;
+  DecompositionScope& operator=(const DecompositionScope&) = delete;
+
+ private:
+  lazy::Storage::AsideScope aside_;
+};
+
+// Operands before users, down to the placeholders. False where a call draws random numbers, whose
+// seed must not be frozen, or where data other than placeholders is used.
+bool collect(KeptFunction& expansion) {
+  std::unordered_set<const Node*> known(expansion.parameters.begin(), expansion.parameters.end());
+  std::vector<std::pair<const Node*, size_t>> stack;
+  for (const Value& result : expansion.results) {
+    if (!result || known.count(result.node.get()) != 0) continue;
+    known.insert(result.node.get());
+    stack.emplace_back(result.node.get(), 0);
+    while (!stack.empty()) {
+      const Node* node = stack.back().first;
+      if (node->is_data() || node->signature().has_seed) return false;
+      if (stack.back().second < node->operands().size()) {
+        const Value& operand = node->operands()[stack.back().second++];
+        if (known.insert(operand.node.get()).second) stack.emplace_back(operand.node.get(), 0);
+        continue;
+      }
+      expansion.calls.push_back(stack.back().first);
+      stack.pop_back();
+    }
+  }
+  return true;
+}
+
+Route route_without_decomposition(const lazy::Operator& op) {
+  const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().target());
+  return in_program ? Route::Record : Route::Host;
+}
+
+// Whether PyTorch's decomposition fits the signature, which then holds its calls.
+bool expand(lazy::Signature& signature, int device) {
+  auto expansion = std::make_shared<KeptFunction>();
+  std::vector<at::Tensor> placeholders;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    Value value = executor::data_value(
+        lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
+    expansion->parameters.push_back(value.node.get());
+    expansion->placeholders.push_back(value);
+    placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
+  }
+  torch::jit::Stack stack;
+  const auto& schema = signature.op->schema().arguments();
+  for (size_t i = 0; i < signature.arguments.size(); ++i) {
+    const lazy::Argument& a = signature.arguments[i];
+    switch (a.kind) {
+      case lazy::Argument::Kind::None:
+        stack.emplace_back();
+        break;
+      case lazy::Argument::Kind::Static:
+        stack.push_back(a.value);
+        break;
+      case lazy::Argument::Kind::Tensor:
+        stack.emplace_back(placeholders[a.first]);
+        break;
+      case lazy::Argument::Kind::Number:
+        util::fail(util::ErrorKind::Runtime, signature.op->name, ": expected static numbers (",
+                   schema[i].name(), "). Please report this operator.");
+      case lazy::Argument::Kind::List: {
+        uint32_t next = a.first;
+        if (a.present.empty()) {
+          c10::List<at::Tensor> list;
+          for (uint32_t k = 0; k < a.count; ++k) list.push_back(placeholders[next++]);
+          stack.emplace_back(std::move(list));
+        } else {
+          c10::List<std::optional<at::Tensor>> list;
+          for (const bool present : a.present) {
+            list.push_back(present ? std::optional(placeholders[next++]) : std::nullopt);
+          }
+          stack.emplace_back(std::move(list));
+        }
+        break;
+      }
+    }
+  }
+  const DecompositionScope scope(signature);
+  try {
+    decompositions().run(signature.op->handle, &stack);
+  } catch (const std::exception& e) {
+    TXLA_VLOG(1) << signature.op->name << ": its decomposition failed: " << e.what();
+    return false;
+  }
+  for (const c10::IValue& v : stack) {
+    const auto add = [&](const c10::IValue& one) {
+      if (one.isNone() || !one.toTensor().defined()) {
+        expansion->results.emplace_back();
+        return true;
+      }
+      lazy::TensorImpl* impl = lazy::as_lazy(one.toTensor());
+      if (impl == nullptr) return false;
+      expansion->results.push_back(impl->read());
+      return true;
+    };
+    if (v.isTensorList()) {
+      for (const c10::IValue& e : v.toListRef()) {
+        if (!add(e)) return false;
+      }
+    } else if (!add(v)) {
+      return false;
+    }
+  }
+  bool fits = expansion->results.size() == signature.outputs.size();
+  for (size_t i = 0; fits && i < signature.outputs.size(); ++i) {
+    const lazy::Geometry* expected = signature.outputs[i];
+    const Value& result = expansion->results[i];
+    if (expected == nullptr) continue;
+    fits = result && result.geometry().dtype == expected->dtype &&
+           result.geometry().sizes == expected->sizes;
+  }
+  if (!fits || !collect(*expansion)) {
+    TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
+    return false;
+  }
+  signature.expansion = std::move(expansion);
+  return true;
+}
+
+}  // namespace
+
+bool is_decomposing() { return !running.empty(); }
+
+Route route_of(const lazy::Operator& op) {
+  if (op.rule != nullptr) return Route::Record;
+  if (!op.traits->known_shape &&
+      (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output))) {
+    return Route::Host;
+  }
+  static std::mutex mutex;
+  static auto& known = *new std::unordered_map<const lazy::Operator*, Route>;
+  {
+    const std::lock_guard lock(mutex);
+    const auto it = known.find(&op);
+    if (it != known.end()) return it->second;
+  }
+  Route route = route_without_decomposition(op);
+  if (has_decomposition(op)) route = op.seeded ? Route::Inline : Route::Record;
+  const std::lock_guard lock(mutex);
+  known[&op] = route;
+  return route;
+}
+
+Route expand_signature(lazy::Signature& signature, int device) {
+  const lazy::Operator& op = *signature.op;
+  TXLA_CHECK(std::ranges::find(running, signature.key) == running.end(), op.name,
+             ": its decomposition calls it again.");  // the host's kernel, then, without it
+  if (has_decomposition(op) && expand(signature, device)) return Route::Record;
+  return route_without_decomposition(op);
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,80 @@
+// The boxed kernel of every recorded operator: one object per ATen overload, driven by its schema.
+// A call that was seen before costs one hash, one table look-up and the allocation of its results.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/stack.h>
+
+#include "debug/metrics.h"
+#include "dispatch/calls/meta.h"
+#include "dispatch/calls/plan.h"
+#include "dispatch/judge/converted_numbers.h"
+#include "dispatch/judge/cpu_kernel.h"
+#include "dispatch/judge/written_memory.h"
+#include "lazy/signature.h"
+#include "lazy/tensor.h"
+#include "util/memo.h"
+
+namespace torch_xla::dispatch {
+
+// How a call is carried out; found once per distinct call.
+enum class Route : uint8_t {
+  Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
+  Inline,  // PyTorch's decomposition runs now, call by call
+  Host,    // values come back, PyTorch's CPU kernel runs, results go up
+};
+
+class Recorder final : public c10::OperatorKernel {
+ public:
+  Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  // A distinct call.
+  struct Entry {
+    Route route = Route::Record;
+    c10::intrusive_ptr<const lazy::Signature> signature;
+    // Per functional result: where its tensors start among the node's outputs, and how many.
+    std::vector<std::pair<uint32_t, uint32_t>> outputs;
+  };
+  struct Scan;
+
+  Entry make_entry(const torch::jit::Stack& stack, size_t base, int device) const;
+  std::optional<torch::jit::Stack> results_without_memory(const torch::jit::Stack& stack,
+                                                          size_t base) const;
+  torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
+  // Some operators convert their result to what out= holds and some refuse to: PyTorch's kernels of
+  // the out= form know.
+  void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
+  bool overwrites_all_results() const;
+  void check_lists(const torch::jit::Stack& stack, size_t base) const;
+  void check_shapes_written(const torch::jit::Stack& stack, size_t base,
+                            const torch::jit::Stack& results) const;
+  void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+                     torch::jit::Stack& stack, size_t base) const;
+
+  const c10::OperatorHandle op_;
+  std::unique_ptr<Plan> plan_;
+  MetaKernel meta_;
+  CpuKernel cpu_kernel_;
+  // PyTorch's checks of what is written, by an operator in place and by an out= form.
+  std::optional<MetaKernel> in_place_meta_, out_meta_;
+  // PyTorch has no kernel above this one that counts the versions of a list that is written.
+  bool counts_list_writes_ = false;
+  const ops::Traits& traits_;
+  WrittenMemory written_memory_;
+  ConvertedNumbers converted_numbers_;
+  debug::Counter counter_;
+  util::Memo<std::shared_ptr<const Entry>, 16384> memo_;
+};
+
+// The value of a 0-dim CPU tensor.
+lazy::Number number_of(const at::Tensor& tensor, lazy::NumberKind* kind);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,126 @@
+#include "executor/compile.h"
+
+#include <malloc.h>
+
+#include "debug/metrics.h"
+#include "executor/disk_cache.h"
+#include "executor/in_flight.h"
+#include "executor/program_cache.h"
+#include "executor/runtime.h"
+#include "util/error.h"
+#include "util/flags.h"
+#include "util/log.h"
+
+namespace torch_xla::executor {
+namespace {
+
+using lazy::Value;
+
+ProgramCache& programs() {  // guarded by the graph lock
+  static auto& cache = *new ProgramCache;
+  return cache;
+}
+
+}  // namespace
+
+std::shared_ptr<const Program> find_program(const char* name, const Graph& graph,
+                                            Missing& missing) {
+  static const debug::Counter hits("CachedCompile");
+  auto program = programs().find(graph.key);
+  const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
+  // A program that was missing a moment ago was counted then.
+  if (program != nullptr && graph.key != missing.key) hits.add();
+  if (program != nullptr && !check) return program;
+  Runtime& runtime = Runtime::get();
+  missing.key = graph.key;
+  auto made = std::make_shared<Program>();
+  made->name = name;
+  made->key = graph.key;
+  made->interface = graph.interface();
+  for (const Value& result : graph.results) made->results.push_back(&result.geometry());
+  made->recipe = Recipe(graph);
+  missing.lowered = lower(graph, made->interface, runtime.target());
+  made->reuses_buffers = missing.lowered.reuses_buffers;
+  made->can_fail = missing.lowered.can_fail;
+  missing.program = std::move(made);
+  missing.options = compile_options_of(graph.device);
+  if (program == nullptr) return nullptr;
+  const std::string& text = missing.lowered.text;
+  TXLA_CHECK(program->text.empty() || program->text == text,
+             "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
+             ", got another:\n", text, "\nthan the one that was compiled:\n", program->text,
+             "\nPlease report this.");
+  return program;
+}
+
+namespace {
+
+// Needs no lock: others may record meanwhile.
+std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
+  static const debug::Counter misses("UncachedCompile");
+  static const debug::Metric time("CompileTime");
+  misses.add();
+  const debug::TimedScope scope(time);
+  const std::string& text = missing.lowered.text;
+  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
+  try {
+    const BlockingScope blocking;
+    auto executable = Runtime::get().client().compile(text, missing.options);
+    // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
+    if (text.size() > (1 << 17)) malloc_trim(0);
+    return executable;
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
+}
+
+// From the disk where there is a cache that has it, else from the compiler.
+std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
+  static const debug::Counter hits("CachedCompile");
+  DiskCache* disk = DiskCache::get();
+  if (disk != nullptr) {
+    if (auto executable = disk->load(missing.lowered.text, missing.options)) {
+      hits.add();
+      return executable;
+    }
+  }
+  auto executable = compile(missing);
+  if (disk != nullptr) disk->store(missing.lowered.text, missing.options, *executable);
+  return executable;
+}
+
+}  // namespace
+
+void provide(Missing& missing) {
+  std::shared_ptr<Program> program = std::move(missing.program);
+  program->executable = make_executable(missing);
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.lowered.text;
+  const lazy::GraphLock lock;
+  programs().insert(missing.key, std::move(program),
+                    static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
+}
+
+// A program for several devices is one that Shardy partitions.
+pjrt::CompileOptions compile_options_of(int device) {
+  const lazy::GraphLock lock;
+  const Runtime& runtime = Runtime::get();
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  pjrt::CompileOptions options;
+  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
+  options.num_partitions = static_cast<int>(devices.size());
+  options.use_spmd = options.use_shardy = devices.size() > 1;
+  options.env_overrides = runtime.compile_options();
+  return options;
+}
+
+std::vector<std::shared_ptr<const Program>> cached_programs() {
+  const lazy::GraphLock lock;
+  return programs().programs();
+}
+
+void clear_cached_programs() {
+  const lazy::GraphLock lock;
+  programs().clear();
+}
+
+}  // namespace torch_xla::executor

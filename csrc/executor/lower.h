@@ -1,0 +1,38 @@
+// Lowers a function to a program's text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lazy/function.h"
+#include "ops/target.h"
+
+namespace torch_xla::executor {
+
+struct Parameter {
+  const lazy::Geometry* geometry;
+  at::ScalarType dtype;    // in which the device holds it
+  int32_t reused_by = -1;  // the result that takes its buffer over, if one does
+};
+
+// What a program takes: arrays, then its numbers, packed.
+struct Interface {
+  std::vector<Parameter> parameters;
+  size_t num_floats = 0, num_ints = 0;
+};
+
+struct Lowered {
+  std::string text;             // StableHLO
+  bool reuses_buffers = false;  // those that parameters name
+  bool can_fail = false;        // once it runs; such a program reuses none
+};
+
+Lowered lower(const lazy::Function& function, const Interface& interface,
+              const ops::Target& target);
+
+// Lowers one call alone and throws what its rule throws, so that it is known when the call is made.
+// Whether the program calls a kernel of PyTorch's.
+bool try_lowering(const lazy::Signature& signature, const ops::Target& target);
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,87 @@
+#include "executor/program.h"
+
+#include <optional>
+#include <unordered_map>
+
+#include "debug/metrics.h"
+#include "executor/runtime.h"
+#include "lazy/operator.h"
+#include "lazy/print.h"
+#include "util/error.h"
+
+namespace torch_xla::executor {
+
+Recipe::Recipe(const lazy::Function& function) {
+  std::unordered_map<const lazy::Node*, uint32_t> index;
+  for (const lazy::Node* parameter : function.parameters) index.emplace(parameter, index.size());
+  num_parameters = static_cast<uint32_t>(index.size());
+  calls.reserve(function.calls.size());
+  for (const lazy::Node* call : function.calls) {
+    calls.push_back({call->shared_signature(), call->source(),
+                     static_cast<uint32_t>(operands.size()),
+                     static_cast<uint32_t>(call->operands().size())});
+    for (const lazy::Value& operand : call->operands()) {
+      operands.push_back({index.at(operand.node.get()), operand.index});
+    }
+    index.emplace(call, index.size());
+  }
+}
+
+std::vector<std::string> Recipe::lines() const {
+  std::vector<std::string> lines;
+  for (const Call& call : calls) {
+    std::string line = "%" + std::to_string(num_parameters + lines.size()) + " = ";
+    line += call.signature->op->name + "(";
+    for (uint32_t i = 0; i < call.num_operands; ++i) {
+      const Operand& operand = operands[call.first_operand + i];
+      line += (i == 0 ? "%" : ", %") + std::to_string(operand.index);
+      if (operand.result != 0) line += "." + std::to_string(operand.result);
+    }
+    line += ") : " + lazy::types_of(call.signature->outputs);
+    const std::string place = call.source.str();
+    if (!place.empty()) line += "  // " + place;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+namespace {
+
+template <class T>
+pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
+                         std::span<const pjrt::Device> devices) {
+  const auto n = static_cast<int64_t>(numbers.size());
+  return pjrt::Array::from_host(Runtime::get().client(), numbers.data(), dtype, std::span(&n, 1),
+                                devices);
+}
+
+}  // namespace
+
+pjrt::Executable::ArrayResult launch(const Program& program,
+                                     std::span<const pjrt::Array* const> arrays,
+                                     const PackedNumbers& numbers,
+                                     std::span<const pjrt::Device> devices) {
+  static const debug::Metric time("ExecuteTime");
+  const debug::TimedScope scope(time);
+  const Interface& takes = program.interface;
+  TXLA_CHECK(arrays.size() == takes.parameters.size() &&
+                 numbers.floats.size() == takes.num_floats && numbers.ints.size() == takes.num_ints,
+             program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
+             " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
+             numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
+  std::vector<const pjrt::Array*> arguments;
+  arguments.reserve(arrays.size() + 2);
+  arguments.assign(arrays.begin(), arrays.end());
+  std::optional<pjrt::Array> floats, ints;
+  if (takes.num_floats != 0) {
+    floats = send_numbers(numbers.floats, PJRT_Buffer_Type_F64, devices);
+    arguments.push_back(&*floats);
+  }
+  if (takes.num_ints != 0) {
+    ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
+    arguments.push_back(&*ints);
+  }
+  return program.executable->execute(arguments);
+}
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,62 @@
+// A compiled function: what it takes, what it gives, what it was made from; and how it is launched.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/lower.h"
+#include "executor/numbers.h"
+#include "lazy/function.h"
+#include "lazy/source.h"
+#include "pjrt/client.h"
+#include "util/hash.h"
+
+namespace torch_xla::executor {
+
+// The calls that a program was made from, as they were recorded. Some 40 bytes a call.
+struct Recipe {
+  struct Operand {
+    uint32_t index;   // among the parameters, then the calls
+    uint32_t result;  // of a call that gives several
+  };
+  struct Call {
+    c10::intrusive_ptr<const lazy::Signature> signature;
+    lazy::Source source;
+    uint32_t first_operand, num_operands;  // in `operands`
+  };
+  uint32_t num_parameters = 0;
+  std::vector<Call> calls;
+  std::vector<Operand> operands;
+
+  Recipe() = default;
+  explicit Recipe(const lazy::Function& function);
+
+  // One line per call, as lazy/print.h prints them.
+  std::vector<std::string> lines() const;
+};
+
+struct Program {
+  std::string name;  // of what asked for it: "sync", "read"
+  util::Hash128 key;
+  std::unique_ptr<pjrt::Executable> executable;
+  Interface interface;
+  std::vector<const lazy::Geometry*> results;
+  bool reuses_buffers = false;  // those that its interface names
+  bool can_fail = false;        // once it runs: such a program is waited for
+  Recipe recipe;
+  std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
+};
+
+// The one way to run a program: on the devices that it was compiled for, with arrays that have a
+// buffer on each, asynchronously. Arrays whose buffers it reuses are gone afterwards. Throws
+// pjrt::Error.
+pjrt::Executable::ArrayResult launch(const Program& program,
+                                     std::span<const pjrt::Array* const> arrays,
+                                     const PackedNumbers& numbers,
+                                     std::span<const pjrt::Device> devices);
+
+}  // namespace torch_xla::executor

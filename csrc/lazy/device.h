@@ -1,0 +1,50 @@
+// A logical device of this process (xla:0, xla:1, ..): what waits to be computed there, its random
+// state, and what higher floors keep of it. It exists before the plugin's devices do.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "lazy/rng.h"
+
+namespace torch_xla::lazy {
+
+class Storage;
+
+class Device {
+ public:
+  static constexpr int kMost = 256;  // PyTorch's index of a device has 8 bits
+  static Device& of(int index);
+
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Storages whose value waits to be computed, in the order in which they began to wait. Guarded by
+  // GraphLock.
+  Storage* first_pending = nullptr;
+  Storage* last_pending = nullptr;
+
+  std::atomic<int64_t> live_storages{0};
+  RandomState random = RandomState::unseeded();
+
+  // Objects that higher floors keep for the device, made when they are first asked for.
+  class Slot {
+   public:
+    template <class T, class Make>
+    T& get(const Make& make) {
+      std::call_once(made_, [&] { object_ = std::shared_ptr<T>(make()); });
+      return *static_cast<T*>(object_.get());
+    }
+
+   private:
+    std::once_flag made_;
+    std::shared_ptr<void> object_;
+  };
+  Slot runs;       // executor/in_flight.h
+  Slot generator;  // dispatch/device/generator.h
+};
+
+}  // namespace torch_xla::lazy

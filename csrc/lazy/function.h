@@ -1,0 +1,24 @@
+// A recorded computation over parameters. Whatever is compiled is one: what a sync computes, what
+// an operator decomposes into. Numbers and random seeds of its calls are parameters too, unless its
+// user makes them constants.
+#pragma once
+
+#include <vector>
+
+#include "lazy/node.h"
+
+namespace torch_xla::lazy {
+
+// Borrows its nodes.
+struct Function {
+  std::vector<const Node*> parameters;  // leaves
+  std::vector<const Node*> calls;       // operands before users
+  std::vector<Value> results;           // undefined where there is none
+};
+
+// Keeps its nodes: parameters are placeholders without data, and results keep the calls.
+struct KeptFunction : Function {
+  std::vector<Value> placeholders;  // of the parameters
+};
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,700 @@
+#include "ops/host/host_kernel.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <type_traits>
+#include <unordered_map>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/accumulate.h>
+#include <xla/ffi/api/c_api.h>
+
+#include "ops/host/host_parts.h"
+#include "util/error.h"
+
+namespace torch_xla::ops {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using c10::TypePtr;
+
+at::ScalarType scalar_type(XLA_FFI_DataType dtype) {
+  switch (dtype) {
+    case XLA_FFI_DataType_PRED:
+      return at::kBool;
+    case XLA_FFI_DataType_S8:
+      return at::kChar;
+    case XLA_FFI_DataType_S16:
+      return at::kShort;
+    case XLA_FFI_DataType_S32:
+      return at::kInt;
+    case XLA_FFI_DataType_S64:
+      return at::kLong;
+    case XLA_FFI_DataType_U8:
+      return at::kByte;
+    case XLA_FFI_DataType_U16:
+      return at::kUInt16;
+    case XLA_FFI_DataType_U32:
+      return at::kUInt32;
+    case XLA_FFI_DataType_U64:
+      return at::kUInt64;
+    case XLA_FFI_DataType_F16:
+      return at::kHalf;
+    case XLA_FFI_DataType_BF16:
+      return at::kBFloat16;
+    case XLA_FFI_DataType_F32:
+      return at::kFloat;
+    case XLA_FFI_DataType_F64:
+      return at::kDouble;
+    case XLA_FFI_DataType_C64:
+      return at::kComplexFloat;
+    case XLA_FFI_DataType_C128:
+      return at::kComplexDouble;
+    case XLA_FFI_DataType_F8E4M3FN:
+      return at::kFloat8_e4m3fn;
+    case XLA_FFI_DataType_F8E4M3FNUZ:
+      return at::kFloat8_e4m3fnuz;
+    case XLA_FFI_DataType_F8E5M2:
+      return at::kFloat8_e5m2;
+    case XLA_FFI_DataType_F8E5M2FNUZ:
+      return at::kFloat8_e5m2fnuz;
+    default:
+      util::fail(util::ErrorKind::Type,
+                 "host kernel: expected a dtype that PyTorch has, got XLA's ",
+                 static_cast<int>(dtype), ".");
+  }
+}
+
+at::Tensor as_tensor(const XLA_FFI_Buffer& buffer) {
+  return at::for_blob(buffer.data, c10::IntArrayRef(buffer.dims, static_cast<size_t>(buffer.rank)))
+      .options(at::TensorOptions().dtype(scalar_type(buffer.dtype)))
+      .make_tensor();
+}
+
+const XLA_FFI_Buffer& operand(const XLA_FFI_CallFrame& frame, size_t index) {
+  TXLA_CHECK(static_cast<int64_t>(index) < frame.args.size, "host kernel: expected operand ", index,
+             ", got ", frame.args.size, " operands.");
+  return *static_cast<const XLA_FFI_Buffer*>(frame.args.args[index]);
+}
+
+at::Tensor result_tensor(const XLA_FFI_CallFrame& frame, size_t index) {
+  TXLA_CHECK(static_cast<int64_t>(index) < frame.rets.size, "host kernel: expected result ", index,
+             ", got ", frame.rets.size, " results.");
+  return as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[index]));
+}
+
+c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
+  switch (buffer.dtype) {
+    case XLA_FFI_DataType_PRED:
+      return *static_cast<const bool*>(buffer.data);
+    case XLA_FFI_DataType_S64:
+      return *static_cast<const int64_t*>(buffer.data);
+    case XLA_FFI_DataType_F32:
+      return *static_cast<const float*>(buffer.data);
+    case XLA_FFI_DataType_F64:
+      return *static_cast<const double*>(buffer.data);
+    case XLA_FFI_DataType_C128:
+      return *static_cast<const c10::complex<double>*>(buffer.data);
+    default:
+      return as_tensor(buffer).item();
+  }
+}
+
+// One of the parts of a call.
+struct Part {
+  int64_t index = 0, count = 1;
+
+  // This part of a tensor along a dimension.
+  at::Tensor of(const at::Tensor& whole, int64_t dim) const {
+    if (count == 1) return whole;
+    const int64_t size = whole.size(dim), begin = size * index / count;
+    return whole.narrow(dim, begin, size * (index + 1) / count - begin);
+  }
+};
+
+// Fewer elements than these are not worth another thread.
+constexpr int64_t kGrain = 32768;
+// Shared lists: tensors with fewer elements go to one part as they are.
+constexpr int64_t kSmall = 4096;
+
+// One argument of the call: a constant, or what a call makes of its operands.
+struct Argument {
+  char tag = 'i';  // as in HostCall; 'i' for every constant, '(' and '{' for lists of tensors
+  size_t operand = 0;
+  int64_t dim = 0;  // of a part
+  IValue constant;
+  struct Element {
+    int64_t operand = -1;  // none: a missing tensor
+    int64_t result = -1;   // of an operand that the operator updates
+  };
+  std::vector<Element> list;
+  bool optional_list = false;
+};
+
+// --- parsing -------------------------------------------------------------------------------
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {}
+
+  std::string_view word() {
+    skip_spaces();
+    const size_t end = std::min(rest_.find_first_of(" )]}"), rest_.size());
+    const std::string_view word = rest_.substr(0, end);
+    rest_.remove_prefix(end);
+    return word;
+  }
+  bool empty() {
+    skip_spaces();
+    return rest_.empty();
+  }
+  bool accept(char c) {
+    skip_spaces();
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  Argument argument(const TypePtr& type) {
+    Argument a;
+    const bool shared_out = accept('{');
+    if (shared_out || accept('(')) {
+      a.tag = shared_out ? '{' : '(';
+      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      a.optional_list = element->kind() == TypeKind::OptionalType;
+      while (!accept(shared_out ? '}' : ')')) {
+        const std::string_view w = word();
+        const size_t colon = w.find(':');
+        if (w == "-") {
+          a.list.push_back({});
+        } else if (colon == std::string_view::npos) {
+          a.list.push_back({integer(w.substr(1))});
+        } else {
+          a.list.push_back({integer(w.substr(1, colon - 1)), integer(w.substr(colon + 1))});
+        }
+      }
+      return a;
+    }
+    skip_spaces();
+    const char tag = rest_.empty() ? '\0' : rest_.front();
+    if (std::strchr("tmwsfg", tag) != nullptr && tag != '\0') {
+      a.tag = tag;
+      a.operand = static_cast<size_t>(integer(word().substr(1)));
+      return a;
+    }
+    if (tag == 'p') {
+      const std::string_view w = word();
+      const size_t slash = w.find('/');
+      a.tag = tag;
+      a.operand = static_cast<size_t>(integer(w.substr(1, slash - 1)));
+      a.dim = integer(w.substr(slash + 1));
+      return a;
+    }
+    a.constant = constant(type);
+    return a;
+  }
+
+  static int64_t integer(std::string_view text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    TXLA_CHECK(error == std::errc() && end == text.data() + text.size(),
+               "host kernel: expected an integer, got '", text, "'.");
+    return value;
+  }
+
+ private:
+  void skip_spaces() {
+    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+  }
+
+  static double floating(std::string_view text) {
+    return std::strtod(std::string(text).c_str(), nullptr);
+  }
+
+  template <class T>
+  IValue list(const TypePtr& element, T (*read)(const IValue&)) {
+    c10::List<T> values;
+    while (!accept(']')) values.push_back(read(constant(element)));
+    return values;
+  }
+
+  IValue constant(const TypePtr& declared) {
+    const TypePtr type = declared->kind() == TypeKind::OptionalType
+                             ? declared->castRaw<c10::OptionalType>()->getElementType()
+                             : declared;
+    if (accept('[')) {
+      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      switch (element->kind()) {
+        case TypeKind::FloatType:
+          return list<double>(element, [](const IValue& v) { return v.toDouble(); });
+        case TypeKind::BoolType:
+          return list<bool>(element, [](const IValue& v) { return v.toBool(); });
+        case TypeKind::NumberType: {
+          c10::List<at::Scalar> values;
+          while (!accept(']')) values.push_back(constant(element).toScalar());
+          return values;
+        }
+        default:
+          return list<int64_t>(element, [](const IValue& v) { return v.toInt(); });
+      }
+    }
+    if (accept('q')) {
+      const size_t colon = rest_.find(':');
+      TXLA_CHECK(colon != std::string_view::npos, "host kernel: expected a string's length.");
+      const auto length = static_cast<size_t>(integer(rest_.substr(0, colon)));
+      const std::string text(rest_.substr(colon + 1, length));
+      rest_.remove_prefix(colon + 1 + length);
+      if (type->kind() == TypeKind::DeviceObjType) return c10::Device(text);
+      return text;
+    }
+    const std::string_view w = word();
+    if (w == "-") return IValue();
+    TXLA_CHECK(!w.empty(), "host kernel: the text of a call ends early.");
+    const std::string_view value = w.substr(1);
+    switch (w.front()) {
+      case 'i':
+        return integer(value);
+      case 'd':
+        return floating(value);
+      case 'b':
+        return value == "1";
+      case 'c': {
+        const size_t comma = value.find(',');
+        return c10::complex<double>(floating(value.substr(0, comma)),
+                                    floating(value.substr(comma + 1)));
+      }
+      default:
+        util::fail(util::ErrorKind::Runtime, "host kernel: cannot read '", w, "'.");
+    }
+  }
+
+  std::string_view rest_;
+};
+
+// --- one call site's operator and arguments ------------------------------------------------
+
+class HostKernel {
+ public:
+  explicit HostKernel(std::string_view key);
+  void run(const XLA_FFI_CallFrame& frame) const;
+
+ private:
+  struct Result {
+    bool wanted = true;
+    int64_t cut = Partition::kWhole;
+  };
+  using Tensors = std::vector<at::Tensor>;
+
+  int64_t count_parts(const XLA_FFI_CallFrame& frame) const;
+  // Runs one part; its share of the results that are sums goes to `sums`.
+  void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
+  IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
+  // A part's share of lists whose elements are shared out: of element i, nothing, a slice, or all.
+  at::Tensor share_of(const Argument::Element& element, size_t i, const XLA_FFI_CallFrame& frame,
+                      const Part& part) const;
+  // Result `index` of the program, or the part of it that the call writes.
+  at::Tensor target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
+                    const Part& part) const;
+  void store(const at::Tensor& value, const at::Tensor& target, size_t index) const;
+
+  std::string name_;
+  std::optional<c10::OperatorHandle> op_;
+  std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
+  std::vector<Argument> arguments_;
+  const Argument* shared_out_ = nullptr;  // the first list whose elements are shared out
+  size_t updates_ = 0;                    // results that are operands the operator updates
+  std::vector<Result> results_;
+};
+
+// The overload that takes the same arguments and writes its results into given tensors. Only one
+// with a CPU kernel of its own saves anything: the generated ones compute and copy.
+std::optional<c10::OperatorHandle> find_out_overload(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  for (const c10::Argument& r : schema.returns()) {
+    if (r.type()->kind() != TypeKind::TensorType) return std::nullopt;
+  }
+  const size_t inputs = schema.arguments().size(), outputs = schema.returns().size();
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const std::string& overload = schema.overload_name();
+  for (const std::string& suffix :
+       {std::string("out"), overload + "_out", std::string("output"), std::string("grad_input")}) {
+    const auto found = dispatcher.findSchema({schema.name(), suffix});
+    if (!found || !found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    const auto& arguments = found->schema().arguments();
+    if (arguments.size() != inputs + outputs) continue;
+    bool same = true;
+    for (size_t i = 0; i < inputs; ++i) {
+      same = same && arguments[i].name() == schema.arguments()[i].name() &&
+             *arguments[i].type() == *schema.arguments()[i].type();
+    }
+    for (size_t i = inputs; i < arguments.size(); ++i) same = same && arguments[i].is_out();
+    if (same) return found;
+  }
+  return std::nullopt;
+}
+
+HostKernel::HostKernel(std::string_view key) {
+  const size_t end = key.rfind(" =");
+  TXLA_CHECK(end != std::string_view::npos, "host kernel: expected results after '=', got '", key,
+             "'.");
+  bool into_given = true;
+  for (Parser parser(key.substr(end + 2)); !parser.empty();) {
+    const std::string_view word = parser.word();
+    Result result{word != "-"};
+    if (word == "+") result.cut = Partition::kSum;
+    if (word.front() == '/') result.cut = Parser::integer(word.substr(1));
+    into_given = into_given && result.wanted && result.cut != Partition::kSum;
+    results_.push_back(result);
+  }
+  Parser parser(key.substr(0, end));
+  name_ = parser.word();
+  const size_t dot = name_.find('.');
+  const std::string base = name_.substr(0, dot);
+  const std::string overload = dot == std::string::npos ? "" : name_.substr(dot + 1);
+  op_ = c10::Dispatcher::singleton().findSchema({base, overload});
+  TXLA_CHECK(op_.has_value(), name_,
+             ": expected an operator of this process, found none. Import the library that defines "
+             "it before running the program.");
+  for (const c10::Argument& formal : op_->schema().arguments()) {
+    arguments_.push_back(parser.argument(formal.type()));
+    for (const Argument::Element& e : arguments_.back().list) updates_ += e.result >= 0;
+  }
+  for (const Argument& a : arguments_) {
+    if (a.tag == '{' && shared_out_ == nullptr) shared_out_ = &a;
+  }
+  if (into_given) out_ = find_out_overload(*op_);
+}
+
+int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
+  bool divisible = shared_out_ != nullptr;
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const Argument& a : arguments_) {
+    if (a.tag != 'p') continue;
+    divisible = true;
+    most = std::min(most, operand(frame, a.operand).dims[a.dim]);
+  }
+  if (!divisible) return 1;
+  int64_t elements = 0;
+  for (int64_t i = 0; i < frame.args.size; ++i) {
+    const XLA_FFI_Buffer& buffer = operand(frame, static_cast<size_t>(i));
+    elements += c10::multiply_integers(buffer.dims, buffer.dims + buffer.rank);
+  }
+  return elements < kGrain ? 1 : std::max<int64_t>(1, std::min(most, thread_count(frame)));
+}
+
+at::Tensor HostKernel::share_of(const Argument::Element& element, size_t i,
+                                const XLA_FFI_CallFrame& frame, const Part& part) const {
+  const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
+  const XLA_FFI_Buffer& first =
+      operand(frame, static_cast<size_t>(shared_out_->list.at(i).operand));
+  const int64_t size = c10::multiply_integers(first.dims, first.dims + first.rank);
+  const bool whole = size < kSmall || part.count == 1;
+  if (whole && static_cast<int64_t>(i) % part.count != part.index) return {};
+  const auto share = [&](const at::Tensor& t) {
+    return whole || t.numel() != size ? t : part.of(t.view(-1), 0);
+  };
+  if (element.result < 0) return share(given);
+  // An operand that is updated shares the result's memory, unless someone needs its old value.
+  const at::Tensor updated = share(result_tensor(frame, static_cast<size_t>(element.result)));
+  if (updated.data_ptr() != share(given).data_ptr()) updated.copy_(share(given));
+  return updated;
+}
+
+IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
+                            const Part& part) const {
+  switch (a.tag) {
+    case 't':
+      return as_tensor(operand(frame, a.operand));
+    case 'm':
+      return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
+    case 'p':
+      return part.of(as_tensor(operand(frame, a.operand)), a.dim);
+    case 'w': {
+      at::Tensor t = as_tensor(operand(frame, a.operand));
+      t.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return t;
+    }
+    case 's':
+      return read_scalar(operand(frame, a.operand));
+    case 'f':
+      return read_scalar(operand(frame, a.operand)).toDouble();
+    case 'g': {
+      const auto seed = *static_cast<const uint64_t*>(operand(frame, a.operand).data);
+      return at::detail::createCPUGenerator(seed);
+    }
+    case '{': {
+      c10::List<at::Tensor> list;
+      for (size_t i = 0; i < a.list.size(); ++i) {
+        const at::Tensor share = share_of(a.list[i], i, frame, part);
+        if (share.defined()) list.push_back(share);
+      }
+      return list;
+    }
+    case '(': {
+      const auto element = [&](const Argument::Element& e) {
+        return as_tensor(operand(frame, static_cast<size_t>(e.operand)));
+      };
+      if (a.optional_list) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const Argument::Element& e : a.list) {
+          list.push_back(e.operand < 0 ? std::nullopt : std::optional(element(e)));
+        }
+        return list;
+      }
+      c10::List<at::Tensor> list;
+      for (const Argument::Element& e : a.list) list.push_back(element(e));
+      return list;
+    }
+    default:
+      return a.constant;
+  }
+}
+
+at::Tensor HostKernel::target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
+                              const Part& part) const {
+  const at::Tensor whole = result_tensor(frame, index);
+  return result.cut < 0 ? whole : part.of(whole, result.cut);
+}
+
+void HostKernel::store(const at::Tensor& value, const at::Tensor& target, size_t index) const {
+  TXLA_CHECK(value.defined() && value.sizes() == target.sizes(), name_, ": expected result ", index,
+             " of sizes ", target.sizes(), ", got ",
+             value.defined() ? value.sizes() : c10::IntArrayRef(),
+             value.defined() ? "" : " (undefined)", " from the CPU kernel.");
+  if (value.data_ptr() == target.data_ptr()) {
+    if (value.is_conj()) target.conj_physical_();  // as its memory is read without that bit
+    return;
+  }
+  if (value.is_contiguous() && target.is_contiguous() && !value.is_conj() && !value.is_neg() &&
+      value.scalar_type() == target.scalar_type()) {
+    std::memcpy(target.data_ptr(), value.data_ptr(), value.nbytes());
+  } else {
+    target.copy_(value);
+  }
+}
+
+void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const {
+  torch::jit::Stack stack;
+  stack.reserve(arguments_.size() + results_.size());
+  for (const Argument& a : arguments_) stack.push_back(value_of(a, frame, part));
+  if (out_) {
+    for (size_t i = 0; i < results_.size(); ++i) {
+      stack.push_back(target(frame, i, results_[i], part));
+    }
+    out_->callBoxed(stack);
+  } else {
+    op_->callBoxed(stack);
+  }
+  size_t position = 0, index = updates_;
+  const auto take = [&](const at::Tensor& value) {
+    const Result result = position < results_.size() ? results_[position] : Result{false};
+    ++position;
+    if (!result.wanted) return;
+    if (result.cut == Partition::kSum && part.count > 1) {
+      sums.push_back(value);
+    } else {
+      store(value, target(frame, index, result, part), index);
+    }
+    ++index;
+  };
+  for (const IValue& v : stack) {
+    if (v.isTensor()) {
+      take(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const at::Tensor& t : v.toTensorVector()) take(t);
+    }
+  }
+  TXLA_CHECK(static_cast<int64_t>(index) == frame.rets.size, name_, ": expected ", frame.rets.size,
+             " results of the CPU kernel, got ", index, ".");
+}
+
+void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
+  const int64_t count = count_parts(frame);
+  std::vector<Tensors> sums(static_cast<size_t>(count));
+  run_parts(frame, count, [&](int64_t index) {
+    run_part(frame, {index, count}, sums[static_cast<size_t>(index)]);
+  });
+  if (sums[0].empty()) return;
+  run_parts(frame, 1, [&](int64_t) {
+    size_t next = 0, index = updates_;
+    for (const Result& result : results_) {
+      if (result.cut == Partition::kSum && result.wanted) {
+        const at::Tensor total = result_tensor(frame, index);
+        store(sums[0][next], total, index);
+        for (size_t part = 1; part < sums.size(); ++part) total.add_(sums[part][next]);
+        ++next;
+      }
+      index += result.wanted;
+    }
+  });
+}
+
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+// Parsed once per text. Texts hold numbers, so that new ones may come for ever.
+std::shared_ptr<const HostKernel> kernel_for(std::string_view key) {
+  constexpr size_t kMost = 16384;
+  static std::shared_mutex mutex;
+  static auto& table = *new std::unordered_map<std::string, std::shared_ptr<const HostKernel>,
+                                               TextHash, std::equal_to<>>;
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto it = table.find(key); it != table.end()) return it->second;
+  }
+  auto kernel = std::make_shared<const HostKernel>(key);
+  const std::unique_lock lock(mutex);
+  if (table.size() >= kMost) table.clear();
+  return table.try_emplace(std::string(key), std::move(kernel)).first->second;
+}
+
+// --- the handler ---------------------------------------------------------------------------
+
+// The attribute's value, or null.
+const void* attribute(const XLA_FFI_CallFrame& frame, std::string_view wanted,
+                      XLA_FFI_AttrType type) {
+  for (int64_t i = 0; i < frame.attrs.size; ++i) {
+    const XLA_FFI_ByteSpan& name = *frame.attrs.names[i];
+    if (std::string_view(name.ptr, name.len) == wanted && frame.attrs.types[i] == type) {
+      return frame.attrs.attrs[i];
+    }
+  }
+  return nullptr;
+}
+
+std::string_view config_key(const XLA_FFI_CallFrame& frame) {
+  const auto* text =
+      static_cast<const XLA_FFI_ByteSpan*>(attribute(frame, "key", XLA_FFI_AttrType_STRING));
+  TXLA_CHECK(text != nullptr, "host kernel: expected the attribute 'key', got none.");
+  return {text->ptr, text->len};
+}
+
+int64_t failing_call_of(const XLA_FFI_CallFrame& frame) {
+  const void* scalar = attribute(frame, "torch_xla.failing_call", XLA_FFI_AttrType_SCALAR);
+  if (scalar == nullptr) return -1;
+  return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(scalar)->value);
+}
+
+// Classes of PyTorch's errors that Python tells apart; all others are RuntimeError.
+enum class Class : char {
+  LinAlg = 'l',
+  Index = 'i',
+  Value = 'v',
+  Type = 't',
+  NotImplemented = 'n',
+  Memory = 'm',
+  Other = 'o',
+};
+
+Class class_of(const c10::Error& e) {
+  const auto is = [&e]<class T>(std::type_identity<T>) {
+    return dynamic_cast<const T*>(&e) != nullptr;
+  };
+  if (is(std::type_identity<c10::LinAlgError>())) return Class::LinAlg;
+  if (is(std::type_identity<c10::IndexError>())) return Class::Index;
+  if (is(std::type_identity<c10::ValueError>())) return Class::Value;
+  if (is(std::type_identity<c10::TypeError>())) return Class::Type;
+  if (is(std::type_identity<c10::NotImplementedError>())) return Class::NotImplemented;
+  if (is(std::type_identity<c10::OutOfMemoryError>())) return Class::Memory;
+  return Class::Other;
+}
+
+[[noreturn]] void throw_as(Class which, const std::string& message) {
+  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (which) {
+    case Class::LinAlg:
+      throw c10::LinAlgError(here, message);
+    case Class::Index:
+      throw c10::IndexError(here, message);
+    case Class::Value:
+      throw c10::ValueError(here, message);
+    case Class::Type:
+      throw c10::TypeError(here, message);
+    case Class::NotImplemented:
+      throw c10::NotImplementedError(here, message);
+    case Class::Memory:
+      throw c10::OutOfMemoryError(here, message);
+    case Class::Other:
+      break;
+  }
+  throw c10::Error(here, message);
+}
+
+// A kernel's message within that of the run: the class and the call follow the first.
+constexpr std::string_view kFailure = "<torch_xla.host_kernel ", kFailureEnd = "</torch_xla>";
+
+struct Failure {
+  Class which;
+  int64_t call;
+  std::string_view message;
+};
+
+std::optional<Failure> failure_in(std::string_view message) {
+  const size_t begin = message.find(kFailure);
+  if (begin == message.npos) return std::nullopt;
+  message.remove_prefix(begin + kFailure.size());
+  Failure failure{static_cast<Class>(message.front()), -1, {}};
+  message.remove_prefix(1);
+  const char* end = message.data() + message.size();
+  const char* number_end = std::from_chars(message.data(), end, failure.call).ptr;
+  message.remove_prefix(static_cast<size_t>(number_end - message.data()) + 1);  // and the '>'
+  failure.message = message.substr(0, message.find(kFailureEnd));
+  return failure;
+}
+
+XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, Class which, const char* message) {
+  const std::string text = util::concat(kFailure, static_cast<char>(which), failing_call_of(frame),
+                                        ">", message, kFailureEnd);
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
+                                    XLA_FFI_Error_Code_INTERNAL};
+  return frame.api->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
+  if (frame->extension_start != nullptr &&
+      frame->extension_start->type == XLA_FFI_Extension_Metadata) {
+    auto* extension = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start);
+    extension->metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    extension->metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    extension->metadata->traits = 0;
+    return nullptr;
+  }
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  try {
+    kernel_for(config_key(*frame))->run(*frame);
+    return nullptr;
+  } catch (const c10::Error& e) {
+    return make_error(*frame, class_of(e), e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return make_error(*frame, Class::Other, e.what());
+  }
+}
+
+}  // namespace
+
+std::optional<int64_t> failing_call(std::string_view message) {
+  const std::optional<Failure> failure = failure_in(message);
+  if (!failure || failure->call < 0) return std::nullopt;
+  return failure->call;
+}
+
+void rethrow_host_failure(std::string_view message, const std::string& context) {
+  const std::optional<Failure> failure = failure_in(message);
+  if (failure) throw_as(failure->which, std::string(failure->message) + context);
+}
+
+void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }
+
+}  // namespace torch_xla::ops

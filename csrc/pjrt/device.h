@@ -1,0 +1,58 @@
+// Devices and their memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "pjrt/plugin.h"
+
+namespace torch_xla::pjrt {
+
+class Client;
+
+struct MemoryStats {
+  int64_t bytes_in_use = 0;
+  std::optional<int64_t> peak_bytes_in_use, num_allocs, largest_alloc_size, bytes_limit,
+      bytes_reserved, peak_bytes_reserved, bytes_reservable_limit, largest_free_block_bytes,
+      pool_bytes, peak_pool_bytes;
+};
+
+// A device, there or not (Topology).
+struct DeviceDescription {
+  int id = 0;
+  int process_index = 0;
+  std::string kind;
+  std::string debug_string;
+  Options attributes;
+};
+
+// What is known of a device when its client is created.
+struct DeviceInfo : DeviceDescription {
+  const Client* client = nullptr;
+  PJRT_Device* handle = nullptr;
+  bool addressable = false;
+  int local_hardware_id = -1;  // -1: the plugin knows none, or another process has the device
+};
+
+// A cheap handle, valid as long as its client.
+class Device {
+ public:
+  explicit Device(const DeviceInfo& info) : info_(&info) {}
+  int id() const { return info_->id; }
+  int process_index() const { return info_->process_index; }
+  int local_hardware_id() const { return info_->local_hardware_id; }
+  bool addressable() const { return info_->addressable; }
+  const std::string& kind() const { return info_->kind; }
+  const std::string& debug_string() const { return info_->debug_string; }
+  const Options& attributes() const { return info_->attributes; }
+  // Empty where the plugin keeps no statistics.
+  std::optional<MemoryStats> memory_stats() const;
+  PJRT_Device* handle() const { return info_->handle; }
+  bool operator==(const Device& other) const { return info_ == other.info_; }
+
+ private:
+  const DeviceInfo* info_;
+};
+
+}  // namespace torch_xla::pjrt
