@@ -34,8 +34,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.networks import NETWORKS, Network
 from benchmarks.timing import seconds
 
-DTYPES = {torch.float32: "f32", torch.int64: "i64", torch.bool: "b1", torch.bfloat16: "bf16"}
-
 
 def copy(t: torch.Tensor) -> torch.Tensor:
     """The same values with the same strides, in memory of its own."""
@@ -62,7 +60,7 @@ def text_of(x: Any) -> str:
     if not isinstance(x, torch.Tensor):
         return f"{x:.3g}" if isinstance(x, float) else str(x)
     strides = "" if x.is_contiguous() else "/" + ",".join(map(str, x.stride()))
-    return f"{DTYPES.get(x.dtype, x.dtype)}[{','.join(map(str, x.shape))}{strides}]"
+    return f"{str(x.dtype)[6:]}[{','.join(map(str, x.shape))}{strides}]"
 
 
 @dataclass
@@ -142,9 +140,8 @@ def attention_backward(g, q, k, v, out, lse, dropout, is_causal, *, attn_mask=No
 
 
 def rnn_layer(x, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, _sizes, _mode, *rest):
-    return torch.ops.torch_xla.rnn_layer(
-        x, hx, cx, w_ih, w_hh, b_ih, b_hh, "lstm", reverse, rest[-1]
-    )
+    parameters = (w_ih, w_hh, b_ih, b_hh)
+    return torch.ops.torch_xla.rnn_layer(x, hx, cx, *parameters, "lstm", reverse, rest[-1])
 
 
 # What xla makes of PyTorch's calls that are for the CPU alone.
@@ -199,8 +196,6 @@ def show(rows: list[Row], totals: list[tuple[str, float, float]], top: int) -> N
         if i < top or i >= len(rows) - 5:  # of what xla gains, the most
             line = f"{count:6d}{xla * 1e6:9.1f}{alone * 1e6:9.1f}  {title[:150]}"
             print(milliseconds(count * xla, count * alone) + line)
-        elif i == top:
-            print(f"{'...':>9}")
     for title, xla, alone in totals:
         print(milliseconds(xla, alone) + f"  {title}")
 
@@ -219,8 +214,7 @@ def main() -> None:
 
     network, length = NETWORKS[options.model], options.seconds
     recorder = record(network, options.train)
-    spare = Call("aten.add.Tensor", (torch.ones(1), torch.ones(1)), {})
-    empty = time_xla(spare, length)
+    empty = time_xla(Call("aten.add.Tensor", (torch.ones(1), torch.ones(1)), {}), length)
     rows: list[Row] = []
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as eager:
         for call in recorder.groups.values():

@@ -1,7 +1,7 @@
 """Time from the start of a process to the end of its first training step, with the persistent
 cache empty and full.
 
-    python -m benchmarks.startup [--only CNN] [--rounds 3]
+    python -m benchmarks.startup [MODEL] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import sys
 import tempfile
 import time
 
-from benchmarks.models import MODELS
+from benchmarks.networks import NETWORKS
 
 
 def child(name: str) -> None:
     import torch_xla
     import torch_xla.debug.metrics as met
-    from benchmarks.training import trainer
+    from benchmarks.steps import training_step
 
-    make, shape, _ = MODELS[name]
-    trainer(make, shape, "xla")()
+    training_step(NETWORKS[name], "xla")()
     torch_xla.sync(wait=True)
     print(met.counter_value("UncachedCompile") or 0)
 
 
 def start(name: str, cache: str) -> tuple[float, int]:
     """Seconds of a process, and how many programs it compiled."""
-    command = [sys.executable, "-m", "benchmarks.startup", "--only", name, "--child"]
+    command = [sys.executable, "-m", "benchmarks.startup", name, "--child"]
     begin = time.perf_counter()
     done = subprocess.run(
         command,
@@ -43,13 +42,11 @@ def start(name: str, cache: str) -> tuple[float, int]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="ResNet-18", help="part of a model's name")
+    parser.add_argument("model", nargs="?", default="resnet18", choices=NETWORKS)
     parser.add_argument("--rounds", type=int, default=3, help="the best of them counts")
     parser.add_argument("--child", action="store_true")
     options = parser.parse_args(arguments)
-    name = next((n for n in MODELS if options.only in n), None)
-    if name is None:
-        parser.error(f"--only: expected a part of one of {list(MODELS)}, got {options.only!r}")
+    name = options.model
     if options.child:
         child(name)
         return
@@ -58,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as cache:
             empty.append(start(name, cache))
             full.append(start(name, cache))
-    print(f"start to the end of the first step: {name}")
+    print(f"start to the end of the first step: {NETWORKS[name].title}")
     for what, runs in (("empty", empty), ("full", full)):
         seconds, compiled = min(runs)
         print(f"  {what:5s} cache: {seconds:6.2f} s, {compiled} programs compiled", flush=True)

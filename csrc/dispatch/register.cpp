@@ -74,7 +74,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     const std::string full = full_name(name);
     if (!op || ops::Registry::get().traits(name).stays_composite) continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::XLA) || is_view(op->schema())) continue;
-    std::unique_ptr<Plan> plan = make_plan(*op, nullptr);
+    std::unique_ptr<Plan> plan = make_plan(*op);
     const std::string local = full.substr(prefix.size());
     if (plan == nullptr) {
       // The fallback below serves the others.

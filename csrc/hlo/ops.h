@@ -154,6 +154,11 @@ Value select_and_scatter(const Value& operand, const Value& source, const Value&
 // Sorts all operands along `dim`; `less` gets (a0, b0, a1, b1, ...) and returns a predicate.
 Values sort(std::span<const Value> operands, int64_t dim, bool stable,
             const std::function<Value(std::span<const Value>)>& less);
+// Of two branches, the one that is chosen by a 0-dim predicate alone is computed. What they read of
+// outside is captured.
+Values conditional(const Value& pred, std::span<const Type> types,
+                   const std::function<Values()>& on_true, const std::function<Values()>& on_false);
+
 Values while_loop(std::span<const Value> init,
                   const std::function<Value(std::span<const Value>)>& condition,
                   const std::function<Values(std::span<const Value>)>& body);

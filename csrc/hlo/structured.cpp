@@ -417,6 +417,25 @@ Values sort(std::span<const Value> operands, int64_t dim, bool stable,
               std::span<const Region>(&region, 1));
 }
 
+Values conditional(const Value& pred, std::span<const Type> types,
+                   const std::function<Values()>& on_true,
+                   const std::function<Values()>& on_false) {
+  constexpr std::string_view kOp = "stablehlo.if";
+  TXLA_CHECK(pred && pred.type() == kPredicate[0], kOp, ": expected a predicate of type ",
+             kPredicate[0].str(), ", got ", show(pred), ".");
+  Builder& b = pred.builder();
+  const auto branch = [&](const char* name, const std::function<Values()>& results) {
+    return b.region({}, [&](std::span<const Value>) {
+      Values given = results();
+      check_results(kOp, name, given, types);
+      return given;
+    });
+  };
+  const std::array<Region, 2> regions = {branch("true branch", on_true),
+                                         branch("false branch", on_false)};
+  return b.op(kOp, std::span(&pred, 1), types, {}, regions);
+}
+
 Values while_loop(std::span<const Value> init,
                   const std::function<Value(std::span<const Value>)>& condition,
                   const std::function<Values(std::span<const Value>)>& body) {

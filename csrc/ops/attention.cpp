@@ -172,7 +172,27 @@ bool fits_flash(Lowering& l, const AttentionArguments& args) {
   if (q.rank() != 4 || is_empty(l, {args.query, args.key, args.value}) || l.has(args.keep)) {
     return false;
   }
-  return q.dim(1) == k.dim(1) && q.dim(3) == v.dim(3) && hlo::is_float(q.dtype());
+  return q.dim(1) % k.dim(1) == 0 && k.dim(1) == v.dim(1) && q.dim(3) == v.dim(3) &&
+         hlo::is_float(q.dtype());
+}
+
+// The kernel wants a key head for each query head: those of a group are copies.
+Value for_each_query(const Value& heads, const Value& query) {
+  const int64_t group = query.dim(1) / heads.dim(1);
+  if (group == 1) return heads;
+  const hlo::Dims& d = heads.dims();
+  const Value copies = hlo::broadcast_in_dim(heads, {d[0], d[1], group, d[2], d[3]},
+                                             std::array<int64_t, 4>{0, 1, 3, 4});
+  return hlo::reshape(copies, {d[0], query.dim(1), d[2], d[3]});
+}
+
+// The gradient of that: the sum over each group.
+Value sum_of_queries(const Value& grad, const hlo::Type& heads) {
+  if (grad.dims() == heads.dims) return grad;
+  const hlo::Dims& d = heads.dims;
+  const Value grouped = hlo::reshape(cast(grad, accumulator(grad.dtype())),
+                                     {d[0], d[1], grad.dim(1) / d[1], d[2], d[3]});
+  return cast(reduce_sum(grouped, std::array<int64_t, 1>{2}), heads.dtype);
 }
 
 // The kernel adds its mask, in the query's dtype.
@@ -205,7 +225,9 @@ Values attention_on_host(Lowering& l) {
   const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu", Fails::Never);
-  for (const size_t operand : {args.query, args.key, args.value}) call.part(l.in(operand), cut);
+  const Value q = l.in(args.query);
+  call.part(q, cut);
+  for (const size_t heads : {args.key, args.value}) call.part(for_each_query(l.in(heads), q), cut);
   call.fixed(0.0).fixed(l.flag(args.is_causal));
   add_mask(call, l, args, cut);
   return call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut});
@@ -216,16 +238,18 @@ Values attention_backward_on_host(Lowering& l) {
   if (!fits_flash(l, args) || l.flag(args.mask_grad) || !choose_host(attends(l, args))) {
     return xla_code(l);
   }
-  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1), l.out(2)};
+  const Value q = l.in(args.query);
+  const Value k = for_each_query(l.in(args.key), q), v = for_each_query(l.in(args.value), q);
+  const std::optional<hlo::Type> types[] = {l.out(0), k.type(), v.type()};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", Fails::Never);
-  for (const size_t operand :
-       {args.grad, args.query, args.key, args.value, args.output, args.logsumexp}) {
-    call.part(l.in(operand), cut);
+  for (const Value& operand : {l.in(args.grad), q, k, v, l.in(args.output), l.in(args.logsumexp)}) {
+    call.part(operand, cut);
   }
   call.fixed(0.0).fixed(l.flag(args.is_causal));
   add_mask(call, l, args, cut);
   Values results = call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut, cut});
+  for (const size_t i : {1, 2}) results[i] = sum_of_queries(results[i], l.out(i));
   results.push_back(hlo::zero(l.b, l.out(3)));
   return results;
 }

@@ -220,6 +220,35 @@ Value rnn_derivative(Cell cell, const Value& h) {
   return cell == Cell::Tanh ? 1.0 - h * h : hlo::convert(hlo::greater(h, 0), h.dtype());
 }
 
+// Of the layer's gates and states, from what its forward pass has kept.
+Derivatives derivatives(const Lowering& l, Cell cell, const Value& h_previous, DType wide,
+                        bool reverse) {
+  if (cell == Cell::Lstm) {
+    const Value c = cast(l.in(10), wide);
+    return lstm_derivatives(cast(l.in(9), wide), c, shifted(c, cast(l.in(5), wide), reverse));
+  }
+  if (cell == Cell::Gru) {
+    return gru_derivatives(cast(l.in(9), wide), cast(l.in(10), wide), cast(h_previous, wide));
+  }
+  Derivatives by;
+  by.gates = stacked({rnn_derivative(cell, cast(l.in(8), wide))});
+  return by;
+}
+
+// Of w_ih and w_hh.
+std::pair<Value, Value> weight_gradients(bool is_gru, const Value& d_gates, const Value& d_hidden,
+                                         const Value& x, const Value& h_previous) {
+  if (is_gru) {
+    return {contract(d_gates, "tbg", x, "tbi", "gi"),
+            contract(d_hidden, "tbg", h_previous, "tbh", "gh")};
+  }
+  // One product for both: the gates' derivatives are transposed once.
+  const int64_t inputs = x.dim(2), size = h_previous.dim(2);
+  const Value both = contract(
+      d_gates, "tbg", hlo::concatenate(std::array<Value, 2>{x, h_previous}, 2), "tbi", "gi");
+  return {hlo::slice_dim(both, 1, 0, inputs), hlo::slice_dim(both, 1, inputs, inputs + size)};
+}
+
 // rnn_layer_backward(grad_output, grad_hy, grad_cy?, input, hx, cx?, w_ih, w_hh, output, gates,
 // extra, mode, reverse, has_biases, input_grad)
 //   -> gradients of (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
@@ -232,15 +261,7 @@ Values rnn_layer_backward(Lowering& l) {
   const int64_t steps = x.dim(0), batch = x.dim(1), size = w_hh.dim(1), rows = w_hh.dim(0);
 
   const Value h_previous = shifted(output, l.in(4), reverse);
-  Derivatives by;
-  if (is_lstm) {
-    const Value c = cast(l.in(10), wide);
-    by = lstm_derivatives(cast(l.in(9), wide), c, shifted(c, cast(l.in(5), wide), reverse));
-  } else if (is_gru) {
-    by = gru_derivatives(cast(l.in(9), wide), cast(l.in(10), wide), cast(h_previous, wide));
-  } else {
-    by.gates = stacked({rnn_derivative(cell, cast(output, wide))});
-  }
+  const Derivatives by = derivatives(l, cell, h_previous, wide, reverse);
   const Type each = {wide, {batch, by.gates.dim(2), size}};
 
   // The hidden state's gradient of a step is complete when the step begins: the step after it has
@@ -295,18 +316,7 @@ Values rnn_layer_backward(Lowering& l) {
   const auto sum_rows = [&](const Value& v) {
     return contract(hlo::one(l.b, {dtype, {steps, batch}}), "tb", v, "tbg", "g");
   };
-  Value d_w_ih, d_w_hh;
-  if (is_gru) {
-    d_w_ih = contract(d_gates, "tbg", x, "tbi", "gi");
-    d_w_hh = contract(d_hidden, "tbg", h_previous, "tbh", "gh");
-  } else {
-    // One product for both weights: the gates' derivatives are transposed once.
-    const int64_t inputs = x.dim(2);
-    const Value both = contract(
-        d_gates, "tbg", hlo::concatenate(std::array<Value, 2>{x, h_previous}, 2), "tbi", "gi");
-    d_w_ih = hlo::slice_dim(both, 1, 0, inputs);
-    d_w_hh = hlo::slice_dim(both, 1, inputs, inputs + size);
-  }
+  const auto [d_w_ih, d_w_hh] = weight_gradients(is_gru, d_gates, d_hidden, x, h_previous);
   return {
       input_grad ? cast(contract(d_gates, "tbg", l.in(6), "gi", "tbi"), dtype) : empty_result(l, 0),
       cast(end[H], dtype),

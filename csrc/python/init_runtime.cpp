@@ -122,9 +122,7 @@ py::dict memory_info(const std::string& device) {
   return info;
 }
 
-}  // namespace
-
-void init_runtime(py::module_& m) {
+void bind_devices(py::module_& m) {
   // For who has changed a flag of recording, which are read at each sync otherwise.
   m.def("_xla_refresh_debug_flags", &dispatch::refresh_debug_flags);
   m.def("_set_plugin_resolver", [](py::function fn) {
@@ -184,6 +182,9 @@ void init_runtime(py::module_& m) {
       },
       py::arg("device") = "");
   m.def("_xla_memory_info", &memory_info);
+}
+
+void bind_runs(py::module_& m) {
   m.def(
       "_xla_step_marker",
       [](const std::string& device, const std::vector<std::string>&, bool wait, bool) {
@@ -210,6 +211,9 @@ void init_runtime(py::module_& m) {
         [mark = executor::InFlight::of(device_index(device)).mark()] { mark->wait(); },
         py::call_guard<py::gil_scoped_release>());
   });
+}
+
+void bind_random(py::module_& m) {
   m.def(
       "_xla_set_rng_seed",
       [](uint64_t seed, const std::string& device) {
@@ -229,11 +233,17 @@ void init_runtime(py::module_& m) {
   m.def("_xla_default_generator", [](const std::string& device) {
     return dispatch::default_generator(device_index(device));
   });
+}
+
+void bind_process(py::module_& m) {
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });
   m.def("_xla_drain_autograd_threads", &dispatch::drain_autograd_threads,
         py::call_guard<py::gil_scoped_release>());
+}
+
+void bind_programs(py::module_& m) {
   m.def("_set_custom_compile_options", [](pjrt::Options options) {
     executor::set_custom_compile_options(std::move(options));
     executor::clear_cached_programs();
@@ -255,6 +265,16 @@ void init_runtime(py::module_& m) {
   m.def("_xla_set_reads_views_by_programs", &dispatch::set_reads_views_by_programs);
   m.def("_xla_num_cached_programs", [] { return executor::cached_programs().size(); });
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
+}
+
+}  // namespace
+
+void init_runtime(py::module_& m) {
+  bind_devices(m);
+  bind_runs(m);
+  bind_random(m);
+  bind_process(m);
+  bind_programs(m);
 }
 
 }  // namespace torch_xla::python

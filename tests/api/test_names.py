@@ -349,10 +349,16 @@ def test_ir_debug_by_the_extensions_names(monkeypatch):
     monkeypatch.delenv("XLA_IR_DEBUG", raising=False)
     monkeypatch.setenv("XLA_IR_DEBUG", "0")
     x = torch.ones(2, device="xla")
+
+    def next_to(x):
+        return x + 1
+
     for enable in (True, False):
         _XLAC._set_ir_debug(enable)
         assert _XLAC._get_ir_debug() is enable
-        assert (__file__ in _XLAC._get_xla_tensors_text([x + 1])) is enable
+        text = _XLAC._get_xla_tensors_text([next_to(x)])
+        assert __file__ in text
+        assert (" < " in text) is enable  # the whole stack, or the innermost frame
 
 
 def test_plugins_by_the_extensions_names():

@@ -291,6 +291,12 @@ TEST(HloStructured, ControlFlow) {
     p.expect(p.b.op("stablehlo.case", {p.ints({}, {double(branch)})}, f32, {}, regions),
              {branch == 0 ? -100.0 : 100.0 * branch});
   }
+  for (const double limit : {50.0, 200.0}) {
+    const Value chosen = conditional(
+        compare(Direction::LT, x, scalar(p.b, limit, DType::F32)), std::span(&f32, 1),
+        [&] { return Values{neg(x)}; }, [&] { return Values{add(x, x)}; })[0];
+    p.expect(chosen, {limit > 100 ? -100.0 : 200.0});
+  }
   p.run();
 }
 
@@ -441,6 +447,16 @@ TEST(HloStructured, OtherErrors) {
       [&] { while_loop(array{x}, never, [](std::span<const Value>) { return Values{}; }); },
       "expected 1 results of its body, got 0");
   expect_error([&] { while_loop(array{x}, first, {}); }, "as result 0 of its condition");
+  const Type type_of_x = x.type();
+  const auto gives_x = [&] { return Values{x}; };
+  expect_error([&] { hlo::conditional(x, std::span(&type_of_x, 1), gives_x, gives_x); },
+               "stablehlo.if: expected a predicate of type tensor<i1>");
+  expect_error(
+      [&] {
+        hlo::conditional(zero(p.b, {DType::Pred, {}}), std::span(&type_of_x, 1), gives_x,
+                         [] { return Values{}; });
+      },
+      "expected 1 results of its false branch, got 0");
   expect_error([&] { rng_bits(rows, x.type()); },
                "stablehlo.rng_bit_generator: expected a state of tensor<2xui64>");
 

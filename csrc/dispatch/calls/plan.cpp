@@ -138,7 +138,61 @@ std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& nam
   return slot;
 }
 
-std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why) {
+namespace {
+
+// Argument `i` of the functional operator.
+ArgumentPlan plan_argument(const Argument& argument, size_t i, const ops::Rule* rule) {
+  const auto has = [i](const std::vector<size_t>& positions) {
+    return std::ranges::find(positions, i) != positions.end();
+  };
+  ArgumentPlan plan;
+  plan.type = type_of(argument.type());
+  if (plan.type == ArgumentType::Number && argument.default_value() &&
+      !argument.default_value()->isNone()) {
+    plan.has_default = true;
+    plan.fallback = *argument.default_value();
+  }
+  if (rule == nullptr) {
+    // A decomposition and a host kernel need the numbers themselves.
+    plan.static_number = true;
+    return plan;
+  }
+  plan.static_number = has(rule->static_numbers);
+  plan.shape_number = has(rule->shape_numbers);
+  if (has(rule->dynamic_floats)) plan.type = ArgumentType::FloatNumber;
+  return plan;
+}
+
+// The results of the operator, and how many of them are new.
+int plan_returns(const FunctionSchema& schema, const std::vector<int>& written, Plan& plan) {
+  int new_results = 0;
+  for (const Argument& r : schema.returns()) {
+    ReturnPlan result;
+    if (r.alias_info() != nullptr && r.alias_info()->isWrite()) {
+      for (const int argument : written) {
+        if (*schema.arguments()[argument].alias_info() == *r.alias_info())
+          result.argument = argument;
+      }
+    } else {
+      result.output = new_results++;
+    }
+    plan.returns.push_back(result);
+  }
+  return new_results;
+}
+
+// When an argument that the schema calls written is. Whatever the schemas of fused optimizers say:
+// they write gradients where they unscale them, and steps are counted up before.
+int written_only_with(const FunctionSchema& schema, const Argument& argument) {
+  const std::optional<int> grad_scale = schema.argumentIndexWithName("grad_scale");
+  if (grad_scale && argument.name() == "grads") return *grad_scale;
+  if (grad_scale && argument.name() == "state_steps") return Plan::Write::kNever;
+  return Plan::Write::kAlways;
+}
+
+}  // namespace
+
+std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
   auto plan = std::make_unique<Plan>();
   plan->num_arguments = schema.arguments().size();
@@ -151,11 +205,7 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
     plan->target = find_operator(op.operator_name());
   } else {
     const c10::OperatorHandle* twin = find_twin(schema);
-    if (twin == nullptr) {
-      if (why != nullptr)
-        *why = "no functional operator has the arguments of " + full_name(op.operator_name());
-      return nullptr;
-    }
+    if (twin == nullptr) return nullptr;
     plan->target = find_operator(twin->operator_name());
   }
   plan->is_random = plan->target->seeded;
@@ -164,59 +214,17 @@ std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why)
   }
 
   const FunctionSchema& target = plan->target->schema();
-  const ops::Rule* rule = plan->target->rule;
   for (size_t i = 0; i < target.arguments().size(); ++i) {
-    const Argument& argument = target.arguments()[i];
-    ArgumentPlan a;
-    a.type = type_of(argument.type());
-    if (a.type == ArgumentType::Number && argument.default_value() &&
-        !argument.default_value()->isNone()) {
-      a.has_default = true;
-      a.fallback = *argument.default_value();
-    }
-    if (rule == nullptr) {
-      // A decomposition and a host kernel need the numbers themselves.
-      a.static_number = true;
-    } else {
-      a.static_number = std::find(rule->static_numbers.begin(), rule->static_numbers.end(), i) !=
-                        rule->static_numbers.end();
-      a.shape_number = std::find(rule->shape_numbers.begin(), rule->shape_numbers.end(), i) !=
-                       rule->shape_numbers.end();
-      if (std::find(rule->dynamic_floats.begin(), rule->dynamic_floats.end(), i) !=
-          rule->dynamic_floats.end()) {
-        a.type = ArgumentType::FloatNumber;
-      }
-    }
-    plan->arguments.push_back(a);
+    plan->arguments.push_back(plan_argument(target.arguments()[i], i, plan->target->rule));
   }
   for (const Argument& r : target.returns()) {
     plan->list_output.push_back(type_of(r.type()) == ArgumentType::TensorList);
   }
-
-  int next_output = 0;
-  for (const Argument& r : schema.returns()) {
-    ReturnPlan result;
-    if (r.alias_info() != nullptr && r.alias_info()->isWrite()) {
-      for (const int argument : written) {
-        if (*schema.arguments()[argument].alias_info() == *r.alias_info())
-          result.argument = argument;
-      }
-    } else {
-      result.output = next_output++;
-    }
-    plan->returns.push_back(result);
-  }
+  int output = plan_returns(schema, written, *plan);
   for (const int argument : written) {
-    const int output = next_output++;
     const Argument& formal = schema.arguments()[argument];
-    // Whatever the schemas of fused optimizers say: they write gradients where they unscale them,
-    // and steps are counted up before.
-    int only_with = Plan::Write::kAlways;
-    if (const std::optional<int> grad_scale = schema.argumentIndexWithName("grad_scale")) {
-      if (formal.name() == "grads") only_with = *grad_scale;
-      if (formal.name() == "state_steps") only_with = Plan::Write::kNever;
-    }
-    plan->writes.push_back({argument, output, formal.is_out(), only_with});
+    plan->writes.push_back(
+        {argument, output++, formal.is_out(), written_only_with(schema, formal)});
   }
   return plan;
 }

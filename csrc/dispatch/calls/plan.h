@@ -69,7 +69,7 @@ bool has_tag(const lazy::Operator& op, at::Tag tag);
 util::Hash128 hash_of_name(std::string_view full_name);  // lazy::Operator::hash
 std::string full_name(const c10::OperatorName& name);    // "aten::add.Tensor"
 
-// Null where no functional twin exists; `why` then says so.
-std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op, std::string* why);
+// Null where no functional twin exists.
+std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op);
 
 }  // namespace torch_xla::dispatch

@@ -76,19 +76,10 @@ Route route_without_decomposition(const lazy::Operator& op) {
   return in_program ? Route::Record : Route::Host;
 }
 
-// Whether PyTorch's decomposition fits the signature, which then holds its calls.
-bool expand(lazy::Signature& signature, int device) {
-  auto expansion = std::make_shared<KeptFunction>();
-  std::vector<at::Tensor> placeholders;
-  for (const lazy::OperandInfo& info : signature.operands) {
-    Value value = executor::data_value(
-        lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
-    expansion->parameters.push_back(value.node.get());
-    expansion->placeholders.push_back(value);
-    placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
-  }
+// The arguments of a call of this signature, with placeholders for its tensors.
+torch::jit::Stack arguments_of(const lazy::Signature& signature,
+                               const std::vector<at::Tensor>& placeholders) {
   torch::jit::Stack stack;
-  const auto& schema = signature.op->schema().arguments();
   for (size_t i = 0; i < signature.arguments.size(); ++i) {
     const lazy::Argument& a = signature.arguments[i];
     switch (a.kind) {
@@ -103,7 +94,7 @@ bool expand(lazy::Signature& signature, int device) {
         break;
       case lazy::Argument::Kind::Number:
         util::fail(util::ErrorKind::Runtime, signature.op->name, ": expected static numbers (",
-                   schema[i].name(), "). Please report this operator.");
+                   signature.op->schema().arguments()[i].name(), "). Please report this operator.");
       case lazy::Argument::Kind::List: {
         uint32_t next = a.first;
         if (a.present.empty()) {
@@ -121,6 +112,60 @@ bool expand(lazy::Signature& signature, int device) {
       }
     }
   }
+  return stack;
+}
+
+// Adds what the decomposition gave. False where a tensor is not ours.
+bool add_results(const torch::jit::Stack& stack, KeptFunction& expansion) {
+  const auto add = [&](const c10::IValue& one) {
+    if (one.isNone() || !one.toTensor().defined()) {
+      expansion.results.emplace_back();
+      return true;
+    }
+    lazy::TensorImpl* impl = lazy::as_lazy(one.toTensor());
+    if (impl == nullptr) return false;
+    expansion.results.push_back(impl->read());
+    return true;
+  };
+  for (const c10::IValue& v : stack) {
+    if (!v.isTensorList()) {
+      if (!add(v)) return false;
+      continue;
+    }
+    for (const c10::IValue& e : v.toListRef()) {
+      if (!add(e)) return false;
+    }
+  }
+  return true;
+}
+
+// Whether the results are those of the signature.
+bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
+  if (expansion.results.size() != signature.outputs.size()) return false;
+  for (size_t i = 0; i < signature.outputs.size(); ++i) {
+    const lazy::Geometry* expected = signature.outputs[i];
+    const Value& result = expansion.results[i];
+    if (expected == nullptr) continue;
+    if (!result || result.geometry().dtype != expected->dtype ||
+        result.geometry().sizes != expected->sizes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether PyTorch's decomposition fits the signature, which then holds its calls.
+bool expand(lazy::Signature& signature, int device) {
+  auto expansion = std::make_shared<KeptFunction>();
+  std::vector<at::Tensor> placeholders;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    Value value = executor::data_value(
+        lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
+    expansion->parameters.push_back(value.node.get());
+    expansion->placeholders.push_back(value);
+    placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
+  }
+  torch::jit::Stack stack = arguments_of(signature, placeholders);
   const DecompositionScope scope(signature);
   try {
     decompositions().run(signature.op->handle, &stack);
@@ -128,34 +173,8 @@ bool expand(lazy::Signature& signature, int device) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition failed: " << e.what();
     return false;
   }
-  for (const c10::IValue& v : stack) {
-    const auto add = [&](const c10::IValue& one) {
-      if (one.isNone() || !one.toTensor().defined()) {
-        expansion->results.emplace_back();
-        return true;
-      }
-      lazy::TensorImpl* impl = lazy::as_lazy(one.toTensor());
-      if (impl == nullptr) return false;
-      expansion->results.push_back(impl->read());
-      return true;
-    };
-    if (v.isTensorList()) {
-      for (const c10::IValue& e : v.toListRef()) {
-        if (!add(e)) return false;
-      }
-    } else if (!add(v)) {
-      return false;
-    }
-  }
-  bool fits = expansion->results.size() == signature.outputs.size();
-  for (size_t i = 0; fits && i < signature.outputs.size(); ++i) {
-    const lazy::Geometry* expected = signature.outputs[i];
-    const Value& result = expansion->results[i];
-    if (expected == nullptr) continue;
-    fits = result && result.geometry().dtype == expected->dtype &&
-           result.geometry().sizes == expected->sizes;
-  }
-  if (!fits || !collect(*expansion)) {
+  if (!add_results(stack, *expansion)) return false;
+  if (!fits(*expansion, signature) || !collect(*expansion)) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
     return false;
   }

@@ -366,7 +366,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
   for (const Plan::Write& w : plan_->writes) {
-    const auto [first, count] = entry.outputs[w.output];
+    const uint32_t first = entry.outputs[w.output].first;
     const c10::IValue& v = stack[base + w.argument];
     if (v.isNone()) continue;
     if (w.only_with == Plan::Write::kNever) continue;
@@ -381,7 +381,29 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
         if (counts_list_writes_ && t.defined()) t.unsafeGetTensorImpl()->bump_version();
       }
     }
-    (void)count;
+  }
+}
+
+void Recorder::take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
+                            int device, Stack& stack, size_t base, Results& results) const {
+  for (const ReturnPlan& r : plan_->returns) {
+    if (r.argument >= 0) {
+      results.push_back(std::move(stack[base + r.argument]));
+      continue;
+    }
+    const auto [first, count] = entry.outputs[r.output];
+    const auto tensor_of = [&](uint32_t k) {
+      const Geometry* g = entry.signature->outputs[k];
+      return g == nullptr ? at::Tensor() : lazy::make_tensor({node, k}, g, device);
+    };
+    if (!plan_->list_output[r.output]) {
+      results.emplace_back(tensor_of(first));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    list.reserve(count);
+    for (uint32_t k = first; k < first + count; ++k) list.push_back(tensor_of(k));
+    results.emplace_back(std::move(list));
   }
 }
 
@@ -393,7 +415,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   c10::intrusive_ptr<lazy::Node> node;
   std::shared_ptr<const Entry> entry;
-  c10::SmallVector<c10::IValue, 4> results;
+  Results results;
   int device;
   {
     const lazy::GraphLock lock;
@@ -437,25 +459,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       counter_.add();
       node = lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
       write_outputs(*entry, node, device, *stack, base);
-      for (const ReturnPlan& r : plan_->returns) {
-        if (r.argument >= 0) {
-          results.push_back(std::move((*stack)[base + r.argument]));
-          continue;
-        }
-        const auto [first, count] = entry->outputs[r.output];
-        const auto tensor_of = [&](uint32_t k) {
-          const Geometry* g = entry->signature->outputs[k];
-          return g == nullptr ? at::Tensor() : lazy::make_tensor({node, k}, g, device);
-        };
-        if (!plan_->list_output[r.output]) {
-          results.emplace_back(tensor_of(first));
-          continue;
-        }
-        c10::List<at::Tensor> list;
-        list.reserve(count);
-        for (uint32_t k = first; k < first + count; ++k) list.push_back(tensor_of(k));
-        results.emplace_back(std::move(list));
-      }
+      take_results(*entry, node, device, *stack, base, results);
     }
   }
   if (entry->route != Route::Record) {

@@ -59,6 +59,11 @@ class Recorder final : public c10::OperatorKernel {
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
+  // What the call returns.
+  using Results = c10::SmallVector<c10::IValue, 4>;
+  void take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+                    torch::jit::Stack& stack, size_t base, Results& results) const;
+
   const c10::OperatorHandle op_;
   std::unique_ptr<Plan> plan_;
   MetaKernel meta_;
