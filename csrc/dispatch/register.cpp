@@ -71,7 +71,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (!name.name.starts_with(prefix)) continue;
     const auto op = dispatcher.findSchema(name);
-    const std::string full = full_name(name);
+    const std::string full = lazy::full_name(name);
     if (!op || ops::Registry::get().traits(name).stays_composite) continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::XLA) || is_view(op->schema())) continue;
     std::unique_ptr<Plan> plan = make_plan(*op);
@@ -106,8 +106,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
 void check_rules() {
   const ops::Registry& registry = ops::Registry::get();
   for (const std::string& name : registry.names()) {
-    const size_t dot = std::min(name.find('.'), name.size());
-    const c10::OperatorName op(name.substr(0, dot), dot == name.size() ? "" : name.substr(dot + 1));
+    const c10::OperatorName op = lazy::operator_name(name);
     const auto handle = c10::Dispatcher::singleton().findSchema(op);
     TXLA_CHECK(handle.has_value(), name, ": a lowering of an operator that PyTorch does not have.");
     if (is_view(handle->schema())) {
@@ -128,7 +127,7 @@ void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }  // namespace
 
 bool is_recorded(const c10::OperatorHandle& op) {
-  return recorded().count(full_name(op.operator_name())) != 0;
+  return recorded().count(lazy::full_name(op.operator_name())) != 0;
 }
 
 void register_kernels() {

@@ -1,7 +1,5 @@
 #include "executor/graph.h"
 
-#include <algorithm>
-#include <atomic>
 #include <bit>
 #include <limits>
 #include <unordered_map>
@@ -19,7 +17,6 @@ namespace {
 
 using lazy::Geometry;
 using lazy::Node;
-using lazy::NumberKind;
 using lazy::Signature;
 using lazy::Value;
 

@@ -57,8 +57,7 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
 
 }  // namespace
 
-pjrt::Executable::ArrayResult launch(const Program& program,
-                                     std::span<const pjrt::Array* const> arrays,
+pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
                                      std::span<const pjrt::Device> devices) {
   static const debug::Metric time("ExecuteTime");
@@ -69,19 +68,16 @@ pjrt::Executable::ArrayResult launch(const Program& program,
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  std::vector<const pjrt::Array*> arguments;
-  arguments.reserve(arrays.size() + 2);
-  arguments.assign(arrays.begin(), arrays.end());
   std::optional<pjrt::Array> floats, ints;
   if (takes.num_floats != 0) {
     floats = send_numbers(numbers.floats, PJRT_Buffer_Type_F64, devices);
-    arguments.push_back(&*floats);
+    arrays.push_back(&*floats);
   }
   if (takes.num_ints != 0) {
     ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
-    arguments.push_back(&*ints);
+    arrays.push_back(&*ints);
   }
-  return program.executable->execute(arguments);
+  return program.executable->execute(arrays);
 }
 
 }  // namespace torch_xla::executor

@@ -54,8 +54,7 @@ struct Program {
 // The one way to run a program: on the devices that it was compiled for, with arrays that have a
 // buffer on each, asynchronously. Arrays whose buffers it reuses are gone afterwards. Throws
 // pjrt::Error.
-pjrt::Executable::ArrayResult launch(const Program& program,
-                                     std::span<const pjrt::Array* const> arrays,
+pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
                                      std::span<const pjrt::Device> devices);
 

@@ -89,7 +89,7 @@ std::atomic<bool> checks_donation{false};
 Launched run(const Graph& graph, const Program& program) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
   std::vector<const pjrt::Array*> arrays;
-  arrays.reserve(graph.parameters.size());
+  arrays.reserve(graph.parameters.size() + 2);  // launch adds the numbers
   pjrt::Executable::ArrayResult result;
   try {
     for (const Node* input : graph.parameters) {
@@ -97,7 +97,7 @@ Launched run(const Graph& graph, const Program& program) {
       array.extend_to(devices);  // it was made before these became one device
       arrays.push_back(&array);
     }
-    result = launch(program, arrays, graph.numbers, devices);
+    result = launch(program, std::move(arrays), graph.numbers, devices);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
     fail_launch(graph, e);

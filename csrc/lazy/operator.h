@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -25,5 +26,15 @@ struct Operator {
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };
+
+// "aten::add.Tensor", which is "aten::relu" for an overload without a name; and back.
+inline std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+inline c10::OperatorName operator_name(std::string_view full_name) {
+  const size_t dot = full_name.find('.');
+  return {std::string(full_name.substr(0, dot)),
+          dot == full_name.npos ? std::string() : std::string(full_name.substr(dot + 1))};
+}
 
 }  // namespace torch_xla::lazy

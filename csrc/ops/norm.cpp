@@ -130,8 +130,6 @@ Values batch_norm_backward(Lowering& l) {
 }
 
 // One form for each overload.
-constexpr Form kNative = {
-    .running_mean = 3, .running_var = 4, .training = 5, .momentum = 6, .eps = 7};
 constexpr Form kFunctional = {
     .running_mean = 3, .running_var = 4, .training = 5, .momentum = 6, .eps = 7, .updated = 3};
 constexpr Form kNoStats = {

@@ -35,9 +35,8 @@ std::map<std::string, ListForm, std::less<>>& list_forms() {
 }
 
 c10::OperatorHandle find_operator(const std::string& name) {
-  const size_t dot = name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  const c10::OperatorName op = lazy::operator_name(name);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op.name.c_str(), op.overload_name.c_str());
 }
 
 // Arguments correspond by name where both have it, and by position.

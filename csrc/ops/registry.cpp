@@ -69,9 +69,7 @@ const Rule* Registry::find(std::string_view overload) const { return find_in(rul
 
 const Traits& Registry::traits(const c10::OperatorName& op) const {
   static const Traits kNone;
-  const bool has_overload = !op.overload_name.empty();
-  const Traits* found =
-      find_in(traits_of_one(), has_overload ? op.name + "." + op.overload_name : op.name);
+  const Traits* found = find_in(traits_of_one(), lazy::full_name(op));
   if (found == nullptr) found = find_in(traits_of_all(), op.name);
   return found == nullptr ? kNone : *found;
 }

@@ -1,7 +1,5 @@
 #include "dispatch/calls/call.h"
 
-#include <algorithm>
-
 #include "dispatch/calls/plan.h"
 #include "lazy/signature.h"
 
@@ -37,10 +35,7 @@ Value call(const char* op, int device, std::initializer_list<CallArgument> argum
   const lazy::GraphLock lock;
   auto signature = lazy::known_signature(key.finish());
   if (!signature.defined()) {
-    const std::string name(op);
-    const size_t dot = std::min(name.find('.'), name.size());
-    lazy::SignatureBuilder builder(
-        *find_operator({name.substr(0, dot), dot == name.size() ? "" : name.substr(dot + 1)}));
+    lazy::SignatureBuilder builder(*find_operator(lazy::operator_name(op)));
     for (const CallArgument& a : arguments) {
       if (a.value) {
         builder.tensor(geometry_of(a));

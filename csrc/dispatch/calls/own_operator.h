@@ -2,6 +2,7 @@
 // and its lowering, which PyTorch and the recorder are told of in one place.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,12 +31,12 @@ class OwnOperator<Result(Args...)> {
         }) {
     library_.def(schema.c_str());
     metas_.impl(full_name(schema).c_str(), torch::CppFunction(meta));
-    op_ = c10::Dispatcher::singleton().findSchema({full_name(schema), ""});
+    op_ = c10::Dispatcher::singleton()
+              .findSchemaOrThrow(full_name(schema).c_str(), "")
+              .template typed<Result(Args...)>();
   }
 
-  Result operator()(Args... args) const {
-    return op_->template typed<Result(Args...)>().call(std::forward<Args>(args)...);
-  }
+  Result operator()(Args... args) const { return op_->call(std::forward<Args>(args)...); }
   const c10::OperatorHandle& handle() const { return *op_; }
 
  private:
@@ -45,7 +46,7 @@ class OwnOperator<Result(Args...)> {
 
   torch::Library library_, metas_;
   ops::Rules rules_;
-  std::optional<c10::OperatorHandle> op_;
+  std::optional<c10::TypedOperatorHandle<Result(Args...)>> op_;
 };
 
 template <class Result, class... Args, class... Rules>

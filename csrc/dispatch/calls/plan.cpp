@@ -114,10 +114,6 @@ ArgumentType type_of(const c10::TypePtr& type) {
 
 bool has_tag(const lazy::Operator& op, at::Tag tag) { return tagged(op.handle, tag); }
 
-std::string full_name(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 util::Hash128 hash_of_name(std::string_view full_name) {
   return util::Hasher().add_bytes(full_name).finish();
 }
@@ -125,7 +121,7 @@ util::Hash128 hash_of_name(std::string_view full_name) {
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name) {
   static std::mutex mutex;
   static auto& table = *new std::unordered_map<std::string, std::shared_ptr<const lazy::Operator>>;
-  const std::string full = full_name(name);
+  const std::string full = lazy::full_name(name);
   const std::lock_guard lock(mutex);
   auto& slot = table[full];
   if (slot == nullptr) {

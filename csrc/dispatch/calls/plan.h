@@ -67,7 +67,6 @@ struct Plan {
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name);
 bool has_tag(const lazy::Operator& op, at::Tag tag);
 util::Hash128 hash_of_name(std::string_view full_name);  // lazy::Operator::hash
-std::string full_name(const c10::OperatorName& name);    // "aten::add.Tensor"
 
 // Null where no functional twin exists.
 std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op);

@@ -188,7 +188,7 @@ class FallbackCall {
 
   at::Tensor result_tensor(const at::Tensor& t) {
     const bool dense = !t.defined() || (t.layout() == at::kStrided && !t.is_quantized());
-    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, dense, full_name(op_.operator_name()),
+    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, dense, lazy::full_name(op_.operator_name()),
                     ": expected a result that a tensor of xla can be, dense and of numbers, got "
                     "one of layout ",
                     t.layout(), " and dtype ", t.scalar_type(), ". Call it on tensor.cpu().");
@@ -257,7 +257,7 @@ void check_fallback(const std::string& name) {
 }  // namespace
 
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
-  const std::string name = full_name(op.operator_name());
+  const std::string name = lazy::full_name(op.operator_name());
   TXLA_CHECK(!is_decomposing(), name, ": runs on the host, which a decomposition cannot.");
   check_fallback(name);
   debug::counter(op.schema().name())->add();
@@ -315,7 +315,7 @@ void fail_of_cpu_tensor(const c10::OperatorHandle& op, const Stack& stack, size_
   util::fail(util::ErrorKind::Runtime, "Expected all tensors to be on the same device, but got ",
              op.schema().arguments()[argument].name(),
              " is on cpu, different from other tensors on ", other.empty() ? "xla" : other,
-             " (when checking argument in method ", full_name(op.operator_name()),
+             " (when checking argument in method ", lazy::full_name(op.operator_name()),
              "). Input tensor is not an XLA tensor: torch.", c10::toString(tensor.scalar_type()),
              "Tensor. Move it with .to('xla').");
 }

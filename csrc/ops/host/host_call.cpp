@@ -79,10 +79,7 @@ bool is_random(const c10::OperatorHandle& op) {
 constexpr std::string_view kCanFail = "torch_xla.failing_call = ";
 
 bool is_arithmetic(std::string_view op) {
-  const size_t dot = op.find('.');
-  const auto handle = c10::Dispatcher::singleton().findSchema(
-      {std::string(op.substr(0, dot)),
-       dot == op.npos ? std::string() : std::string(op.substr(dot + 1))});
+  const auto handle = c10::Dispatcher::singleton().findSchema(lazy::operator_name(op));
   return handle && !is_random(*handle) && handle->hasTag(at::Tag::pointwise);
 }
 

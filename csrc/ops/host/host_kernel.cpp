@@ -18,6 +18,8 @@
 #include <c10/util/accumulate.h>
 #include <xla/ffi/api/c_api.h>
 
+#include "lazy/operator.h"
+#include "ops/host/ffi_frame.h"
 #include "ops/host/host_parts.h"
 #include "util/error.h"
 
@@ -358,10 +360,7 @@ HostKernel::HostKernel(std::string_view key) {
   }
   Parser parser(key.substr(0, end));
   name_ = parser.word();
-  const size_t dot = name_.find('.');
-  const std::string base = name_.substr(0, dot);
-  const std::string overload = dot == std::string::npos ? "" : name_.substr(dot + 1);
-  op_ = c10::Dispatcher::singleton().findSchema({base, overload});
+  op_ = c10::Dispatcher::singleton().findSchema(lazy::operator_name(name_));
   TXLA_CHECK(op_.has_value(), name_,
              ": expected an operator of this process, found none. Import the library that defines "
              "it before running the program.");
@@ -663,15 +662,7 @@ XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, Class which, const cha
 }
 
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
-  if (frame->extension_start != nullptr &&
-      frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    auto* extension = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start);
-    extension->metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    extension->metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    extension->metadata->traits = 0;
-    return nullptr;
-  }
-  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  if (!ffi_executes(*frame)) return nullptr;
   try {
     kernel_for(config_key(*frame))->run(*frame);
     return nullptr;

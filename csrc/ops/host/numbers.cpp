@@ -2,23 +2,14 @@
 
 #include <cstring>
 
-#include <xla/ffi/api/c_api.h>
-
 #include "hlo/ops.h"
+#include "ops/host/ffi_frame.h"
 
 namespace torch_xla::ops {
 namespace {
 
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
-  if (frame->extension_start != nullptr &&
-      frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    auto* extension = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start);
-    extension->metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    extension->metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    extension->metadata->traits = 0;
-    return nullptr;
-  }
-  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  if (!ffi_executes(*frame)) return nullptr;
   int64_t next = 0;
   for (int64_t i = 0; i < frame->args.size; ++i) {
     const auto& packed = *static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]);
