@@ -8,7 +8,7 @@
 #include "lazy/tensor.h"
 #include "ops/host/host_kernel.h"
 #include "ops/host/numbers.h"
-#include "pjrt/huge_pages.h"
+#include "pjrt/large_blocks.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
@@ -82,8 +82,9 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
       spmd_(spmd) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES() &&
-      !pjrt::use_huge_pages(plugin->path())) {
-    TXLA_VLOG(1) << "large buffers come in small pages: cannot replace the plugin's allocations";
+      !pjrt::use_large_blocks(plugin->path())) {
+    TXLA_VLOG(1) << "large blocks come in small pages and are not kept: cannot replace the "
+                    "plugin's allocations";
   }
   client_ = pjrt::Client::create(plugin, choice.options);
   for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});

@@ -78,6 +78,8 @@ struct Lacks {
   // Updates in place of a value by what is read from it: the compiler may fuse the two, and then
   // reads what it has just written.
   bool updates_from_self = false;
+  // Products that contract several dimensions, without a transposed copy of their operands.
+  bool several_contracted = false;
 };
 
 class Builder {

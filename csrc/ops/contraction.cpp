@@ -31,6 +31,28 @@ Value sum_alone(const Value& x, std::string& letters, std::string_view other,
   return dims.empty() ? x : reduce_sum(hlo::convert(x, accumulator(x.dtype())), dims);
 }
 
+// Makes one dimension of contracted ones that are neighbours in both operands.
+void merge_contracted(Value& lhs, std::string& left, Value& rhs, std::string& right,
+                      std::string_view result) {
+  const auto merge = [](Value& x, std::string& letters, size_t at) {
+    hlo::Dims dims = x.dims();
+    dims[at] *= dims[at + 1];
+    dims.erase(dims.begin() + static_cast<int64_t>(at) + 1);
+    letters.erase(at + 1, 1);
+    x = hlo::reshape(x, dims);
+  };
+  for (size_t i = 0; i + 1 < left.size();) {
+    const std::string pair = left.substr(i, 2);
+    const size_t j = right.find(pair);
+    if (j == std::string::npos || has(result, pair[0]) || has(result, pair[1])) {
+      ++i;
+    } else {
+      merge(lhs, left, i);
+      merge(rhs, right, j);
+    }
+  }
+}
+
 // What a product contracts, and what is left of each operand beside the batch.
 struct Extents {
   int64_t contracted = 1, left = 1, right = 1;
@@ -87,6 +109,9 @@ Value contract(const Value& lhs_in, std::string_view lhs_letters, const Value& r
   if (lhs.dtype() != rhs.dtype()) {
     lhs = hlo::convert(lhs, accumulator(lhs.dtype()));
     rhs = hlo::convert(rhs, accumulator(rhs.dtype()));
+  }
+  if (lhs.builder().lacks().several_contracted) {
+    merge_contracted(lhs, left, rhs, right, result_letters);
   }
   hlo::DotDims dims;
   Extents extents;

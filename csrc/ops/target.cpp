@@ -12,7 +12,9 @@ constexpr MissingDType kTpuDTypes[] = {
 };
 
 const Target kTargets[] = {
-    {.platform = "CPU", .lacks = {.updates_from_self = true}, .host_kernels = true},
+    {.platform = "CPU",
+     .lacks = {.updates_from_self = true, .several_contracted = true},
+     .host_kernels = true},
     {.platform = "TPU", .missing_dtypes = kTpuDTypes, .lacks = {.wide_products = true}},
 };
 

@@ -1,57 +1,12 @@
-#include "pjrt/huge_pages.h"
+#include "pjrt/imports.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
 
 #include <dlfcn.h>
 #include <link.h>
-#include <sys/mman.h>
 
 namespace torch_xla::pjrt {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kLarge = 2 * kHugePage;
-
-void advise(void* memory, size_t size) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t last = (begin + size) / kHugePage * kHugePage;
-  // Advice: where it is not taken, small pages serve.
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-}
-
-// The end of a large block would be small pages, hundreds of faults: where most of it is used
-// anyhow, it takes a huge page whole.
-size_t with_whole_end(size_t size) {
-  const size_t end = size % kHugePage;
-  return size >= 8 * kHugePage && end >= kHugePage / 4 ? size - end + kHugePage : size;
-}
-
-// What the library calls in place of the C library's functions of these names.
-
-int posix_memalign_huge(void** memory, size_t alignment, size_t size) {
-  if (size < kLarge) return posix_memalign(memory, alignment, size);
-  size = with_whole_end(size);
-  const int error = posix_memalign(memory, std::max(alignment, kHugePage), size);
-  if (error == 0) advise(*memory, size);
-  return error;
-}
-
-void* aligned_alloc_huge(size_t alignment, size_t size) {
-  if (size < kLarge) return aligned_alloc(alignment, size);
-  void* memory = nullptr;
-  return posix_memalign_huge(&memory, alignment, size) == 0 ? memory : nullptr;
-}
-
-void* replacement(std::string_view function) {
-  if (function == "posix_memalign") return reinterpret_cast<void*>(&posix_memalign_huge);
-  if (function == "aligned_alloc") return reinterpret_cast<void*>(&aligned_alloc_huge);
-  return nullptr;
-}
 
 // The part of a library that became read-only after loading.
 struct ReadOnly {
@@ -73,7 +28,7 @@ int find_read_only(dl_phdr_info* info, size_t, void* data) {
 
 }  // namespace
 
-bool use_huge_pages(const std::string& path) {
+bool replace_imports(const std::string& path, void* (*replacement)(std::string_view name)) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
   link_map* map = nullptr;
   if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return false;
