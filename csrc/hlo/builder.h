@@ -80,6 +80,7 @@ struct Lacks {
   bool updates_from_self = false;
   // Products that contract several dimensions, without a transposed copy of their operands.
   bool several_contracted = false;
+  bool vector_extremes = false;  // maxima and minima of rows, many elements at a time
 };
 
 class Builder {

@@ -167,13 +167,48 @@ Value reduce_sum(const Value& x, std::span<const int64_t> dims) {
   if (dims.empty()) return x;
   return hlo::reduce(x, hlo::scalar(x.builder(), 0, x.dtype()), dims, hlo::add);
 }
-Value reduce_max(const Value& x, std::span<const int64_t> dims) {
+
+namespace {
+
+using Combine = Value (*)(const Value&, const Value&);
+
+// The extreme of rows, whose halves are compared until they are short: a reduction goes through a
+// row one element after another on the CPU, the comparison takes many at a time. The halves of an
+// odd row overlap.
+Value extreme_of_rows(Value x, Combine extreme) {
+  constexpr int64_t kShort = 16;
+  const int64_t last = x.rank() - 1;
+  for (int64_t n = x.dim(last); n > kShort; n = x.dim(last)) {
+    const int64_t half = (n + 1) / 2;
+    x = extreme(hlo::slice_dim(x, last, 0, half), hlo::slice_dim(x, last, n - half, n));
+  }
+  return x;
+}
+
+Value reduce_extreme(Value x, std::span<const int64_t> dims, const Value& least, Combine extreme) {
   if (dims.empty()) return x;
-  return hlo::reduce(x, hlo::lowest(x.builder(), {x.dtype(), {}}), dims, hlo::max);
+  std::vector<int64_t> reduced(dims.begin(), dims.end());
+  if (x.builder().lacks().vector_extremes) {
+    const auto is_reduced = [&](int64_t dim) { return std::ranges::count(reduced, dim) != 0; };
+    hlo::Dims sizes = x.dims();
+    while (x.rank() > 1 && is_reduced(x.rank() - 1) && is_reduced(x.rank() - 2)) {
+      std::erase(reduced, x.rank() - 1);
+      sizes[sizes.size() - 2] *= sizes.back();
+      sizes.pop_back();
+      x = hlo::reshape(x, sizes);
+    }
+    if (is_reduced(x.rank() - 1)) x = extreme_of_rows(x, extreme);
+  }
+  return hlo::reduce(x, least, reduced, extreme);
+}
+
+}  // namespace
+
+Value reduce_max(const Value& x, std::span<const int64_t> dims) {
+  return reduce_extreme(x, dims, hlo::lowest(x.builder(), {x.dtype(), {}}), hlo::max);
 }
 Value reduce_min(const Value& x, std::span<const int64_t> dims) {
-  if (dims.empty()) return x;
-  return hlo::reduce(x, hlo::highest(x.builder(), {x.dtype(), {}}), dims, hlo::min);
+  return reduce_extreme(x, dims, hlo::highest(x.builder(), {x.dtype(), {}}), hlo::min);
 }
 
 namespace {

@@ -13,7 +13,7 @@ constexpr MissingDType kTpuDTypes[] = {
 
 const Target kTargets[] = {
     {.platform = "CPU",
-     .lacks = {.updates_from_self = true, .several_contracted = true},
+     .lacks = {.updates_from_self = true, .several_contracted = true, .vector_extremes = true},
      .host_kernels = true},
     {.platform = "TPU", .missing_dtypes = kTpuDTypes, .lacks = {.wide_products = true}},
 };
