@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -129,6 +130,14 @@ class Builder {
   // value of as many bytes that it is made of, or from another that is computed alike.
   bool may_read(const Value& value, const Value& whole) const;
 
+  // The matrix that `value` is the transpose of, where it was made as one; or null.
+  const Value* transposed_from(const Value& value) const {
+    return origins_[value.id()].transposed_from.get();
+  }
+  void set_transposed_from(const Value& value, const Value& matrix) {
+    origins_[value.id()].transposed_from = std::make_shared<const Value>(matrix);
+  }
+
   // Top-level operations that precede the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
@@ -143,6 +152,7 @@ class Builder {
     uint64_t hash = 0;
     size_t bytes = 0;
     std::vector<int> operands;
+    std::shared_ptr<const Value> transposed_from = nullptr;
   };
   struct Function {
     std::string name;

@@ -233,7 +233,10 @@ Value transpose(const Value& x, std::span<const int64_t> permutation) {
     dims.push_back(x.dim(from));
   }
   if (is_iota(permutation)) return x;
-  return x.builder().op(kOp, {x}, x.type().with(dims), {{"permutation", attr::array(permutation)}});
+  const Value result =
+      x.builder().op(kOp, {x}, x.type().with(dims), {{"permutation", attr::array(permutation)}});
+  if (x.rank() == 2) x.builder().set_transposed_from(result, x);
+  return result;
 }
 
 Value reverse(const Value& x, std::span<const int64_t> dims) {

@@ -53,21 +53,6 @@ void merge_contracted(Value& lhs, std::string& left, Value& rhs, std::string& ri
   }
 }
 
-// What a product contracts, and what is left of each operand beside the batch.
-struct Extents {
-  int64_t contracted = 1, left = 1, right = 1;
-};
-
-// XLA's CPU backend adds up such a product one element after another, which is slow and loses a
-// digit with each tenfold length; a reduction does neither, on any platform.
-bool is_few_long_sums(const Extents& e, DType dtype) {
-  constexpr int64_t kLong = 512;
-  const bool few = e.left * e.right <= 4 || std::max(e.left, e.right) <= 3;
-  const bool matrix_by_vector = e.left > 1 && e.right == 1;  // which it does well
-  return few && !matrix_by_vector && e.contracted >= kLong && !hlo::is_integer(dtype) &&
-         dtype != DType::Pred;
-}
-
 // The product summed over what `letters`, those of the result, lack.
 Value sum_of_products(const Value& lhs, std::string_view left, const Value& rhs,
                       std::string_view right, std::string_view letters) {
@@ -94,6 +79,14 @@ Value sum_of_products(const Value& lhs, std::string_view left, const Value& rhs,
 }
 
 }  // namespace
+
+bool is_few_long_sums(const Extents& e, DType dtype) {
+  constexpr int64_t kLong = 512;
+  const bool few = e.left * e.right <= 4 || std::max(e.left, e.right) <= 3;
+  const bool matrix_by_vector = e.left > 1 && e.right == 1;  // which it does well
+  return few && !matrix_by_vector && e.contracted >= kLong && !hlo::is_integer(dtype) &&
+         dtype != DType::Pred;
+}
 
 DType accumulator(DType dtype) { return compute_dtype(dtype); }
 

@@ -14,6 +14,18 @@ hlo::DType accumulator(hlo::DType dtype);
 // dot_general with that result type.
 hlo::Value dot(const hlo::Value& lhs, const hlo::Value& rhs, const hlo::DotDims& dims);
 
+// What a product contracts, and what is left of each operand beside the batch.
+struct Extents {
+  int64_t contracted = 1, left = 1, right = 1;
+
+  int64_t work() const { return contracted * left * right; }
+};
+
+// XLA's CPU backend adds up such a product one element after another, as kernels of PyTorch do,
+// which is slow and loses a digit with each tenfold length; a reduction does neither, on any
+// platform.
+bool is_few_long_sums(const Extents& e, hlo::DType dtype);
+
 // A product of two operands by the letters of their dimensions, e.g. contract(x, "bik", w, "bkj",
 // "bij"). A letter that both have is contracted unless the result has it; a letter that one alone
 // has and the result lacks is summed.

@@ -1,16 +1,16 @@
-// Matrix products: mm, bmm, addmm and their relatives, linear and its gradients, trilinear.
+// Matrix products: mm, bmm, addmm and their relatives, trilinear.
 #include <array>
-#include <string>
+#include <optional>
 
 #include <ATen/ops/bmm.h>
 
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/host/host_product.h"
 #include "ops/host/host_rules.h"
 #include "ops/meta.h"
 #include "ops/notation.h"
-#include "ops/rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -113,39 +113,6 @@ Values grouped_mm(Lowering& l) {
                        : result(l, contract(left, "gik", b, "kj", "gij"));
 }
 
-// --- linear --------------------------------------------------------------------------------
-
-// The letters of an input with `rank` dimensions, the last of which is `last`.
-std::string input_letters(int64_t rank, char last) {
-  std::string letters;
-  for (int64_t i = 0; i + 1 < rank; ++i) letters += static_cast<char>('A' + i);
-  return letters + last;
-}
-
-Values linear(Lowering& l) {
-  const Value x = l.in(0), w = l.in(1);
-  const std::string in = input_letters(x.rank(), 'k');
-  const bool vector_weight = w.rank() == 1;
-  std::string out = input_letters(x.rank(), 'n');
-  if (vector_weight) out.pop_back();
-  Value y = contract(x, in, w, vector_weight ? "k" : "nk", out);
-  if (l.has(2)) y = y + hlo::broadcast_to(cast(l.in(2), y.dtype()), y.dims());
-  return result(l, y);
-}
-
-Values linear_backward(Lowering& l) {
-  const Value x = conjugate(l.in(0)), grad = l.in(1), w = conjugate(l.in(2));
-  const std::string in = input_letters(x.rank(), 'k');
-  const std::string out = input_letters(x.rank(), 'n');
-  Values grads(3);
-  if (is_wanted(l, 0)) grads[0] = contract(grad, out, w, "nk", in);
-  if (is_wanted(l, 1)) grads[1] = contract(grad, out, x, in, "nk");
-  if (is_wanted(l, 2)) {
-    grads[2] = reduce_sum(cast(grad, accumulator(grad.dtype())), all_dims(grad.rank() - 1));
-  }
-  return results(l, grads);
-}
-
 // --- trilinear -----------------------------------------------------------------------------
 
 // sum(i1 * i2 * i3) over `sumdim`, each operand first given dimensions of size 1 at its `expand`.
@@ -207,7 +174,7 @@ Values trilinear(Lowering& l) {
 
 // The factors of a product as the parts of the call take them: some rows of the left one, or some
 // columns of the right one; of batches, some products.
-template <size_t Left, bool Transposed = false>
+template <size_t Left>
 Partition cut_product(Lowering& l) {
   constexpr size_t kRight = Left + 1;
   const Value left = l.in(Left), right = l.in(kRight);
@@ -216,12 +183,12 @@ Partition cut_product(Lowering& l) {
     if (right.rank() == 3) by.operands.push_back({kRight, 0});
     return by;
   }
-  return {{{kRight, Transposed ? 0 : 1}}, {l.out().rank() - 1}};
+  return {{{kRight, 1}}, {l.out().rank() - 1}};
 }
 
 // PyTorch multiplies narrow floats as such; XLA widens them to f32 first. `addend`: the position of
 // what is added to the product, which may be broadcast.
-template <size_t Left, size_t Addend = SIZE_MAX, bool Transposed = false>
+template <size_t Left, size_t Addend = SIZE_MAX>
 Values product_on_host(Lowering& l) {
   bool faster = true;
   for (const lazy::OperandInfo& info : l.signature().operands) {
@@ -232,7 +199,7 @@ Values product_on_host(Lowering& l) {
   if (is_empty(l, {Left, Left + 1}) || l.in(Left).rank() < 2) {
     return on_host(l, {}, Fails::Never);
   }
-  Partition by = cut_product<Left, Transposed>(l);
+  Partition by = cut_product<Left>(l);
   if (Addend != SIZE_MAX && l.has(Addend)) {
     // Aligned at the last dimension; one that is broadcast along the cut is whole for all parts.
     const Value addend = l.in(Addend);
@@ -242,6 +209,29 @@ Values product_on_host(Lowering& l) {
     }
   }
   return on_host(l, by, Fails::Never);
+}
+
+// A product of matrices in whole floats; of others, nothing.
+template <size_t Left>
+std::optional<Value> whole_product(Lowering& l, const std::optional<Value>& row = std::nullopt) {
+  const Value left = l.in(Left), right = l.in(Left + 1);
+  if (left.rank() != 2 || right.rank() != 2 || is_narrow(left.dtype())) return std::nullopt;
+  return host_product(factor_of(left), factor_of(right), row);
+}
+
+Values mm_on_host(Lowering& l) {
+  const std::optional<Value> product = whole_product<0>(l);
+  return product ? result(l, *product) : product_on_host<0>(l);
+}
+
+Values addmm_on_host(Lowering& l) {
+  const Value self = l.in(0);
+  const bool is_row = is_static_number(l, 3, 1) && is_static_number(l, 4, 1) && self.rank() == 1 &&
+                      self.dim(0) == l.out().dims[1];
+  const std::optional<Value> product =
+      whole_product<1>(l, is_row ? std::optional(self) : std::nullopt);
+  if (!product) return product_on_host<1, 0>(l);
+  return result(l, is_row ? *product : scaled_sum(l, *product, 3, 4));
 }
 
 // PyTorch's kernel asks this of its operands' rows.
@@ -317,15 +307,8 @@ void check_mv(const Arguments& a) {
 
 }  // namespace
 
-namespace rules {
-
-const RuleFunction linear = ops::linear;
-const RuleFunction linear_on_host = ops::product_on_host<0, 2, true>;
-
-}  // namespace rules
-
 const Rules registered([](Registry& r) {
-  r.add("aten::mm", mm).on_cpu = product_on_host<0>;
+  r.add("aten::mm", mm).on_cpu = mm_on_host;
   r.add("aten::mm.dtype", mm);
   r.add("aten::bmm", bmm).on_cpu = product_on_host<0>;
   r.add("aten::bmm.dtype", bmm);
@@ -334,7 +317,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::vdot", vdot);
   r.add("aten::_int_mm", int_mm);
 
-  r.add("aten::addmm", add_product<'m', 3>).on_cpu = product_on_host<1, 0>;
+  r.add("aten::addmm", add_product<'m', 3>).on_cpu = addmm_on_host;
   r.add("aten::addmm.dtype", add_product<'m', 4>);
   r.add("aten::baddbmm", add_product<'b', 3>).on_cpu = product_on_host<1, 0>;
   r.add("aten::baddbmm.dtype", add_product<'b', 4>);
@@ -345,7 +328,6 @@ const Rules registered([](Registry& r) {
 
   r.add("aten::_grouped_mm", grouped_mm).on_cpu = grouped_product_on_host;
 
-  r.add("aten::linear_backward", linear_backward);
   r.add("aten::_trilinear", trilinear);
 
   r.all("aten::mv").checks_call = check_mv;

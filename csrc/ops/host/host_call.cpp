@@ -115,6 +115,9 @@ HostCall& HostCall::columns(const Value& x) { return operand('m', x); }
 HostCall& HostCall::part(const Value& x, int64_t dim) {
   return argument(operand_token('p', x) + "/" + std::to_string(dim));
 }
+HostCall& HostCall::transposed(const Value& x, int64_t dim) {
+  return argument(operand_token('x', x) + "/" + std::to_string(dim));
+}
 HostCall& HostCall::wrapped_number(const Value& x) { return operand('w', x); }
 HostCall& HostCall::number(const Value& x) { return operand('s', x); }
 HostCall& HostCall::floating(const Value& x) {

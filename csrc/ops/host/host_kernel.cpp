@@ -118,7 +118,7 @@ struct Part {
 
   // This part of a tensor along a dimension.
   at::Tensor of(const at::Tensor& whole, int64_t dim) const {
-    if (count == 1) return whole;
+    if (count == 1 || dim < 0) return whole;
     const int64_t size = whole.size(dim), begin = size * index / count;
     return whole.narrow(dim, begin, size * (index + 1) / count - begin);
   }
@@ -133,7 +133,7 @@ constexpr int64_t kSmall = 4096;
 struct Argument {
   char tag = 'i';  // as in HostCall; 'i' for every constant, '(' and '{' for lists of tensors
   size_t operand = 0;
-  int64_t dim = 0;  // of a part
+  int64_t dim = 0;  // of a part; -1: whole
   IValue constant;
   struct Element {
     int64_t operand = -1;  // none: a missing tensor
@@ -194,7 +194,7 @@ class Parser {
       a.operand = static_cast<size_t>(integer(word().substr(1)));
       return a;
     }
-    if (tag == 'p') {
+    if (tag == 'p' || tag == 'x') {
       const std::string_view w = word();
       const size_t slash = w.find('/');
       a.tag = tag;
@@ -244,6 +244,11 @@ class Parser {
         case TypeKind::NumberType: {
           c10::List<at::Scalar> values;
           while (!accept(']')) values.push_back(constant(element).toScalar());
+          return values;
+        }
+        case TypeKind::OptionalType: {
+          c10::List<std::optional<at::Scalar>> values;
+          while (!accept(']')) values.push_back(constant(element).toOptional<at::Scalar>());
           return values;
         }
         default:
@@ -378,7 +383,7 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   bool divisible = shared_out_ != nullptr;
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const Argument& a : arguments_) {
-    if (a.tag != 'p') continue;
+    if ((a.tag != 'p' && a.tag != 'x') || a.dim < 0) continue;
     divisible = true;
     most = std::min(most, operand(frame, a.operand).dims[a.dim]);
   }
@@ -418,6 +423,8 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
       return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
     case 'p':
       return part.of(as_tensor(operand(frame, a.operand)), a.dim);
+    case 'x':
+      return part.of(as_tensor(operand(frame, a.operand)), a.dim).t();
     case 'w': {
       at::Tensor t = as_tensor(operand(frame, a.operand));
       t.unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -65,6 +65,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, const Target& target);
 //   tN wN    operand N as a tensor; as a 0-dim tensor that is a wrapped Python number
 //   mN       operand N as a tensor whose matrices lie column by column
 //   pN/D     in each part of the call, a part of operand N along dimension D
+//   xN/D     the same of a matrix, transposed after that; the whole where D is -1
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
 //            updates to be result R
@@ -79,7 +80,11 @@ class HostCall {
 
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);
+  // Each part of the call takes one along `dim`, or all of it. The kernel sees a transposed matrix
+  // as it lies.
+  static constexpr int64_t kWhole = -1;
   HostCall& part(const hlo::Value& x, int64_t dim);
+  HostCall& transposed(const hlo::Value& x, int64_t dim);
   HostCall& columns(const hlo::Value& x);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
