@@ -7,10 +7,14 @@
 // vectorized.
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
+
+#include <ATen/core/List.h>
 
 #include "ops/common.h"
 #include "ops/contraction.h"
+#include "ops/host/host_rules.h"
 #include "ops/rules.h"
 #include "util/error.h"
 
@@ -158,6 +162,27 @@ Values rnn_layer(Lowering& l) {
     results.insert(results.end(), {empty_result(l, 3), empty_result(l, 4)});
   }
   return results;
+}
+
+// oneDNN's layer, in parts of the batch. It is an LSTM's, without what its gradient needs.
+Values rnn_layer_on_host(Lowering& l) {
+  const Value x = l.in(0), hx = l.in(1), w_hh = l.in(4);
+  const bool possible = read_cell(l.text(7)) == Cell::Lstm && !l.flag(9) && kHasOneDnn &&
+                        x.dtype() == DType::F32 && !is_empty(l, {0, 1, 3});
+  if (!possible || !choose_host(x.dim(1) >= kBatch)) return xla_code(l);
+  const Value no_bias = hlo::zero(l.b, {DType::F32, {w_hh.dim(0)}});
+  HostCall call(l.b, "aten::mkldnn_rnn_layer", Fails::Never);
+  call.dense_part(x, 1).tensor(l.in(3)).tensor(w_hh);
+  for (const size_t bias : {5, 6}) call.tensor(l.has(bias) ? l.in(bias) : no_bias);
+  call.part(hx, 0).part(l.in(2), 0);
+  constexpr int64_t kLstm = 2, kLayers = 1;
+  call.fixed(l.flag(8)).fixed(c10::List<int64_t>()).fixed(kLstm);  // reverse, batch_sizes, mode
+  call.fixed(w_hh.dim(1)).fixed(kLayers);
+  call.fixed(true).fixed(false).fixed(false).fixed(false);  // has_biases; bidirectional, ..., train
+  const std::optional<Type> types[] = {l.out(0), l.out(1), l.out(2), std::nullopt};
+  constexpr int64_t cuts[] = {1, 0, 0, Partition::kWhole};
+  const Values results = call.results(types, cuts);
+  return {results[0], results[1], results[2], empty_result(l, 3), empty_result(l, 4)};
 }
 
 // Each step's predecessor: x one step later in time, `first` in the place without one.
@@ -331,7 +356,7 @@ Values rnn_layer_backward(Lowering& l) {
 
 namespace rules {
 
-const RuleFunction rnn_layer = ops::rnn_layer;
+const RuleFunction rnn_layer = ops::rnn_layer, rnn_layer_on_host = ops::rnn_layer_on_host;
 const RuleFunction rnn_layer_backward = ops::rnn_layer_backward;
 
 }  // namespace rules

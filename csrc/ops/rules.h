@@ -18,7 +18,7 @@ extern const RuleFunction masked_fill;
 extern const RuleFunction copy, view_as_real, view_as_complex, conj, neg_view;
 // index_embedding.cpp
 extern const RuleFunction one_hot;
-// matmul.cpp
+// linear.cpp
 extern const RuleFunction linear, linear_on_host;
 // norm.cpp
 extern const RuleFunction batch_norm_without_statistics;
@@ -27,7 +27,7 @@ extern const RuleFunction bernoulli, bernoulli_tensor, bernoulli_number;
 // reduce.cpp
 extern const RuleFunction prod_of_all, prod_along, max_of_all, min_of_all, max_along, min_along;
 // rnn.cpp
-extern const RuleFunction rnn_layer, rnn_layer_backward;
+extern const RuleFunction rnn_layer, rnn_layer_on_host, rnn_layer_backward;
 // scan.cpp
 extern const RuleFunction cumprod;
 // shape.cpp

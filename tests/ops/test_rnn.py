@@ -167,3 +167,19 @@ def test_under_functorch():
     twin, x = copy.deepcopy(module).to(DEVICE), R(3, 2, 3)
     of_cpu = torch.func.grad(lambda x: module(x)[0].sum())(x)
     assert_same(torch.func.grad(lambda x: twin(x)[0].sum())(x.to(DEVICE)), of_cpu, **TOLERANCE)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 17])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}])
+def test_inference_of_lstm(batch, options):
+    """Without gradients PyTorch's kernel computes a layer, in parts of the batch."""
+    module = nn.LSTM(6, 5, **options).eval()
+    twin = copy.deepcopy(module).to(DEVICE)
+    states = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    x, h, c = R(7, batch, 6), R(states, batch, 5), R(states, batch, 5)
+    with torch.no_grad():
+        for given in ((), ((h, c),)):
+            given_xla = [tuple(t.to(DEVICE) for t in state) for state in given]
+            y, last = module(x, *given)
+            y_xla, last_xla = twin(x.to(DEVICE) * 1, *given_xla)
+            assert_same([y_xla, *last_xla], [y, *last], **TOLERANCE)

@@ -92,7 +92,7 @@ LayerGradients rnn_layer_backward_meta(const Tensor& grad_output, const Tensor& 
 const OwnOperator rnn_layer(
     "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
     "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    rnn_layer_meta, ops::rules::rnn_layer);
+    rnn_layer_meta, ops::rules::rnn_layer, ops::rules::rnn_layer_on_host);
 const OwnOperator rnn_layer_backward(
     "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
     "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "

@@ -112,11 +112,11 @@ HostCall& HostCall::operand(char tag, const Value& x) { return argument(operand_
 HostCall& HostCall::tensor(const Value& x) { return operand('t', x); }
 HostCall& HostCall::tensor(const std::optional<Value>& x) { return x ? operand('t', *x) : none(); }
 HostCall& HostCall::columns(const Value& x) { return operand('m', x); }
-HostCall& HostCall::part(const Value& x, int64_t dim) {
-  return argument(operand_token('p', x) + "/" + std::to_string(dim));
-}
-HostCall& HostCall::transposed(const Value& x, int64_t dim) {
-  return argument(operand_token('x', x) + "/" + std::to_string(dim));
+HostCall& HostCall::part(const Value& x, int64_t dim) { return cut('p', x, dim); }
+HostCall& HostCall::transposed(const Value& x, int64_t dim) { return cut('x', x, dim); }
+HostCall& HostCall::dense_part(const Value& x, int64_t dim) { return cut('k', x, dim); }
+HostCall& HostCall::cut(char tag, const Value& x, int64_t dim) {
+  return argument(operand_token(tag, x) + "/" + std::to_string(dim));
 }
 HostCall& HostCall::wrapped_number(const Value& x) { return operand('w', x); }
 HostCall& HostCall::number(const Value& x) { return operand('s', x); }

@@ -143,6 +143,9 @@ struct Argument {
   bool optional_list = false;
 };
 
+// Whether an argument may be given in parts.
+bool is_cut(char tag) { return tag == 'p' || tag == 'x' || tag == 'k'; }
+
 // --- parsing -------------------------------------------------------------------------------
 
 class Parser {
@@ -194,7 +197,7 @@ class Parser {
       a.operand = static_cast<size_t>(integer(word().substr(1)));
       return a;
     }
-    if (tag == 'p' || tag == 'x') {
+    if (is_cut(tag)) {
       const std::string_view w = word();
       const size_t slash = w.find('/');
       a.tag = tag;
@@ -383,7 +386,7 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   bool divisible = shared_out_ != nullptr;
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const Argument& a : arguments_) {
-    if ((a.tag != 'p' && a.tag != 'x') || a.dim < 0) continue;
+    if (!is_cut(a.tag) || a.dim < 0) continue;
     divisible = true;
     most = std::min(most, operand(frame, a.operand).dims[a.dim]);
   }
@@ -423,6 +426,8 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
       return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
     case 'p':
       return part.of(as_tensor(operand(frame, a.operand)), a.dim);
+    case 'k':
+      return part.of(as_tensor(operand(frame, a.operand)), a.dim).contiguous();
     case 'x':
       return part.of(as_tensor(operand(frame, a.operand)), a.dim).t();
     case 'w': {

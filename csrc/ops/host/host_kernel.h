@@ -66,6 +66,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, const Target& target);
 //   mN       operand N as a tensor whose matrices lie column by column
 //   pN/D     in each part of the call, a part of operand N along dimension D
 //   xN/D     the same of a matrix, transposed after that; the whole where D is -1
+//   kN/D     as pN/D, without gaps in its memory
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
 //            updates to be result R
@@ -85,6 +86,7 @@ class HostCall {
   static constexpr int64_t kWhole = -1;
   HostCall& part(const hlo::Value& x, int64_t dim);
   HostCall& transposed(const hlo::Value& x, int64_t dim);
+  HostCall& dense_part(const hlo::Value& x, int64_t dim);
   HostCall& columns(const hlo::Value& x);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
@@ -113,6 +115,7 @@ class HostCall {
  private:
   HostCall& argument(const std::string& token);
   HostCall& operand(char tag, const hlo::Value& x);
+  HostCall& cut(char tag, const hlo::Value& x, int64_t dim);
   std::string operand_token(char tag, const hlo::Value& x);
   std::string config(const std::string& wanted) const;
 

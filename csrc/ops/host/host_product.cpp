@@ -24,19 +24,13 @@ void give(HostCall& call, const Factor& f, bool transpose, int64_t dim) {
   turn ? call.transposed(matrix, own) : call.part(matrix, own);
 }
 
-#ifdef __x86_64__
-constexpr bool kIntel = true;
-#else
-constexpr bool kIntel = false;
-#endif
-
 // oneDNN's product by a transposed weight, where it is faster than MKL's though its result must be
 // copied: it takes long to begin.
 bool takes_onednn(DType dtype, const Extents& p, const Factor& left) {
   constexpr int64_t kMost = 1 << 22;  // the C library maps larger results anew each time
   static const bool found =
       c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""}).has_value();
-  return kIntel && found && dtype == DType::F32 && !left.transposed && p.work() >= 1 << 22 &&
+  return kHasOneDnn && found && dtype == DType::F32 && !left.transposed && p.work() >= 1 << 22 &&
          std::min({p.left, p.right, p.contracted}) >= 16 && p.left * p.right <= kMost;
 }
 

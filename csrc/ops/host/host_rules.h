@@ -24,6 +24,13 @@ inline bool is_narrow(hlo::DType dtype) {
 // instructions for it, a narrow product takes a hundred times what XLA needs, which widens to f32.
 bool multiplies(hlo::DType dtype);
 
+// Where PyTorch has oneDNN's own kernels for whole floats.
+#ifdef __x86_64__
+inline constexpr bool kHasOneDnn = true;
+#else
+inline constexpr bool kHasOneDnn = false;
+#endif
+
 // Batches at least as large are cut into parts of theirs; of smaller ones, something else is.
 inline constexpr int64_t kBatch = 8;
 
