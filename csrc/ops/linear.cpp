@@ -4,8 +4,8 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host/host_product.h"
 #include "ops/host/host_rules.h"
+#include "ops/matmul.h"
 #include "ops/notation.h"
 #include "ops/rules.h"
 
