@@ -65,8 +65,8 @@
     "What becomes of operators that can only run on the host, outside of programs: `allow`, "   \
     "`warn` once per operator, `error`. `torch_xla.experimental.host_fallback` sets it.")       \
   X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                       \
-    "Large buffers of the CPU plugin ask the kernel for huge pages. Read once, with the first " \
-    "use of a device.")                                                                         \
+    "Large blocks of the CPU plugin's memory come in huge pages and are kept when it frees "    \
+    "them. Read once, with the first use of a device.")                                         \
   X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                      \
     "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                       \
   X(String, TF_CPP_VMODULE, "", false,                                                          \

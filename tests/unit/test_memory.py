@@ -173,3 +173,21 @@ def test_large_temporaries_come_in_huge_pages():
     # their operands into, which is not the program's memory.
     faults = min(faults_of_a_run() for _ in range(5))
     assert faults < 8192, f"{faults} page faults"
+
+
+@pytest.mark.process_memory
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="the memory of the CPU plugin")
+def test_large_temporaries_are_kept():
+    """A run over 160 MiB that the run before has used maps none of it anew."""
+    x = torch.ones(1 << 24, device="xla")
+    torch_xla.sync(wait=True)
+
+    def faults_of_a_run() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        y = x.cumsum(0).sort().values
+        torch_xla.sync(wait=True)
+        del y
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    faults = min(faults_of_a_run() for _ in range(5))
+    assert faults < 40, f"{faults} page faults, where 160 MiB have 80 huge pages"
