@@ -40,12 +40,14 @@ bool suits(size_t alignment) { return std::has_single_bit(alignment) && alignmen
 // The freed blocks that are kept, the oldest first. An array of its own: nothing may allocate here.
 class Kept {
  public:
-  // A block of at least `size` bytes, and not much more; null where there is none.
+  // A block of at least `size` bytes, and not much more; null where there is none. What the C
+  // library says that a block holds may be a huge page more than it was asked for.
   void* take(size_t size) {
+    const size_t most = size + size / 4 + kHugePage;
     const std::lock_guard lock(mutex_);
     size_t best = count_;
     for (size_t i = 0; i < count_; ++i) {
-      if (blocks_[i].size < size || blocks_[i].size > size + size / 4) continue;
+      if (blocks_[i].size < size || blocks_[i].size > most) continue;
       if (best == count_ || blocks_[i].size <= blocks_[best].size) best = i;
     }
     return best == count_ ? nullptr : remove(best).memory;
