@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 
 #include <malloc.h>
@@ -150,5 +151,6 @@ void free_large(void* memory) noexcept {
 }
 
 size_t kept_bytes() { return kept().bytes(); }
+void free_kept() { kept().free(std::numeric_limits<size_t>::max()); }
 
 }  // namespace torch_xla::pjrt

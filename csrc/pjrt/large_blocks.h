@@ -23,7 +23,8 @@ int posix_memalign_large(void** memory, size_t alignment, size_t size) noexcept;
 void* aligned_alloc_large(size_t alignment, size_t size) noexcept;
 void free_large(void* memory) noexcept;
 
-// The bytes that are kept.
+// The bytes that are kept, and their end.
 size_t kept_bytes();
+void free_kept();
 
 }  // namespace torch_xla::pjrt

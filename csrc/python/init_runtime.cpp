@@ -21,6 +21,7 @@
 #include "lazy/device.h"
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
+#include "pjrt/large_blocks.h"
 #include "python/init.h"
 #include "util/error.h"
 
@@ -182,6 +183,7 @@ void bind_devices(py::module_& m) {
       },
       py::arg("device") = "");
   m.def("_xla_memory_info", &memory_info);
+  m.def("_xla_empty_cache", &pjrt::free_kept);
 }
 
 void bind_runs(py::module_& m) {

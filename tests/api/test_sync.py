@@ -596,10 +596,11 @@ def test_do_on_ordinals():
 
 
 def test_a_step_that_overwrites_its_state_is_not_waited_for():
+    """But for steps of nothing but PyTorch's kernels, which the CPU plugin takes for cheap."""
     p = torch.eye(1200, device="xla")
     for wait in (True, False):
         for _ in range(12):
-            p.copy_(p @ p)
+            p.copy_((p @ p).relu())
         torch_xla.sync(wait=wait)
     assert not torch.xla.current_stream().query()
     assert p.sum().item() == 1200

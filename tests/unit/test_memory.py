@@ -191,3 +191,14 @@ def test_large_temporaries_are_kept():
 
     faults = min(faults_of_a_run() for _ in range(5))
     assert faults < 40, f"{faults} page faults, where 160 MiB have 80 huge pages"
+
+
+@pytest.mark.process_memory
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="the memory of the CPU plugin")
+def test_kept_memory_is_given_back_when_asked():
+    x = torch.ones(1 << 26, device="xla")
+    torch_xla.sync(wait=True)
+    del x
+    before = resident()
+    torch.xla.empty_cache()
+    assert before - resident() > 128 << 20

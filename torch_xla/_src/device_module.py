@@ -289,7 +289,7 @@ def max_memory_allocated(device: _Device = None) -> int:
     return _memory.memory_info(device)["peak_bytes_used"]
 
 
-memory_reserved = memory_allocated  # no memory is kept for later on this side
+memory_reserved = memory_allocated  # resident memory has what is kept, other plugins say nothing
 max_memory_reserved = max_memory_allocated
 
 
@@ -315,4 +315,8 @@ def mem_get_info(device: _Device = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Does nothing: the plugin manages its memory, and no freed buffers are kept on this side."""
+    """Gives back the large memory that the CPU plugin has freed and that is kept for later runs.
+
+    Other plugins manage their memory by themselves.
+    """
+    _XLAC._xla_empty_cache()
