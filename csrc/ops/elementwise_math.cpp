@@ -2,8 +2,11 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <optional>
 
+#include "lazy/operator.h"
 #include "ops/elementwise.h"
+#include "ops/host/host_rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -222,6 +225,20 @@ Value sinc(const Value& x) {
   return hlo::select(hlo::equal(x, 0), 1.0, sine(angle) / angle);
 }
 
+// XLA's CPU backend computes these functions one element after another, PyTorch many at a time.
+Values vectorized_on_host(Lowering& l) {
+  constexpr int64_t kLeast = 4096;
+  const hlo::Type& type = l.out();
+  const bool whole = type.dtype == DType::F32 || type.dtype == DType::F64;
+  if (!choose_host(whole && type.elements() >= kLeast)) return xla_code(l);
+  const hlo::Dims flat = {type.elements()};
+  HostCall call(l.b, l.signature().op->name, Fails::Never);
+  call.part(hlo::reshape(cast(l.in(0), type.dtype), flat), 0);
+  const std::optional<hlo::Type> types[] = {hlo::Type{type.dtype, flat}};
+  constexpr int64_t cuts[] = {0};
+  return {hlo::reshape(call.results(types, cuts)[0], type.dims)};
+}
+
 }  // namespace
 
 // Composite operators recorded whole on purpose: abs, nan_to_num.
@@ -245,19 +262,19 @@ const Rules registered([](Registry& r) {
   r.add("aten::exp2", unary_rule<exp2, Steps::Many>);
   r.add("aten::expm1", unary_rule<hlo::expm1>);
   r.add("aten::log", unary_rule<hlo::log>);
-  r.add("aten::log1p", unary_rule<hlo::log1p>);
+  r.add("aten::log1p", unary_rule<hlo::log1p>).on_cpu = vectorized_on_host;
   r.add("aten::log2", unary_rule<log2, Steps::Many>);
   r.add("aten::log10", unary_rule<log10, Steps::Many>);
   r.add("aten::sigmoid", unary_rule<sigmoid>);
   r.add("aten::logit", logit);
   r.add("aten::logit_backward", logit_backward);
 
-  r.add("aten::sin", unary_rule<sine>);
-  r.add("aten::cos", unary_rule<cosine>);
-  r.add("aten::tan", unary_rule<tan, Steps::Many>);
-  r.add("aten::asin", unary_rule<asin, Steps::Many>);
-  r.add("aten::acos", unary_rule<acos, Steps::Many>);
-  r.add("aten::atan", unary_rule<atan, Steps::Many>);
+  r.add("aten::sin", unary_rule<sine>).on_cpu = vectorized_on_host;
+  r.add("aten::cos", unary_rule<cosine>).on_cpu = vectorized_on_host;
+  r.add("aten::tan", unary_rule<tan, Steps::Many>).on_cpu = vectorized_on_host;
+  r.add("aten::asin", unary_rule<asin, Steps::Many>).on_cpu = vectorized_on_host;
+  r.add("aten::acos", unary_rule<acos, Steps::Many>).on_cpu = vectorized_on_host;
+  r.add("aten::atan", unary_rule<atan, Steps::Many>).on_cpu = vectorized_on_host;
   r.add("aten::sinh", unary_rule<sinh, Steps::Many>);
   r.add("aten::cosh", unary_rule<cosh, Steps::Many>);
   r.add("aten::tanh", unary_rule<tanh>);
