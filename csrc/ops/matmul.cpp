@@ -180,9 +180,8 @@ Values trilinear(Lowering& l) {
 void give(HostCall& call, const Factor& f, bool transpose, int64_t dim) {
   const bool turn = transpose != f.transposed;
   const int64_t own = dim == HostCall::kWhole || !turn ? dim : 1 - dim;
-  const bool across = f.transposed;
-  const Value matrix =
-      hlo::reshape(f.matrix, {across ? f.columns() : f.rows(), across ? f.rows() : f.columns()});
+  const std::array<int64_t, 2> given = {f.rows(), f.columns()};
+  const Value matrix = hlo::reshape(f.matrix, {given[f.transposed], given[!f.transposed]});
   turn ? call.transposed(matrix, own) : call.part(matrix, own);
 }
 
