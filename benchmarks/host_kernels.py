@@ -63,16 +63,24 @@ def convolutions() -> list[Case]:
     return cases
 
 
+# Rows, inputs and outputs of a layer.
+LINEAR_SIZES = [(16, 1024, 1024), (64, 3136, 128), (512, 256, 1024), (512, 1024, 1024)]
+LINEAR_SIZES += [(512, 384, 8192), (4096, 256, 256)]
+
+
 def products() -> list[Case]:
     cases = []
     for dtype in (torch.float32, torch.bfloat16):
         for size in (64, 256, 1024):
             a, b = rand(size, size, dtype=dtype), rand(size, size, dtype=dtype)
             cases.append((f"mm {str(dtype)[6:]} {size}", torch.mm, [a, b]))
-        x, w = rand(512, 256, dtype=dtype), rand(1024, 256, dtype=dtype)
-        cases.append(
-            (f"linear {str(dtype)[6:]} 512x256x1024", F.linear, [x, w, rand(1024).to(dtype)])
-        )
+        for m, k, n in LINEAR_SIZES:
+            x, w = rand(m, k, dtype=dtype), rand(n, k, dtype=dtype)
+            name = f"{str(dtype)[6:]} {m}x{k}x{n}"
+            cases.append((f"linear {name}", F.linear, [x, w, rand(n, dtype=dtype)]))
+            cases.append(
+                (f"linear gradient {name}", lambda g, x: g.t() @ x, [rand(m, n, dtype=dtype), x])
+            )
         a, b = rand(32, 128, 64, dtype=dtype), rand(32, 64, 128, dtype=dtype)
         cases.append((f"bmm {str(dtype)[6:]} 32x128x64x128", torch.bmm, [a, b]))
     return cases
@@ -128,7 +136,21 @@ def recurrent() -> list[Case]:
     return cases
 
 
-FAMILIES = {"conv": convolutions, "mm": products, "attention": attentions, "rnn": recurrent}
+def functions() -> list[Case]:
+    cases = []
+    for name in ("sin", "cos", "tan", "asin", "acos", "atan", "log1p", "exp", "tanh"):
+        for size in (4096, 1 << 20):
+            cases.append((f"{name} {size}", getattr(torch, name), [torch.rand(size)]))
+    return cases
+
+
+FAMILIES = {
+    "conv": convolutions,
+    "mm": products,
+    "attention": attentions,
+    "rnn": recurrent,
+    "functions": functions,
+}
 
 
 def best(call: Callable[[], object], repeat: int) -> float:

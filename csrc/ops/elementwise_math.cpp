@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <optional>
 
 #include "lazy/operator.h"
 #include "ops/elementwise.h"
@@ -229,14 +228,12 @@ Value sinc(const Value& x) {
 Values vectorized_on_host(Lowering& l) {
   constexpr int64_t kLeast = 4096;
   const hlo::Type& type = l.out();
-  const bool whole = type.dtype == DType::F32 || type.dtype == DType::F64;
-  if (!choose_host(whole && type.elements() >= kLeast)) return xla_code(l);
+  const bool faster = is_whole_float(type.dtype) && type.elements() >= kLeast;
+  if (!choose_host(faster)) return xla_code(l);
   const hlo::Dims flat = {type.elements()};
   HostCall call(l.b, l.signature().op->name, Fails::Never);
   call.part(hlo::reshape(cast(l.in(0), type.dtype), flat), 0);
-  const std::optional<hlo::Type> types[] = {hlo::Type{type.dtype, flat}};
-  constexpr int64_t cuts[] = {0};
-  return {hlo::reshape(call.results(types, cuts)[0], type.dims)};
+  return {hlo::reshape(call.result({type.dtype, flat}, 0), type.dims)};
 }
 
 }  // namespace

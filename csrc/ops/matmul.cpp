@@ -179,7 +179,7 @@ Values trilinear(Lowering& l) {
 // The call's next argument: the factor, or its transpose, cut along `dim` of what is asked for.
 void give(HostCall& call, const Factor& f, bool transpose, int64_t dim) {
   const bool turn = transpose != f.transposed;
-  const int64_t own = dim == HostCall::kWhole || !turn ? dim : 1 - dim;
+  const int64_t own = dim == Partition::kWhole || !turn ? dim : 1 - dim;
   const std::array<int64_t, 2> given = {f.rows(), f.columns()};
   const Value matrix = hlo::reshape(f.matrix, {given[f.transposed], given[!f.transposed]});
   turn ? call.transposed(matrix, own) : call.part(matrix, own);
@@ -200,7 +200,7 @@ bool takes_onednn(DType dtype, const Extents& p, const Factor& left) {
 bool is_faster(DType dtype, const Extents& p, const Factor& left, const Factor& right) {
   if (p.work() == 0 || is_few_long_sums(p, dtype)) return false;
   if (is_narrow(dtype)) return multiplies(dtype);  // XLA widens them to f32 first
-  if (dtype != DType::F32 && dtype != DType::F64) return false;
+  if (!is_whole_float(dtype)) return false;
   if (takes_onednn(dtype, p, left)) return true;
   if (left.transposed) return p.work() >= 1 << 20 && p.contracted >= 256;
   return right.transposed && p.work() >= 1 << 17 && p.left * p.right <= 1024 * p.contracted;
@@ -222,8 +222,8 @@ std::optional<Value> host_product(const Factor& left, const Factor& right,
   // Parts of the product's larger side. Of a factor with gaps in its memory, oneDNN's product is
   // ten thousand times slower.
   const bool by_rows = p.left >= p.right || (onednn && !right.transposed);
-  const auto rows_cut = [&](int64_t dim) { return by_rows ? dim : HostCall::kWhole; };
-  const auto columns_cut = [&](int64_t dim) { return by_rows ? HostCall::kWhole : dim; };
+  const auto rows_cut = [&](int64_t dim) { return by_rows ? dim : Partition::kWhole; };
+  const auto columns_cut = [&](int64_t dim) { return by_rows ? Partition::kWhole : dim; };
   HostCall call(left.matrix.builder(),
                 onednn ? "mkldnn::_linear_pointwise"
                 : row  ? "aten::addmm"
@@ -239,9 +239,7 @@ std::optional<Value> host_product(const Factor& left, const Factor& right,
     give(call, right, false, columns_cut(1));
     if (row) call.fixed(1).fixed(1);  // beta, alpha
   }
-  const std::optional<hlo::Type> type[] = {hlo::Type{dtype, {p.left, p.right}}};
-  const int64_t cut[] = {by_rows ? 0 : 1};
-  return call.results(type, cut)[0];
+  return call.result({dtype, {p.left, p.right}}, by_rows ? 0 : 1);
 }
 
 namespace {

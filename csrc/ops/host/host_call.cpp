@@ -183,9 +183,9 @@ Values HostCall::results(std::span<const std::optional<hlo::Type>> types,
   return all;
 }
 
-Value HostCall::result(const hlo::Type& type) {
+Value HostCall::result(const hlo::Type& type, int64_t cut) {
   const std::optional<hlo::Type> types[] = {type};
-  return results(types)[0];
+  return results(types, std::span(&cut, 1))[0];
 }
 
 namespace {

@@ -81,9 +81,8 @@ class HostCall {
 
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);
-  // Each part of the call takes one along `dim`, or all of it. The kernel sees a transposed matrix
-  // as it lies.
-  static constexpr int64_t kWhole = -1;
+  // Each part of the call takes one along `dim`, or all of it (Partition::kWhole). The kernel sees
+  // a transposed matrix as it lies.
   HostCall& part(const hlo::Value& x, int64_t dim);
   HostCall& transposed(const hlo::Value& x, int64_t dim);
   HostCall& dense_part(const hlo::Value& x, int64_t dim);
@@ -108,7 +107,7 @@ class HostCall {
   // nullopt where the program needs none. Gives the others, in order. `cuts` as in Partition.
   hlo::Values results(std::span<const std::optional<hlo::Type>> types,
                       std::span<const int64_t> cuts = {});
-  hlo::Value result(const hlo::Type& type);
+  hlo::Value result(const hlo::Type& type, int64_t cut = Partition::kWhole);
   // Of an operator that returns nothing: the updated tensors, in order.
   hlo::Values updates();
 

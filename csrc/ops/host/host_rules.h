@@ -19,6 +19,9 @@ bool is_empty(Lowering& l, std::initializer_list<size_t> args);
 inline bool is_narrow(hlo::DType dtype) {
   return dtype == hlo::DType::BF16 || dtype == hlo::DType::F16;
 }
+inline bool is_whole_float(hlo::DType dtype) {
+  return dtype == hlo::DType::F32 || dtype == hlo::DType::F64;
+}
 
 // Whether PyTorch has a fast kernel for products of this dtype on this processor. Without the
 // instructions for it, a narrow product takes a hundred times what XLA needs, which widens to f32.
