@@ -35,9 +35,8 @@ std::string_view how_it_runs(const c10::OperatorHandle& op) {
     return on_cpu ? "host" : "none";
   }
   const lazy::Operator& target = *plan->target;
-  const Route route = route_of(target);
-  if (route == Route::Inline || has_decomposition(target)) return "decomposition";
-  if (route == Route::Record) return "host kernel";
+  if (has_decomposition(target)) return "decomposition";
+  if (route_of(target) == Route::Record) return "host kernel";
   return on_cpu || target.handle.hasKernelForDispatchKey(DispatchKey::CPU) ? "host" : "none";
 }
 

@@ -73,3 +73,24 @@ def test_operators_that_are_their_own_decomposition(name, monkeypatch):
     xs = [torch.linspace(0.1, 0.9, 7)] * (2 if name.startswith("gamma") else 1)
     run = getattr(torch.special, name)
     torch.testing.assert_close(run(*(x.to("xla") for x in xs)).cpu(), run(*xs))
+
+
+def test_one_of_an_operator_that_has_a_seed_and_other_results():
+    """PyTorch's decomposition gives attention's weights in the place of their logarithms' sums."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def run(device):
+        torch.manual_seed(0)
+        inputs = [torch.randn(2, 3, 5, 4).to(device).requires_grad_() for _ in range(3)]
+        output, sums = flash(*inputs, is_causal=True)
+        output.square().sum().backward()
+        return output, sums, *(x.grad for x in inputs)
+
+    for actual, expected in zip(run("xla"), run("cpu"), strict=True):
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual.cpu(), expected)
+    with pytest.raises(RuntimeError) as expected:
+        flash(*[torch.ones(1, 1, 2, 2)] * 3, dropout_p=0.5)
+    with pytest.raises(RuntimeError) as actual:
+        flash(*[torch.ones(1, 1, 2, 2, device="xla")] * 3, dropout_p=0.5)
+    assert str(actual.value) == str(expected.value)

@@ -199,8 +199,7 @@ Route route_of(const lazy::Operator& op) {
     const auto it = known.find(&op);
     if (it != known.end()) return it->second;
   }
-  Route route = route_without_decomposition(op);
-  if (has_decomposition(op)) route = op.seeded ? Route::Inline : Route::Record;
+  const Route route = has_decomposition(op) ? Route::Record : route_without_decomposition(op);
   const std::lock_guard lock(mutex);
   known[&op] = route;
   return route;

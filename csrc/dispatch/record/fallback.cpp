@@ -264,14 +264,6 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   FallbackCall(op, stack).run();
 }
 
-void run_without_node(Route route, const c10::OperatorHandle& op, Stack* stack) {
-  if (route == Route::Inline) {
-    decompositions().run(op, stack);
-  } else {
-    host_fallback(op, stack);
-  }
-}
-
 namespace {
 
 // The device of the call's tensors, or -1 where none is on xla.

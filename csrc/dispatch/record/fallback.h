@@ -6,8 +6,6 @@
 
 namespace torch_xla::dispatch {
 
-// Carries out a call that is not recorded as a node.
-void run_without_node(Route route, const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // A CPU tensor with dimensions met an xla tensor: indices are moved to the device, as PyTorch does;

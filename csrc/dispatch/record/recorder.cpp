@@ -242,7 +242,7 @@ Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device
   c10::intrusive_ptr<lazy::Signature> signature = builder.build();
   entry.signature = lazy::known_signature(signature->key);
   if (!entry.signature.defined()) {
-    if (plan_->target->rule == nullptr && entry.route == Route::Record) {
+    if (plan_->target->rule == nullptr) {
       // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
       entry.route = expand_signature(*signature, device);
     }
@@ -463,7 +463,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
   }
   if (entry->route != Route::Record) {
-    run_without_node(entry->route, op, stack);
+    host_fallback(op, stack);
     return;
   }
   torch::jit::drop(*stack, plan_->num_arguments);

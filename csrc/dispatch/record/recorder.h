@@ -25,7 +25,6 @@ namespace torch_xla::dispatch {
 // How a call is carried out; found once per distinct call.
 enum class Route : uint8_t {
   Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
-  Inline,  // PyTorch's decomposition runs now, call by call
   Host,    // values come back, PyTorch's CPU kernel runs, results go up
 };
 
