@@ -33,6 +33,7 @@ list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$") 
 pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
 target_include_directories(_XLAC SYSTEM PRIVATE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})
+target_compile_definitions(_XLAC PRIVATE $<$<CONFIG:Debug>:TORCH_XLA_DEBUG>)
 target_link_libraries(_XLAC PRIVATE torch_xla_base
   ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
   ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)

@@ -45,6 +45,7 @@ std::shared_ptr<const Program> find_program(const char* name, const Graph& graph
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;
+  // Recipes hold what the key holds; a text also shows what a rule read beside it.
   const std::string& text = missing.lowered.text;
   TXLA_CHECK(program->text.empty() || program->text == text,
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),

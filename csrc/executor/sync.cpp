@@ -1,7 +1,6 @@
 #include "executor/sync.h"
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <optional>
 #include <unordered_map>
@@ -9,6 +8,7 @@
 
 #include "debug/metrics.h"
 #include "executor/compile.h"
+#include "executor/donation.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
 #include "executor/program.h"
@@ -81,33 +81,35 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
 
 struct Launched {
   std::vector<DeviceData> data;  // of each root
-  InFlight::Arrays taken_over;   // inputs whose memory results have now, for check_donation()
+  InFlight::Arrays taken_over;   // inputs whose memory results have now
 };
-
-std::atomic<bool> checks_donation{false};
 
 Launched run(const Graph& graph, const Program& program) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
   std::vector<const pjrt::Array*> arrays;
   arrays.reserve(graph.parameters.size() + 2);  // launch adds the numbers
+  InFlight::Arrays taken_over;
+  const bool poisons = donation_check() == DonationCheck::Poison;
+  StandIns stand_ins(graph.device);
   pjrt::Executable::ArrayResult result;
   try {
-    for (const Node* input : graph.parameters) {
-      pjrt::Array& array = *input->data().array;
-      array.extend_to(devices);  // it was made before these became one device
-      arrays.push_back(&array);
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
+      array->extend_to(devices);  // it was made before these became one device
+      arrays.push_back(array.get());
+      if (!program.reuses_buffers || graph.reused_by[i] < 0) continue;
+      taken_over.push_back(array);
+      if (poisons) arrays.back() = stand_ins.of(array);
     }
     result = launch(program, std::move(arrays), graph.numbers, devices);
+    stand_ins.poison_taken(taken_over);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
+    stand_ins.poison_taken(taken_over);
     fail_launch(graph, e);
   }
-  InFlight::Arrays taken_over;
-  for (size_t i = 0; program.reuses_buffers && i < graph.parameters.size(); ++i) {
-    if (graph.reused_by[i] >= 0) taken_over.push_back(graph.parameters[i]->data().array);
-  }
   Launched launched;
-  if (checks_donation) launched.taken_over = taken_over;
+  if (donation_check() != DonationCheck::Off) launched.taken_over = taken_over;
   if (program.can_fail) {
     await(result.done, graph);
   } else {
@@ -213,25 +215,6 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
   return leaves;
 }
 
-// Throws if what still waits to be computed reads memory that a run has taken over.
-void check_donation(const InFlight::Arrays& taken_over, int device) {
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> stack;
-  const auto visit = [&](const Node* node) {
-    if (seen.insert(node).second) stack.push_back(node);
-  };
-  Storage::for_each_pending(device, [&](Storage& s) { visit(s.value().node.get()); });
-  while (!stack.empty()) {
-    const Node* node = stack.back();
-    stack.pop_back();
-    for (const Value& operand : node->operands()) visit(operand.node.get());
-    TXLA_CHECK(
-        !node->is_data() || std::ranges::find(taken_over, node->data().array) == taken_over.end(),
-        "donation: expected that nothing reads the memory that a run has taken over, got a "
-        "call that does. Please report this.");
-  }
-}
-
 // Launches the run and gives the storages that wait for it their data, and the caller the leaves of
 // its roots. Throws CallFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
@@ -241,7 +224,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph, const Pro
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
   }
-  if (checks_donation) check_donation(launched.taken_over, graph.device);
+  if (donation_check() != DonationCheck::Off) check_no_readers(launched.taken_over, graph.device);
   return leaves;
 }
 
@@ -359,8 +342,6 @@ void materialize(std::vector<Value>& values, int device) {
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }
-
-void set_check_donation(bool on) { checks_donation = on; }
 
 namespace {
 

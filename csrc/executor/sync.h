@@ -23,9 +23,6 @@ void sync_device(int device, bool wait);
 // stays recorded. They come back as data.
 void materialize(std::vector<lazy::Value>& values, int device);
 
-// For tests: whether each run is followed by a search for calls that read what it has taken over.
-void set_check_donation(bool on);
-
 // Waits until the device has finished all runs; throws what failed since the last call.
 void wait_device(int device);
 

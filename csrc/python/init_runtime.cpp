@@ -15,6 +15,7 @@
 #include "dispatch/record/fallback.h"
 #include "executor/compile.h"
 #include "executor/disk_cache.h"
+#include "executor/donation.h"
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -263,7 +264,14 @@ void bind_programs(py::module_& m) {
       py::call_guard<py::gil_scoped_release>());
   // Whether this process has compiled or loaded a program, so that the cache is chosen.
   m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
-  m.def("_xla_set_check_donation", &executor::set_check_donation);
+  m.def(
+      "_xla_set_check_donation",
+      [](bool on, bool poison) {
+        executor::set_donation_check(!on      ? executor::DonationCheck::Off
+                                     : poison ? executor::DonationCheck::Poison
+                                              : executor::DonationCheck::Search);
+      },
+      py::arg("on"), py::arg("poison") = false);
   m.def("_xla_set_reads_views_by_programs", &dispatch::set_reads_views_by_programs);
   m.def("_xla_num_cached_programs", [] { return executor::cached_programs().size(); });
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);

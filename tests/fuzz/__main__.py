@@ -79,6 +79,7 @@ class Search:
         """In each process that runs programs."""
         os.environ.update(MODES[self.o.mode])
         torch.set_num_threads(1)
+        torch_xla._XLAC._xla_set_check_donation(True, poison=True)
         # Views are cut on the host in the modes of users, and lowered in the others.
         lowered = self.o.mode not in ("plain", "quick-compiler", "spmd")
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 
 import pytest
@@ -189,3 +190,51 @@ def test_random_programs(seed):
 
     for got, want in zip(program("xla"), program("cpu"), strict=True):
         assert got == pytest.approx(want, rel=1e-4, abs=1e-4)
+
+
+@pytest.fixture
+def poison():
+    """What runs take over is overwritten."""
+    torch_xla._XLAC._xla_set_check_donation(True, poison=True)
+    yield
+    torch_xla._XLAC._xla_set_check_donation(True)
+
+
+def memory(x: torch.Tensor) -> torch.Tensor:
+    """The memory of x, which neither PJRT nor the graph knows to be read."""
+    size = x.numel() * x.element_size()
+    return torch.frombuffer((ctypes.c_char * size).from_address(pointer(x)), dtype=x.dtype)
+
+
+WRONG = {torch.float32: torch.nan, torch.bfloat16: torch.nan, torch.int64: ~3, torch.uint8: 252}
+
+
+@pytest.mark.parametrize("dtype", WRONG)
+def test_a_hidden_reader_is_found(poison, dtype):
+    x = torch.ones(5000, dtype=dtype).to("xla")
+    x.mul_(3)
+    torch_xla.sync(wait=True)
+    hidden = memory(x)
+    assert hidden.unique().tolist() == [3]
+    x.add_(1)
+    torch_xla.sync(wait=True)
+    torch.testing.assert_close(
+        hidden, torch.full((5000,), WRONG[dtype], dtype=dtype), equal_nan=True
+    )
+    assert x.cpu().unique().tolist() == [4]
+
+
+def test_an_honest_reader_of_poisoned_memory(poison):
+    """A call that is recorded or runs before the memory is taken over reads what it held then."""
+    x = torch.ones(1000, 1000, device="xla")
+    torch_xla.sync()
+    for step in range(1, 4):
+        product = x @ x
+        torch_xla.sync()  # reads x, and may not have ended when x is overwritten
+        lent = torch.from_dlpack(product)
+        x.add_(1)
+        product.mul_(2)  # its memory is lent
+        torch_xla.sync()
+        assert lent.unique().tolist() == [1000 * step**2]
+        assert product.cpu().unique().tolist() == [2000 * step**2]
+    assert x.cpu().unique().tolist() == [4]
