@@ -66,6 +66,17 @@ void quarantine(std::shared_ptr<pjrt::Array> poisoned) {
   if (kept.size() > kMost) kept.pop_front();
 }
 
+// The CPU plugin overwrites a copy where the memory is lent; other plugins refuse.
+void overwrite(const pjrt::Array& array, int device) {
+  const bool has_addresses = Runtime::get().device_type() == "CPU";
+  const void* address = has_addresses ? array.whole().unsafe_pointer() : nullptr;
+  std::shared_ptr<pjrt::Array> poisoned = run(Does::Overwrite, array, device);
+  TXLA_CHECK(!has_addresses || poisoned->whole().unsafe_pointer() == address,
+             "donation: expected that a run takes over memory that nobody else has, got memory "
+             "that is lent. Please report this.");
+  quarantine(std::move(poisoned));
+}
+
 }  // namespace
 
 DonationCheck donation_check() { return current; }
@@ -79,7 +90,7 @@ const pjrt::Array* StandIns::of(std::shared_ptr<pjrt::Array> array) {
 
 void StandIns::poison_taken(InFlight::Arrays& kept) {
   for (auto& [array, copy] : std::exchange(copies_, {})) {
-    if (copy->is_deleted()) quarantine(run(Does::Overwrite, *array, device_));
+    if (copy->is_deleted()) overwrite(*array, device_);
     kept.push_back(std::move(copy));
   }
 }
