@@ -19,6 +19,17 @@ Value on_triangle(const Value& x, bool lower) {
   return hlo::select(inside, x, zeros_like(x));
 }
 
+Value product(const Value& x, const Value& y) {
+  hlo::DotDims dims;
+  for (int64_t i = 0; i + 2 < x.rank(); ++i) {
+    dims.lhs_batch.push_back(i);
+    dims.rhs_batch.push_back(i);
+  }
+  dims.lhs_contract = {x.rank() - 1};
+  dims.rhs_contract = {x.rank() - 2};
+  return hlo::dot_general(x, y, dims, x.dtype());
+}
+
 Value over(const Value& value, const Value& x, std::initializer_list<int64_t> left_out) {
   std::vector<int64_t> dims;
   for (const int64_t dim : left_out) dims.push_back(x.rank() + dim);
@@ -35,14 +46,22 @@ Values starts_at(const Value& x, int64_t dim, const Value& i) {
 
 }  // namespace
 
-Value pick(const Value& x, int64_t dim, const Value& i) {
+Value cut(const Value& x, int64_t dim, const Value& first, int64_t count) {
   Dims sizes = x.dims();
-  sizes[static_cast<size_t>(dim)] = 1;
-  return remove_dim(hlo::dynamic_slice(x, starts_at(x, dim, i), sizes), dim);
+  sizes[static_cast<size_t>(dim)] = count;
+  return hlo::dynamic_slice(x, starts_at(x, dim, first), sizes);
+}
+
+Value write(const Value& x, const Value& part, int64_t dim, const Value& first) {
+  return hlo::dynamic_update_slice(x, part, starts_at(x, dim, first));
+}
+
+Value pick(const Value& x, int64_t dim, const Value& i) {
+  return remove_dim(cut(x, dim, i, 1), dim);
 }
 
 Value put(const Value& x, int64_t dim, const Value& i, const Value& element) {
-  return hlo::dynamic_update_slice(x, insert_dim(element, dim), starts_at(x, dim, i));
+  return write(x, insert_dim(element, dim), dim, i);
 }
 
 Value only(const Value& chosen, const Value& x, int64_t dim) {
@@ -52,7 +71,9 @@ Value only(const Value& chosen, const Value& x, int64_t dim) {
 
 Values repeat(int64_t count, Values state, const Round& round) {
   if (count == 0) return state;
-  state.insert(state.begin(), hlo::scalar_int(state[0].builder(), 0, DType::S32));
+  const Value none = hlo::scalar_int(state[0].builder(), 0, DType::S32);
+  if (count == 1) return round(none, state);
+  state.insert(state.begin(), none);
   const auto unfinished = [&](std::span<const Value> s) {
     return hlo::less(s[0], static_cast<double>(count));
   };

@@ -1,6 +1,7 @@
 // Matrices, which are the last two dimensions, one for each position of the others (the batch).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -32,6 +33,9 @@ inline hlo::Value row_positions(const hlo::Value& x) {
 inline hlo::Value column_positions(const hlo::Value& x) {
   return hlo::iota(x.builder(), {hlo::DType::S32, x.dims()}, x.rank() - 1);
 }
+inline hlo::Value last_positions(const hlo::Value& x) {
+  return hlo::iota(x.builder(), {hlo::DType::S32, x.dims()}, x.rank() - 1);
+}
 inline hlo::Value on_diagonal(const hlo::Value& x) {
   return hlo::equal(row_positions(x), column_positions(x));
 }
@@ -46,6 +50,8 @@ inline hlo::Value transposed(const hlo::Value& x) {
 }
 inline hlo::Value adjoint(const hlo::Value& x) { return conjugate(transposed(x)); }
 
+hlo::Value product(const hlo::Value& x, const hlo::Value& y);
+
 // A value for each matrix, row or column, over all of x; `left_out` counts dimensions from the end.
 hlo::Value over(const hlo::Value& value, const hlo::Value& x,
                 std::initializer_list<int64_t> left_out);
@@ -53,6 +59,9 @@ hlo::Value over(const hlo::Value& value, const hlo::Value& x,
 inline hlo::Value is_at(const hlo::Value& positions, const hlo::Value& i) {
   return hlo::equal(positions, hlo::broadcast_to(i, positions.dims()));
 }
+// `count` elements along a dimension from `first` (0-dim) on; and x with others there.
+hlo::Value cut(const hlo::Value& x, int64_t dim, const hlo::Value& first, int64_t count);
+hlo::Value write(const hlo::Value& x, const hlo::Value& part, int64_t dim, const hlo::Value& first);
 // Element `i` along a dimension, which goes; and x with another element there.
 hlo::Value pick(const hlo::Value& x, int64_t dim, const hlo::Value& i);
 hlo::Value put(const hlo::Value& x, int64_t dim, const hlo::Value& i, const hlo::Value& element);
@@ -67,5 +76,19 @@ hlo::Value orthonormal_basis(const hlo::Value& x, int64_t count);
 // Rounds 0, 1, .. of a loop: (number, state) -> state. The number is a 0-dim s32.
 using Round = std::function<hlo::Values(const hlo::Value&, std::span<const hlo::Value>)>;
 hlo::Values repeat(int64_t count, hlo::Values state, const Round& round);
+
+// Columns of a matrix in panels: loops over columns then touch no more than a panel, and what is
+// left are products of matrices. The last panel may be wider than what is left of the columns.
+struct Panels {
+  int64_t width, count;
+  explicit Panels(int64_t columns)
+      : width(std::clamp<int64_t>(columns, 1, 32)), count((columns + width - 1) / width) {}
+  int64_t whole() const { return width * count; }
+};
+// The first rows and columns of x, with zeros where it has none.
+inline hlo::Value grown(const hlo::Value& x, int64_t rows, int64_t columns) {
+  return pad_dim(pad_dim(x, x.rank() - 2, 0, rows - rows_of(x)), x.rank() - 1, 0,
+                 columns - columns_of(x));
+}
 
 }  // namespace torch_xla::ops

@@ -1,5 +1,5 @@
-// LU factors with partial pivoting, and what is made of them, in loops over columns: for platforms
-// whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
+// LU factors with partial pivoting, and what is made of them, in loops over panels and their
+// columns: for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
 #include <algorithm>
 
 #include "ops/common.h"
@@ -31,54 +31,124 @@ Value magnitude(const Value& x) {
   return hlo::is_complex(x.dtype()) ? hlo::abs(hlo::real(x)) + hlo::abs(hlo::imag(x)) : hlo::abs(x);
 }
 
-Factors factor(const Value& x, bool pivot = true) {
-  hlo::Builder& b = x.builder();
-  const int64_t row_dim = x.rank() - 2, column_dim = x.rank() - 1;
-  const int64_t rows = rows_of(x), steps = std::min(rows, columns_of(x));
+// Columns `first`, .. of a matrix, each of them a row here, and what has become of them.
+struct Panel {
+  Value columns;  // [.., width, rows]
+  Value pivots;   // s32, from 0: rows exchanged with row `first`, the one after it, ..
+  Value order;    // s32 [.., rows]: where each row comes from
+  Value info;
+};
+
+// The first of the largest elements of a column from row `here` on.
+Value pivot_row(const Value& column, const Value& here) {
+  const std::vector<int64_t> rows = {column.rank() - 1};
+  const Value size = magnitude(column), position = last_positions(column);
+  const Value below = hlo::greater_equal(position, over(here, column, {-1}));
+  const Value candidates = hlo::select(below, size, -1);
+  const Value largest = spread(reduce_max(candidates, rows), size.dims(), rows);
+  const Value none = hlo::like(position, static_cast<double>(column.dim(rows[0])));
+  return reduce_min(hlo::select(below & ~hlo::less(candidates, largest), position, none), rows);
+}
+
+// Factors a panel column by column. Columns from `steps` on have no pivot.
+Panel factor_panel(const Value& x, const Value& first, const Value& info, int64_t steps, bool pivot,
+                   const Target& target) {
+  const int64_t column_dim = x.rank() - 2, row_dim = x.rank() - 1;
   const Dims batch = batch_of(x);
-  const Value no_pivots = hlo::zero(b, {DType::S32, with(batch, {steps})});
-  const Value no_info = hlo::zero(b, {DType::S32, batch});
-  if (x.type().elements() == 0) return {x, no_pivots, no_info};
-
-  const Values end = repeat(steps, {x, no_pivots, no_info}, [&](const Value& i, auto s) -> Values {
+  const Value pivots = hlo::zero(x.builder(), {DType::S32, with(batch, {rows_of(x)})});
+  const Value order = last_positions(remove_dim(hlo::slice_dim(x, column_dim, 0, 1), column_dim));
+  const Values start = {x, pivots, order, info, first};
+  const Values end = repeat(rows_of(x), start, [&](const Value& i, auto s) -> Values {
     const Value& a = s[0];
-    const std::vector<int64_t> along_rows = {row_dim};
-    const Value positions = hlo::iota(b, {DType::S32, with(batch, {rows})}, row_dim);
-    const Value here = hlo::broadcast_to(i, positions.dims());
-    // The first of the largest elements at or below the diagonal.
-    Value row = hlo::broadcast_to(i, batch);
-    if (pivot) {
-      const Value size = magnitude(pick(a, column_dim, i));
-      const Value below = hlo::greater_equal(positions, here);
-      const Value candidates = hlo::select(below, size, hlo::like(size, -1));
-      const Value largest = spread(reduce_max(candidates, along_rows), size.dims(), along_rows);
-      const Value is_largest = below & ~hlo::less(candidates, largest);
-      row = reduce_min(
-          hlo::select(is_largest, positions, hlo::like(positions, static_cast<double>(rows))),
-          along_rows);
-    }
-    const Value at_row = row_positions(a), at_column = column_positions(a);
-    const Value is_here = is_at(at_row, i);
-    const Value is_pivot = hlo::equal(at_row, over(row, a, {-2, -1}));
-    const Value pivot_row = only(is_pivot, a, row_dim), old_row = pick(a, row_dim, i);
-    const Value exchanged = hlo::select(is_here, over(pivot_row, a, {-2}),
-                                        hlo::select(is_pivot, over(old_row, a, {-2}), a));
+    const Value diagonal = s[4] + i, here = hlo::broadcast_to(diagonal, batch);
+    const Value is_step = hlo::less(here, static_cast<double>(steps));
+    const Value column = pick(a, column_dim, i);
+    const Value row = pivot ? hlo::select(is_step, pivot_row(column, here), here) : here;
 
-    const Value head = pick(pivot_row, column_dim - 1, i);
+    // Both rows that are exchanged, as columns of the panel.
+    const auto at_row = [&](const Value& y) {
+      const Value one = hlo::slice_dim(y, y.rank() - 1, 0, 1);
+      const Value places = hlo::broadcast_in_dim(row, one.dims(), all_dims(row.rank()));
+      return remove_dim(take_along(y, y.rank() - 1, places, target), y.rank() - 1);
+    };
+    const Value chosen = at_row(a), replaced = pick(a, row_dim, diagonal);
+    const auto exchange = [&](const Value& y, const Value& from_row, const Value& from_here) {
+      const Value position = last_positions(y);
+      const std::vector<int64_t> rows = {y.rank() - 1};
+      const Value is_row =
+          hlo::equal(position, hlo::broadcast_in_dim(row, y.dims(), all_dims(row.rank())));
+      return hlo::select(is_at(position, diagonal), spread(from_row, y.dims(), rows),
+                         hlo::select(is_row, spread(from_here, y.dims(), rows), y));
+    };
+    const Value exchanged = exchange(a, chosen, replaced);
+
+    const Value head = pick(chosen, column_dim, i);
     const Value is_zero = hlo::equal(head, zeros_like(head));
     const Value divisor = hlo::select(is_zero, ones_like(head), head);
-    const Value column = pick(exchanged, column_dim, i);
-    const Value multipliers = over(column / over(divisor, column, {-1}), a, {-1});
-    const Value below = hlo::greater(at_row, hlo::broadcast_to(i, a.dims()));
+    const Value multipliers = pick(exchanged, column_dim, i) / over(divisor, column, {-1});
+    const Value below = hlo::greater(column_positions(a), hlo::broadcast_to(diagonal, a.dims()));
+    const Value at_column = row_positions(a);
     const Value right = hlo::greater(at_column, hlo::broadcast_to(i, a.dims()));
-    const Value reduced = exchanged - multipliers * over(pivot_row, a, {-2});
+    const Value multiplier = over(multipliers, a, {-2});
+    const Value reduced = exchanged - over(chosen, a, {-1}) * multiplier;
     const Value next = hlo::select(
-        below & right, reduced, hlo::select(below & is_at(at_column, i), multipliers, exchanged));
-    const Value first = hlo::equal(s[2], zeros_like(s[2])) & is_zero;
-    return {next, put(s[1], row_dim, i, row + 1.0),
-            hlo::select(first, hlo::broadcast_to(i + 1.0, batch), s[2])};
+        below & right, reduced, hlo::select(below & is_at(at_column, i), multiplier, exchanged));
+    const Value fails = hlo::equal(s[3], zeros_like(s[3])) & is_zero & is_step;
+    return {next, put(s[1], column_dim, i, row),
+            exchange(s[2], at_row(s[2]), pick(s[2], column_dim, diagonal)),
+            hlo::select(fails, here + 1.0, s[3]), s[4]};
   });
-  return {end[0], end[1], end[2]};
+  return {end[0], end[1], end[2], end[3]};
+}
+
+Value take_rows_in(const Value& order, const Value& x, const Target& target) {
+  const std::vector<int64_t> last = {x.rank() - 1};
+  Dims dims = batch_of(x);
+  dims.push_back(rows_of(x));
+  return take_along(x, x.rank() - 2, spread(hlo::broadcast_to(order, dims), x.dims(), last),
+                    target);
+}
+
+// Panel by panel: the rows of a panel's pivots are reduced by a triangular system, what is below
+// and to the right of them by a product.
+Factors factor(const Value& given, const Target& target, bool pivot = true) {
+  hlo::Builder& b = given.builder();
+  const int64_t row_dim = given.rank() - 2, column_dim = given.rank() - 1;
+  const int64_t rows = rows_of(given), columns = columns_of(given);
+  const int64_t steps = std::min(rows, columns);
+  const Panels panels(steps);
+  const Dims batch = batch_of(given);
+  const Value no_pivots = hlo::zero(b, {DType::S32, with(batch, {panels.whole()})});
+  const Value no_info = hlo::zero(b, {DType::S32, batch});
+  if (given.type().elements() == 0) return {given, no_pivots, no_info};
+
+  const Value x = grown(given, std::max(rows, panels.whole()), std::max(columns, panels.whole()));
+  const Values start = {x, no_pivots, no_info};
+  const Values end = repeat(panels.count, start, [&](const Value& k, auto s) -> Values {
+    const Value first = k * static_cast<double>(panels.width), next = first + panels.width;
+    const Panel panel =
+        factor_panel(transposed(cut(s[0], column_dim, first, panels.width)), first, s[2], steps,
+                     pivot, target);
+    const Value l = transposed(panel.columns);
+    const Value a =
+        write(pivot ? take_rows_in(panel.order, s[0], target) : s[0], l, column_dim, first);
+    const Values done = {write(s[1], panel.pivots + 1.0, row_dim, first), panel.info};
+    if (panels.count == 1 && columns_of(x) == panels.width) return {a, done[0], done[1]};
+
+    const Value top = cut(a, row_dim, first, panels.width);
+    hlo::TriangularOptions unit_lower;
+    unit_lower.unit_diagonal = true;
+    const auto from = [&](const Value& positions, const Value& i) {
+      return hlo::greater_equal(positions, hlo::broadcast_to(i, positions.dims()));
+    };
+    const Value solved = hlo::triangular_solve(cut(l, row_dim, first, panels.width), top, unit_lower);
+    const Value u = hlo::select(from(column_positions(top), next), solved, top);
+    const Value reduced = a - product(l, u);
+    const Value rest = from(row_positions(a), next) & from(column_positions(a), next);
+    return {write(hlo::select(rest, reduced, a), u, row_dim, first), done[0], done[1]};
+  });
+  return {grown(end[0], rows, columns), pad_dim(end[1], row_dim, 0, steps - panels.whole()),
+          end[2]};
 }
 
 // [.., rows]: where each row of L U comes from.
@@ -121,13 +191,6 @@ Value matrix_of(const Value& order, DType dtype) {
       hlo::equal(from, hlo::iota(order.builder(), {DType::S32, dims}, order.rank() - 1)), dtype);
 }
 
-Value take_rows_in(const Value& order, const Value& x, const Target& target) {
-  const std::vector<int64_t> last = {x.rank() - 1};
-  Dims dims = batch_of(x);
-  dims.push_back(rows_of(x));
-  return take_along(x, x.rank() - 2, spread(hlo::broadcast_to(order, dims), x.dims(), last),
-                    target);
-}
 Value inverse_of(const Value& order) {
   const Value p = matrix_of(order, DType::S32);  // [.., r, c]: whether c comes from r
   return only(hlo::greater(p, 0.0), column_positions(p), p.rank() - 1);
@@ -158,10 +221,10 @@ Value solve(const Value& lu, const Value& pivots, const Value& b, bool left, boo
 // memory; their formulas of gradients know.
 Factors factor_of_determinant(const Lowering& l) {
   const bool transpose = l.geometry(0).contiguous && !hlo::is_complex(l.in(0).dtype());
-  return factor(transpose ? transposed(l.in(0)) : l.in(0));
+  return factor(transpose ? transposed(l.in(0)) : l.in(0), l.target());
 }
 
-Value product(const Value& x, int64_t dim) {
+Value product_along(const Value& x, int64_t dim) {
   const std::vector<int64_t> dims = {dim};
   return hlo::reduce(x, hlo::one(x.builder(), {x.dtype(), {}}), dims, hlo::mul);
 }
@@ -170,12 +233,12 @@ Value parity(const Factors& f, DType dtype) {
   const int64_t last = f.pivots.rank() - 1;
   const Value places = hlo::iota(f.pivots.builder(), f.pivots.type(), last) + 1.0;
   const Value moved = hlo::convert(hlo::not_equal(f.pivots, places), dtype);
-  return product(1.0 - moved * 2.0, last);
+  return product_along(1.0 - moved * 2.0, last);
 }
 
 // aten::linalg_lu_factor_ex(A, *, pivot, check_errors) -> (LU, pivots, info)
 Values lu_factor_ex(Lowering& l) {
-  const Factors f = factor(l.in(0), l.flag(1));
+  const Factors f = factor(l.in(0), l.target(), l.flag(1));
   return {f.lu, f.pivots, f.info};
 }
 
@@ -187,7 +250,7 @@ Values unpacked(Lowering& l, const Value& lu, const Value& pivots, bool data, bo
 
 // aten::linalg_lu(A, *, pivot) -> (P, L, U)
 Values linalg_lu(Lowering& l) {
-  const Factors f = factor(l.in(0), l.flag(1));
+  const Factors f = factor(l.in(0), l.target(), l.flag(1));
   return unpacked(l, f.lu, f.pivots, true, l.flag(1));
 }
 // aten::lu_unpack(LU_data, LU_pivots, unpack_data, unpack_pivots) -> (P, L, U)
@@ -197,7 +260,7 @@ Values lu_unpack(Lowering& l) { return unpacked(l, l.in(0), l.in(1), l.flag(2), 
 Values det(Lowering& l) {
   const Factors f = factor_of_determinant(l);
   const Value values = diagonal(f.lu);
-  return {product(values, values.rank() - 1) * parity(f, values.dtype()), f.lu, f.pivots};
+  return {product_along(values, values.rank() - 1) * parity(f, values.dtype()), f.lu, f.pivots};
 }
 
 // aten::_linalg_slogdet(A) -> (sign, logabsdet, LU, pivots)
@@ -206,13 +269,13 @@ Values slogdet(Lowering& l) {
   const Value values = diagonal(f.lu);
   const int64_t last = values.rank() - 1;
   const std::vector<int64_t> dims = {last};
-  const Value sign = product(hlo::unary("sign", values), last) * parity(f, values.dtype());
+  const Value sign = product_along(hlo::unary("sign", values), last) * parity(f, values.dtype());
   return {sign, reduce_sum(hlo::log(hlo::abs(values)), dims), f.lu, f.pivots};
 }
 
 // aten::_linalg_solve_ex(A, B, *, left, check_errors) -> (result, LU, pivots, info)
 Values solve_ex(Lowering& l) {
-  const Factors f = factor(l.in(0));
+  const Factors f = factor(l.in(0), l.target());
   const Type type = l.out();
   const bool vector = type.rank() == l.in(0).rank() - 1;
   Value b = vector ? insert_dim(l.in(1), l.in(1).rank()) : l.in(1);
@@ -225,7 +288,7 @@ Values solve_ex(Lowering& l) {
 // aten::linalg_inv_ex(A, *, check_errors) -> (inverse, info)
 Values inv_ex(Lowering& l) {
   const Value x = l.in(0);
-  const Factors f = factor(x);
+  const Factors f = factor(x, l.target());
   return {solve(f.lu, f.pivots, identity_like(x), true, false, l.target()), f.info};
 }
 

@@ -22,17 +22,6 @@ using hlo::Type;
 using hlo::Value;
 using hlo::Values;
 
-Value product(const Value& x, const Value& y) {
-  hlo::DotDims dims;
-  for (int64_t i = 0; i + 2 < x.rank(); ++i) {
-    dims.lhs_batch.push_back(i);
-    dims.rhs_batch.push_back(i);
-  }
-  dims.lhs_contract = {x.rank() - 1};
-  dims.rhs_contract = {x.rank() - 2};
-  return hlo::dot_general(x, y, dims, x.dtype());
-}
-
 double epsilon_of(DType dtype) {
   return dtype == DType::F64 || dtype == DType::C128 ? 0x1p-52 : 0x1p-23;
 }
