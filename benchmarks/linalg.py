@@ -1,4 +1,4 @@
-"""Linear algebra in XLA's code, as platforms without LAPACK run it, beside PyTorch eager with LAPACK:
+"""Linear algebra in XLA's code, as platforms without LAPACK run it, beside PyTorch eager (LAPACK):
 milliseconds on the CPU and their ratio.
 
     python -m benchmarks.linalg [--only svd] [--sizes 64 256 512] [--dtype float32] [--rounds 5]

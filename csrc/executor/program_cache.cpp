@@ -9,8 +9,9 @@
 namespace torch_xla::executor {
 namespace {
 
-// XLA's CPU compiler makes up to 32 libraries of a program, of some four maps each.
-constexpr size_t kMapsOfProgram = 256;
+// XLA's CPU compiler makes up to 32 libraries of most programs, of some four maps each; one with
+// many loops, as that of an eigenvalue problem, takes a thousand.
+constexpr size_t kMapsOfProgram = 2048;
 
 // 0 where the system does not tell.
 size_t count_maps() {

@@ -69,9 +69,28 @@ hlo::Value put(const hlo::Value& x, int64_t dim, const hlo::Value& i, const hlo:
 hlo::Value only(const hlo::Value& chosen, const hlo::Value& x, int64_t dim);
 inline hlo::Value diagonal(const hlo::Value& x) { return only(on_diagonal(x), x, x.rank() - 2); }
 
+// The sums of the products of each row of x with a vector.
+hlo::Value row_products(const hlo::Value& x, const hlo::Value& vector);
+
+// Reflectors are LAPACK's: H = I - tau v v^H, where v is 1 in a place and 0 before it. One leaves
+// of a column, from row `here` on, one number there.
+struct Reflector {
+  hlo::Value v, tau;
+  hlo::Value stored;  // the column, with v and the number in place of what they stand for
+};
+Reflector reflector_of(const hlo::Value& column, const hlo::Value& here);
+// Several: each vector is 1 on the diagonal and lies below it; what else is there is not read.
+struct Reflectors {
+  hlo::Value vectors, tau;
+};
+// Q x, or Q^H x, where Q is the product of the reflectors.
+hlo::Value apply(const Reflectors& q, const hlo::Value& x, bool of_adjoint);
+
 // `count` orthonormal columns of which the first span the columns of x; where those of x are
 // dependent, or end, others follow.
 hlo::Value orthonormal_basis(const hlo::Value& x, int64_t count);
+// R of x = Q R, without the rows below the diagonal.
+hlo::Value triangle_of(const hlo::Value& x);
 
 // Rounds 0, 1, .. of a loop: (number, state) -> state. The number is a 0-dim s32.
 using Round = std::function<hlo::Values(const hlo::Value&, std::span<const hlo::Value>)>;

@@ -91,8 +91,8 @@ Panel factor_panel(const Value& x, const Value& first, const Value& info, int64_
     const Value right = hlo::greater(at_column, hlo::broadcast_to(i, a.dims()));
     const Value multiplier = over(multipliers, a, {-2});
     const Value reduced = exchanged - over(chosen, a, {-1}) * multiplier;
-    const Value next = hlo::select(
-        below & right, reduced, hlo::select(below & is_at(at_column, i), multiplier, exchanged));
+    const Value next = hlo::select(below & right, reduced,
+                                   hlo::select(below & is_at(at_column, i), multiplier, exchanged));
     const Value fails = hlo::equal(s[3], zeros_like(s[3])) & is_zero & is_step;
     return {next, put(s[1], column_dim, i, row),
             exchange(s[2], at_row(s[2]), pick(s[2], column_dim, diagonal)),
@@ -126,9 +126,8 @@ Factors factor(const Value& given, const Target& target, bool pivot = true) {
   const Values start = {x, no_pivots, no_info};
   const Values end = repeat(panels.count, start, [&](const Value& k, auto s) -> Values {
     const Value first = k * static_cast<double>(panels.width), next = first + panels.width;
-    const Panel panel =
-        factor_panel(transposed(cut(s[0], column_dim, first, panels.width)), first, s[2], steps,
-                     pivot, target);
+    const Panel panel = factor_panel(transposed(cut(s[0], column_dim, first, panels.width)), first,
+                                     s[2], steps, pivot, target);
     const Value l = transposed(panel.columns);
     const Value a =
         write(pivot ? take_rows_in(panel.order, s[0], target) : s[0], l, column_dim, first);
@@ -141,7 +140,8 @@ Factors factor(const Value& given, const Target& target, bool pivot = true) {
     const auto from = [&](const Value& positions, const Value& i) {
       return hlo::greater_equal(positions, hlo::broadcast_to(i, positions.dims()));
     };
-    const Value solved = hlo::triangular_solve(cut(l, row_dim, first, panels.width), top, unit_lower);
+    const Value solved =
+        hlo::triangular_solve(cut(l, row_dim, first, panels.width), top, unit_lower);
     const Value u = hlo::select(from(column_positions(top), next), solved, top);
     const Value reduced = a - product(l, u);
     const Value rest = from(row_positions(a), next) & from(column_positions(a), next);

@@ -1,6 +1,5 @@
-// Householder's QR decomposition, and what is made of it, in loops over columns: for platforms
-// whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU). Reflectors are LAPACK's:
-// H = I - tau v v^H, where v is 0 above the diagonal, 1 on it and stored below it.
+// Householder's QR decomposition, and what is made of it, in loops over panels and their columns:
+// for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
@@ -20,86 +19,135 @@ using hlo::Type;
 using hlo::Value;
 using hlo::Values;
 
-// x - tau v (v^H x), for each matrix.
-Value reflected(const Value& x, const Value& v, const Value& tau) {
-  const std::vector<int64_t> rows = {x.rank() - 2};
-  const Value column = over(v, x, {-1});
-  const Value shares = reduce_sum(conjugate(column) * x, rows);
-  return x - over(tau, x, {-2, -1}) * column * over(shares, x, {-2});
+}  // namespace
+
+Reflector reflector_of(const Value& column, const Value& here) {
+  const std::vector<int64_t> rows = {column.rank() - 1};
+  const Value position = last_positions(column), is_here = is_at(position, here);
+  const Value below = hlo::greater(position, hlo::broadcast_to(here, column.dims()));
+  const Value tail = hlo::select(below, column, zeros_like(column));
+  const Value head = pick(column, rows[0], here);
+
+  // Scaled, so that no square leaves the range of the dtype.
+  const Value largest =
+      reduce_max(hlo::abs(hlo::select(below | is_here, column, zeros_like(column))), rows);
+  const Value scale = hlo::select(hlo::equal(largest, 0), hlo::like(largest, 1), largest);
+  const auto square = [&](const Value& y, const Value& by) {
+    return hlo::square(hlo::abs(y) / by);
+  };
+  const Value rest = reduce_sum(square(tail, spread(scale, column.dims(), rows)), rows);
+  const Value real_head = real_of(head);
+  const Value norm = scale * hlo::sqrt(square(head, scale) + rest);
+  const Value beta = hlo::select(hlo::less(real_head, 0), norm, -norm);
+  // Nothing to reflect: H = I.
+  Value done = hlo::equal(rest, 0);
+  if (hlo::is_complex(column.dtype())) done = done & hlo::equal(hlo::imag(head), 0);
+  const Value whole_beta = hlo::select(done, head, cast(beta, column.dtype()));
+  const Value nonzero_beta = hlo::select(done, ones_like(head), whole_beta);
+  const Value tau = hlo::select(done, zeros_like(head), (nonzero_beta - head) / nonzero_beta);
+  const Value divisor = hlo::select(done, ones_like(head), head - nonzero_beta);
+  const Value v =
+      hlo::select(is_here, ones_like(column), tail / spread(divisor, column.dims(), rows));
+  return {
+      v, tau,
+      hlo::select(below, v, hlo::select(is_here, spread(whole_beta, column.dims(), rows), column))};
 }
 
-struct Reflectors {
-  Value vectors;  // below the diagonal; R on and above it
-  Value tau;
-};
+Value row_products(const Value& x, const Value& vector) {
+  return remove_dim(product(x, insert_dim(vector, vector.rank())), x.rank() - 1);
+}
 
-Reflectors factor(const Value& x) {
-  hlo::Builder& b = x.builder();
-  const int64_t row_dim = x.rank() - 2, column_dim = x.rank() - 1;
-  const int64_t steps = std::min(rows_of(x), columns_of(x));
-  const Value no_tau = hlo::zero(b, {x.dtype(), with(batch_of(x), {steps})});
-  if (x.type().elements() == 0) return {x, no_tau};
-  const Values end = repeat(steps, {x, no_tau}, [&](const Value& i, auto s) -> Values {
+namespace {
+
+// Columns `first`, .. of a matrix, each of them a row here, reduced one by one.
+Reflectors factor_panel(const Value& x, const Value& first) {
+  const int64_t column_dim = x.rank() - 2;
+  const Value no_tau = hlo::zero(x.builder(), {x.dtype(), with(batch_of(x), {rows_of(x)})});
+  const Values end = repeat(rows_of(x), {x, no_tau, first}, [&](const Value& i, auto s) -> Values {
     const Value& a = s[0];
-    const Value column = pick(a, column_dim, i);
-    const Value position = hlo::iota(b, {DType::S32, column.dims()}, row_dim);
-    const Value here = hlo::broadcast_to(i, column.dims());
-    const Value below = hlo::greater(position, here);
-    const Value tail = hlo::select(below, column, zeros_like(column));
-    const Value head = pick(column, row_dim, i);
-
-    // Scaled, so that no square leaves the range of the dtype.
-    const std::vector<int64_t> rows = {row_dim};
-    const Value largest = reduce_max(
-        hlo::abs(hlo::select(hlo::greater_equal(position, here), column, zeros_like(column))),
-        rows);
-    const Value scale = hlo::select(hlo::equal(largest, 0), hlo::like(largest, 1), largest);
-    const auto square = [&](const Value& y, const Value& by) {
-      const Value part = hlo::abs(y) / by;
-      return part * part;
-    };
-    const Value rest = reduce_sum(square(tail, spread(scale, column.dims(), rows)), rows);
-    const Value real_head = real_of(head);
-    const Value norm = scale * hlo::sqrt(square(head, scale) + rest);
-    const Value beta = hlo::select(hlo::less(real_head, 0), norm, -norm);
-    // Nothing to reflect: H = I.
-    Value done = hlo::equal(rest, 0);
-    if (hlo::is_complex(x.dtype())) done = done & hlo::equal(hlo::imag(head), 0);
-    const Value whole_beta = hlo::select(done, head, cast(beta, x.dtype()));
-    const Value nonzero_beta = hlo::select(done, ones_like(head), whole_beta);
-    const Value tau = hlo::select(done, zeros_like(head), (nonzero_beta - head) / nonzero_beta);
-    const Value divisor = hlo::select(done, ones_like(head), head - nonzero_beta);
-    const Value v = hlo::select(is_at(position, i), ones_like(column),
-                                tail / spread(divisor, column.dims(), rows));
-
+    const Reflector h = reflector_of(pick(a, column_dim, i), s[2] + i);
     // H^H from the left on the columns to the right.
-    const Value at_column = column_positions(a);
-    const Value reduced = reflected(a, v, conjugate(tau));
-    const Value stored = hlo::select(
-        below, v, hlo::select(is_at(position, i), spread(whole_beta, column.dims(), rows), column));
+    const Value sums = row_products(a, conjugate(h.v));
+    const Value shares = sums * over(conjugate(h.tau), sums, {-1});
+    const Value reduced = a - over(shares, a, {-1}) * over(h.v, a, {-2});
+    const Value at_column = row_positions(a);
     const Value next = hlo::select(hlo::greater(at_column, hlo::broadcast_to(i, a.dims())), reduced,
-                                   hlo::select(is_at(at_column, i), over(stored, a, {-1}), a));
-    return {next, put(s[1], row_dim, i, tau)};
+                                   hlo::select(is_at(at_column, i), over(h.stored, a, {-2}), a));
+    return {next, put(s[1], column_dim, i, h.tau), s[2]};
   });
   return {end[0], end[1]};
 }
 
-// Q x, or Q^H x, where Q is the product of the reflectors.
+// The reflectors of a panel, one after the other: I - V T V^H.
+struct Block {
+  Value v;  // [.., rows, width]
+  Value t;  // triangular
+
+  // `x` is a panel as it is factored: its reflectors lie below row `first` + i.
+  Block(const Reflectors& panel, const Value& first) {
+    const Value &x = panel.vectors, distance = column_positions(x) - row_positions(x);
+    const Value here = hlo::broadcast_to(first, distance.dims());
+    v = transposed(
+        hlo::select(hlo::greater(distance, here), x,
+                    hlo::select(hlo::equal(distance, here), ones_like(x), zeros_like(x))));
+    // T = (1 / tau + the part of V^H V above the diagonal)^-1, where tau may be 0.
+    const Value gram = product(adjoint(v), v), unit = identity_like(gram);
+    const Value tau = over(panel.tau, gram, {-1});
+    const Value above = on_triangle(gram, /*lower=*/false) * (1.0 - unit);
+    hlo::TriangularOptions upper;
+    upper.lower = false;
+    upper.unit_diagonal = true;
+    t = hlo::triangular_solve(unit + tau * above, tau * unit, upper);
+  }
+
+  // Q x or Q^H x.
+  Value times(const Value& x, bool of_adjoint) const {
+    return x - product(v, product(of_adjoint ? adjoint(t) : t, product(adjoint(v), x)));
+  }
+};
+
+Reflectors factor(const Value& given) {
+  const int64_t row_dim = given.rank() - 2, column_dim = given.rank() - 1;
+  const int64_t columns = columns_of(given), steps = std::min(rows_of(given), columns);
+  const Panels panels(steps);
+  const Value no_tau =
+      hlo::zero(given.builder(), {given.dtype(), with(batch_of(given), {panels.whole()})});
+  if (given.type().elements() == 0) return {given, no_tau};
+  const Value x = grown(given, rows_of(given), std::max(columns, panels.whole()));
+  const Values end = repeat(panels.count, {x, no_tau}, [&](const Value& k, auto s) -> Values {
+    const Value first = k * static_cast<double>(panels.width);
+    const Reflectors panel =
+        factor_panel(transposed(cut(s[0], column_dim, first, panels.width)), first);
+    const Value column = column_positions(s[0]);
+    const Value next = hlo::broadcast_to(first + static_cast<double>(panels.width), column.dims());
+    const Value reduced =
+        hlo::select(hlo::less(column, next), s[0], Block(panel, first).times(s[0], true));
+    return {write(reduced, transposed(panel.vectors), column_dim, first),
+            write(s[1], panel.tau, row_dim, first)};
+  });
+  return {grown(end[0], rows_of(given), columns),
+          pad_dim(end[1], row_dim, 0, steps - panels.whole())};
+}
+
+}  // namespace
+
 Value apply(const Reflectors& q, const Value& x, bool of_adjoint) {
-  const int64_t steps = q.tau.dim(q.tau.rank() - 1);
-  if (x.type().elements() == 0) return x;
-  return repeat(steps, {x, q.vectors, q.tau}, [&](const Value& number, auto s) -> Values {
-    const Value &vectors = s[1], &taus = s[2];
-    const Value i = of_adjoint ? number : (steps - 1.0) - number;
-    const Value column = pick(vectors, vectors.rank() - 1, i);
-    const Value position = hlo::iota(x.builder(), {DType::S32, column.dims()}, column.rank() - 1);
-    const Value below = hlo::greater(position, hlo::broadcast_to(i, column.dims()));
-    const Value v = hlo::select(
-        below, column, hlo::select(is_at(position, i), ones_like(column), zeros_like(column)));
-    const Value tau = pick(taus, taus.rank() - 1, i);
-    return {reflected(s[0], v, of_adjoint ? conjugate(tau) : tau), vectors, taus};
+  const int64_t last = q.tau.rank() - 1, steps = q.tau.dim(last);
+  const Panels panels(steps);
+  if (x.type().elements() == 0 || steps == 0) return x;
+  const Value vectors =
+      pad_dim(hlo::slice_dim(q.vectors, last + 1, 0, steps), last + 1, 0, panels.whole() - steps);
+  const Value taus = pad_dim(q.tau, last, 0, panels.whole() - steps);
+  return repeat(panels.count, {x, vectors, taus}, [&](const Value& number, auto s) -> Values {
+    const Value k = of_adjoint ? number : (panels.count - 1.0) - number;
+    const Value first = k * static_cast<double>(panels.width);
+    const Reflectors panel = {transposed(cut(s[1], last + 1, first, panels.width)),
+                              cut(s[2], last, first, panels.width)};
+    return {Block(panel, first).times(s[0], of_adjoint), s[1], s[2]};
   })[0];
 }
+
+namespace {
 
 // The first columns of Q.
 Value columns_of_product(const Reflectors& q, int64_t count) {
@@ -142,6 +190,11 @@ Values ormqr(Lowering& l) {
 
 Value orthonormal_basis(const Value& x, int64_t count) {
   return columns_of_product(factor(x), count);
+}
+
+Value triangle_of(const Value& x) {
+  const int64_t steps = std::min(rows_of(x), columns_of(x));
+  return on_triangle(hlo::slice_dim(factor(x).vectors, x.rank() - 2, 0, steps), /*lower=*/false);
 }
 
 namespace {

@@ -8,7 +8,7 @@
 #include "ops/common.h"
 #include "ops/host/host_rules.h"
 #include "ops/index.h"
-#include "ops/linalg.h"
+#include "ops/linalg_spectral.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 #include "ops/shape.h"
@@ -22,20 +22,29 @@ using hlo::Type;
 using hlo::Value;
 using hlo::Values;
 
+}  // namespace
+
 double epsilon_of(DType dtype) {
   return dtype == DType::F64 || dtype == DType::C128 ? 0x1p-52 : 0x1p-23;
 }
+
+namespace {
 
 Value squares(const Value& x) { return real_of(conjugate(x) * x); }
 Value sum_of_rows(const Value& x) {
   const std::vector<int64_t> rows = {x.rank() - 2};
   return reduce_sum(x, rows);
 }
-// A bound of the size of what a matrix does to a vector, for each matrix.
+
+}  // namespace
+
 Value largest_column_sum(const Value& x) {
   const std::vector<int64_t> columns = {x.rank() - 2};
   return reduce_max(sum_of_rows(hlo::abs(x)), columns);
 }
+
+namespace {
+
 Value rows_from(const Value& x, int64_t begin, int64_t end) {
   return hlo::slice_dim(x, x.rank() - 2, begin, end);
 }
@@ -127,7 +136,8 @@ Orthogonal orthogonalize(const Value& x) {
   return {rows_from(turned, 0, rows), rows_from(turned, rows, rows + columns)};
 }
 
-// The columns' order by rising or falling values, which come sorted.
+}  // namespace
+
 std::pair<Value, Value> sorted(const Value& values, bool descending) {
   const int64_t dim = values.rank() - 1;
   const Values given = {values, hlo::iota(values.builder(), values.type().with(DType::S32), dim)};
@@ -136,22 +146,46 @@ std::pair<Value, Value> sorted(const Value& values, bool descending) {
   });
   return {found[0], found[1]};
 }
+
+namespace {
+
 Value columns_in(const Value& order, const Value& x, const Target& target) {
   return take_along(x, x.rank() - 1, over(order, x, {-2}), target);
 }
 
 // --- rules -------------------------------------------------------------------------------------
 
+// --- singular values ---------------------------------------------------------------------------
+
+// H of X = Q H, Q unitary, H not negative, for square matrices. Q by products of matrices alone:
+// odd polynomials of X move its singular values to 1. The first one grows small ones fast, and
+// keeps those once near 1 in 0.68 .. 1.21, so that none is lost beside others (Nakatsukasa and
+// Higham 2012); the second one (Newton and Schulz) makes 1 of these. What is smaller than rounding
+// errors of the largest need not get there: it is as small in H.
+Value polar_factor(const Value& x) {
+  const Value bound = hlo::sqrt(largest_column_sum(x)) * hlo::sqrt(largest_column_sum(adjoint(x)));
+  const Value divisor = hlo::select(hlo::equal(bound, 0), ones_like(bound), bound);
+  const auto polynomial = [](double first, double third, double fifth) {
+    return [=](const Value&, std::span<const Value> s) -> Values {
+      const Value gram = product(adjoint(s[0]), s[0]);
+      return {s[0] * first + product(s[0], gram * third + product(gram, gram) * fifth)};
+    };
+  };
+  const bool wide = real_of(x).dtype() == DType::F64;
+  Values q = {x / over(cast(divisor, x.dtype()), x, {-2, -1})};
+  q = repeat(wide ? 32 : 16, q, polynomial(3.4445, -4.7750, 2.0315));
+  q = repeat(wide ? 4 : 3, q, polynomial(15.0 / 8, -10.0 / 8, 3.0 / 8));
+  const Value h = product(adjoint(q[0]), x);
+  return (h + adjoint(h)) * 0.5;
+}
+
 // U, S and V of a matrix that is not wider than high; U has `count` columns.
 struct Singular {
   Value u, s, v;
 };
-Singular singular(const Value& x, int64_t count, const Target& target) {
-  // Squares stay in the range of the dtype.
-  const std::vector<int64_t> both = {x.rank() - 2, x.rank() - 1};
-  const Value largest = reduce_max(hlo::abs(x), both);
-  const Value scale = hlo::select(hlo::equal(largest, 0), ones_like(largest), largest);
-  const Orthogonal found = orthogonalize(x / over(cast(scale, x.dtype()), x, {-2, -1}));
+
+Singular by_rotations(const Value& x, int64_t count, const Target& target) {
+  const Orthogonal found = orthogonalize(x);
   const auto [values, order] = sorted(hlo::sqrt(sum_of_rows(squares(found.columns))), true);
   const Value columns = columns_in(order, found.columns, target);
   const Value none = hlo::equal(values, 0);
@@ -161,9 +195,40 @@ Singular singular(const Value& x, int64_t count, const Target& target) {
   const Value is_none = over(none, u, {-2});
   const Value kept = hlo::select(is_none, columns_from(basis, 0, columns_of(u)), u);
   const Values parts = {kept, columns_from(basis, columns_of(u), count)};
-  return {count == columns_of(u) ? kept : hlo::concatenate(parts, u.rank() - 1),
-          values * spread(scale, values.dims(), std::vector<int64_t>{values.rank() - 1}),
+  return {count == columns_of(u) ? kept : hlo::concatenate(parts, u.rank() - 1), values,
           columns_in(order, found.rotation, target)};
+}
+
+// H has X's singular values and right vectors V, and the columns of X V are orthogonal.
+Singular by_polar_factor(const Value& x, int64_t count, bool vectors, const Target& target) {
+  const Value triangle = triangle_of(x);
+  const Eigen found = eigen_of(polar_factor(triangle), vectors, target);
+  const std::vector<int64_t> of_values = {found.values.rank() - 1}, of_columns = {x.rank() - 1};
+  const Value falling = hlo::reverse(found.values, of_values);
+  const Value values = hlo::select(hlo::less(falling, 0), zeros_like(falling), falling);
+  if (!vectors) return {x, values, x};
+  const Value v = hlo::reverse(found.vectors, of_columns), columns = product(x, v);
+  // Columns that are next to nothing have no direction of their own, but one that is orthogonal.
+  const Value u = orthonormal_basis(columns, count);
+  const Value along = real_of(sum_of_rows(conjugate(columns_from(u, 0, columns_of(x))) * columns));
+  const Value sign = hlo::select(hlo::less(along, 0), -ones_like(along), ones_like(along));
+  const Value signs = pad_dim(sign, hlo::scalar(x.builder(), 1, sign.dtype()), sign.rank() - 1, 0,
+                              count - columns_of(x));
+  return {u * real_over(signs, u), values, v};
+}
+
+Singular singular(const Value& x, int64_t count, bool vectors, const Target& target) {
+  constexpr int64_t kSmall = 32;  // fewer columns are turned faster
+  // Squares stay in the range of the dtype.
+  const std::vector<int64_t> both = {x.rank() - 2, x.rank() - 1};
+  const Value largest = reduce_max(hlo::abs(x), both);
+  const Value scale = hlo::select(hlo::equal(largest, 0), ones_like(largest), largest);
+  const Value scaled = x / over(cast(scale, x.dtype()), x, {-2, -1});
+  const Singular found = columns_of(x) <= kSmall ? by_rotations(scaled, count, target)
+                                                 : by_polar_factor(scaled, count, vectors, target);
+  return {found.u,
+          found.s * spread(scale, found.s.dims(), std::vector<int64_t>{found.s.rank() - 1}),
+          found.v};
 }
 
 // aten::_linalg_svd(A, full_matrices, compute_uv, *, driver) -> (U, S, Vh)
@@ -177,24 +242,26 @@ Values svd(Lowering& l) {
   }
   const Value high = wide ? adjoint(x) : x;
   const int64_t count = l.flag(1) && vectors ? rows_of(high) : columns_of(high);
-  const Singular found = singular(high, count, l.target());
+  const Singular found = singular(high, count, vectors, l.target());
   if (!vectors) return {none(0), found.s, none(2)};
   return wide ? Values{found.v, found.s, adjoint(found.u)}
               : Values{found.u, found.s, adjoint(found.v)};
 }
 
-// Eigenvalues, rising, and eigenvectors of Hermitian matrices of which one triangle is read. Moved
-// up by a bound of their size, the eigenvalues are singular values of the same vectors.
-struct Eigen {
-  Value values, vectors;
-};
-Eigen eigen(const Value& given, bool lower, const Target& target) {
+// Hermitian matrices of which one triangle is read.
+Value hermitian(const Value& given, bool lower) {
   const Value row = row_positions(given), column = column_positions(given);
   const Value inside = lower ? hlo::greater(row, column) : hlo::less(row, column);
   const Value strict = hlo::select(inside, given, zeros_like(given));
   const Value on =
       hlo::select(on_diagonal(given), cast(real_of(given), given.dtype()), zeros_like(given));
-  const Value x = strict + adjoint(strict) + on;
+  return strict + adjoint(strict) + on;
+}
+
+}  // namespace
+
+// Moved up by a bound of their size, the eigenvalues are singular values of the same vectors.
+Eigen eigen_by_rotations(const Value& x, const Target& target) {
   const Value bound = largest_column_sum(x);
   const Value up = identity_like(x) * over(cast(bound, x.dtype()), x, {-2, -1});
   const Value scale = hlo::select(hlo::equal(bound, 0), ones_like(bound), bound);
@@ -203,12 +270,15 @@ Eigen eigen(const Value& given, bool lower, const Target& target) {
   return {values, columns_in(order, v, target)};
 }
 
+namespace {
+
 // aten::_linalg_eigh(A, UPLO, compute_v) -> (eigenvalues, eigenvectors)
 Values eigh(Lowering& l) {
   const Value x = l.in(0);
   if (x.type().elements() == 0) return {hlo::zero(l.b, l.out(0)), hlo::zero(l.b, l.out(1))};
   const std::string triangle = l.text(1);
-  const Eigen found = eigen(x, triangle == "L" || triangle == "l", l.target());
+  const Eigen found =
+      eigen_of(hermitian(x, triangle == "L" || triangle == "l"), l.flag(2), l.target());
   return {found.values, l.flag(2) ? found.vectors : hlo::zero(l.b, l.out(1))};
 }
 
@@ -220,12 +290,12 @@ Values pinv(Lowering& l) {
   const bool wide = rows_of(x) < columns_of(x);
   Value left, values, right;  // x = left values right^H
   if (l.flag(3)) {
-    const Eigen found = eigen(x, true, l.target());
+    const Eigen found = eigen_of(hermitian(x, true), true, l.target());
     left = right = found.vectors;
     values = found.values;
   } else {
     const Value high = wide ? adjoint(x) : x;
-    const Singular found = singular(high, columns_of(high), l.target());
+    const Singular found = singular(high, columns_of(high), true, l.target());
     left = wide ? found.v : found.u;
     right = wide ? found.u : found.v;
     values = found.s;

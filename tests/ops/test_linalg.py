@@ -136,6 +136,161 @@ def test_eigenvectors(dtype, triangle):
     outcome.check()
 
 
+# Sizes at which panels of columns, and halves of eigenvalue problems, end.
+BLOCKS = [(33, 33), (64, 64), (65, 65), (100, 130), (130, 100), (2, 3, 40, 70), (2, 70, 33)]
+
+
+def blocks(dtype):
+    """Matrices of a few blocks: of any kind, of low rank, of scales far from 1."""
+    n = 70
+    thin = torch.randn(n, 3, dtype=dtype)
+    row_of_zeros = torch.randn(n, n, dtype=dtype)
+    row_of_zeros[5] = 0
+    row_of_zeros[:, 40] = 0
+    return [torch.randn(size, dtype=dtype) for size in BLOCKS] + [
+        torch.zeros(n, n, dtype=dtype),
+        torch.eye(n, dtype=dtype),
+        thin @ thin.mH,
+        torch.eye(n, dtype=dtype) + thin @ thin.mH,
+        row_of_zeros,
+        torch.randn(n, n, dtype=dtype) * 1e-18,
+        torch.randn(n, n, dtype=dtype) * 1e18,
+        torch.block_diag(torch.randn(30, 30, dtype=dtype) * 1e-4, torch.randn(40, 40, dtype=dtype)),
+    ]
+
+
+def scale_of(a):
+    # What the matrix does to a vector, which is what errors are measured by.
+    return max(torch.linalg.matrix_norm(a, 2).max().item(), 1e-30)
+
+
+def assert_unitary(q, dtype):
+    assert_near(q.mH @ q, torch.eye(q.shape[-1], dtype=dtype), dtype, 1)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_lu_of_several_panels(dtype):
+    for a in blocks(dtype):
+        lu, pivots, info = (t.cpu() for t in torch.linalg.lu_factor_ex(a.to("xla")))
+        expected = torch.linalg.lu_factor_ex(a)
+        assert torch.equal(info, expected.info)
+        p, lower, upper = torch.lu_unpack(lu, pivots)
+        assert_near(p @ lower @ upper, a, dtype, scale_of(a))
+    a = torch.randn(3, 100, 80, dtype=dtype)  # in which no two candidates are near each other
+    pivots = torch.linalg.lu_factor(a.to("xla")).pivots.cpu()
+    assert torch.equal(pivots, torch.linalg.lu_factor(a).pivots)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_systems_of_several_panels(dtype):
+    a = torch.randn(2, 100, 100, dtype=dtype) + 20 * torch.eye(100)
+    b = torch.randn(2, 100, 3, dtype=dtype)
+    assert_near(torch.linalg.solve(a.to("xla"), b.to("xla")), torch.linalg.solve(a, b), dtype, 1)
+    assert_near(torch.linalg.inv(a.to("xla")), torch.linalg.inv(a), dtype, 1)
+    signs, sizes = torch.linalg.slogdet(a.to("xla"))
+    expected = torch.linalg.slogdet(a)
+    assert_near(signs, expected.sign, dtype, 1)
+    assert_near(sizes, expected.logabsdet, dtype, 300)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("mode", ["reduced", "complete"])
+def test_qr_of_several_panels(dtype, mode):
+    for a in blocks(dtype):
+        q, r = (t.cpu() for t in torch.linalg.qr(a.to("xla"), mode))
+        expected = torch.linalg.qr(a, mode)
+        assert [q.shape, r.shape] == [t.shape for t in expected]
+        assert_near(q @ r, a, dtype, scale_of(a))
+        assert_unitary(q, dtype)
+        assert torch.equal(r.tril(-1), torch.zeros_like(r))
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_reflectors_of_several_panels(dtype):
+    a, tau = torch.geqrf(torch.randn(2, 90, 70, dtype=dtype))
+    for count in (70, 64, 33):
+        q = torch.linalg.householder_product(a.to("xla"), tau[..., :count].to("xla"))
+        expected = torch.linalg.householder_product(a, tau[..., :count])
+        assert_near(q, expected, dtype, 1)
+    x = torch.randn(2, 90, 5, dtype=dtype)
+    for left in (True, False):
+        for transpose in (True, False):
+            c = x if left else x.mT.contiguous()
+            arguments = [left, transpose]
+            y = torch.ormqr(a.to("xla"), tau.to("xla"), c.to("xla"), *arguments)
+            assert_near(y, torch.ormqr(a, tau, c, *arguments), dtype, 10)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_eigenvectors_of_several_blocks(dtype):
+    for a in blocks(dtype):
+        a = a[..., : min(a.shape[-2:]), : min(a.shape[-2:])]
+        a = a + a.mH
+        values, vectors = (t.cpu() for t in torch.linalg.eigh(a.to("xla")))
+        assert_near(values, torch.linalg.eigvalsh(a), dtype, scale_of(a))
+        assert torch.equal(values.sort().values, values)
+        assert_near((vectors * values.unsqueeze(-2)) @ vectors.mH, a, dtype, scale_of(a))
+        assert_unitary(vectors, dtype)
+        assert_near(torch.linalg.eigvalsh(a.to("xla")), values, dtype, scale_of(a))
+
+
+@pytest.mark.usefixtures("in_loops")
+def test_eigenvalues_that_are_near_each_other():
+    n, dtype = 200, torch.float64
+    count = torch.arange(n, dtype=dtype)
+    ones = torch.ones(n - 1, dtype=dtype)
+    beside = torch.diag(ones, 1) + torch.diag(ones, -1)
+    q = torch.linalg.qr(torch.randn(n, n, dtype=dtype)).Q
+    cases = [
+        (q * (count % 4)) @ q.mT,  # four values, many times each
+        (q * 10 ** (-count / 10)) @ q.mT,  # of all sizes
+        torch.diag((count - n // 2).abs()) + beside,  # Wilkinson's
+        2 * torch.eye(n, dtype=dtype) - beside,
+        torch.ones(n, n, dtype=dtype),
+    ]
+    for a in cases:
+        a = (a + a.mT) / 2
+        values, vectors = (t.cpu() for t in torch.linalg.eigh(a.to("xla")))
+        assert_near(values, torch.linalg.eigvalsh(a), dtype, scale_of(a))
+        assert_near((vectors * values) @ vectors.mT, a, dtype, scale_of(a))
+        assert_unitary(vectors, dtype)
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
+def test_singular_vectors_of_several_blocks(dtype, full):
+    for a in blocks(dtype):
+        u, s, vh = (t.cpu() for t in torch.linalg.svd(a.to("xla"), full_matrices=full))
+        expected = torch.linalg.svd(a, full_matrices=full)
+        assert [t.shape for t in (u, s, vh)] == [t.shape for t in expected]
+        k = s.shape[-1]
+        assert_near((u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], a, dtype, scale_of(a))
+        assert_near(s, expected.S, dtype, scale_of(a))
+        assert_unitary(u, dtype)
+        assert_unitary(vh.mH, dtype)
+        assert_near(torch.linalg.svdvals(a.to("xla")), s, dtype, scale_of(a))
+
+
+@pytest.mark.usefixtures("in_loops")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_a_number_stays_in_its_matrix(bad):
+    a = torch.randn(3, 70, 70)
+    a = a + a.mT
+    good = a.clone()
+    a[1, 10, 10] = bad
+    for function in (torch.linalg.eigvalsh, torch.linalg.svdvals):
+        values = function(a.to("xla")).cpu()
+        assert values[1].isnan().all()
+        for i in (0, 2):
+            assert_near(values[i], function(good[i]), torch.float32, scale_of(good))
+
+
 @pytest.mark.parametrize("kernels", ["auto", "none"])
 def test_cholesky_of_what_is_not_positive(kernels, monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", kernels)
