@@ -7,7 +7,9 @@
 
 namespace torch_xla::ops {
 
-double epsilon_of(hlo::DType dtype);
+inline double epsilon_of(hlo::DType dtype) {
+  return dtype == hlo::DType::F64 || dtype == hlo::DType::C128 ? 0x1p-52 : 0x1p-23;
+}
 // A bound of the size of what a matrix does to a vector, for each matrix.
 hlo::Value largest_column_sum(const hlo::Value& x);
 // Values in rising or falling order, and where they come from.

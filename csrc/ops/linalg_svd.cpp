@@ -1,5 +1,6 @@
-// Singular values and eigenvalues by Jacobi rotations, and the matrix exponential, in loops: for
-// platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
+// Singular values by the polar factor, small problems by Jacobi's rotations, and the matrix
+// exponential: for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the
+// CPU).
 #include <algorithm>
 #include <cmath>
 
@@ -21,14 +22,6 @@ using hlo::DType;
 using hlo::Type;
 using hlo::Value;
 using hlo::Values;
-
-}  // namespace
-
-double epsilon_of(DType dtype) {
-  return dtype == DType::F64 || dtype == DType::C128 ? 0x1p-52 : 0x1p-23;
-}
-
-namespace {
 
 Value squares(const Value& x) { return real_of(conjugate(x) * x); }
 Value sum_of_rows(const Value& x) {
