@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/elementwise.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -234,6 +235,14 @@ Values glu_backward(Lowering& l) {
   return result(l, hlo::concatenate(parts, dim));
 }
 
+// log_sigmoid_forward(self) -> (output, buffer)
+void log_sigmoid_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_floating_point()) return call.pytorch();
+  const auto result = [&] { return meta_of_elementwise({x}, x.scalar_type()); };
+  call.results({result(), result()});
+}
+
 }  // namespace
 
 // hardtanh is a clamp (elementwise.cpp). celu, selu, relu6 and rrelu stay composite: each is one of
@@ -274,6 +283,14 @@ const Rules registered([](Registry& r) {
   r.add("aten::glu_backward", glu_backward);
 
   r.all("aten::threshold").writes_repeated = true;
+
+  for (const char* name : {"aten::relu", "aten::hardswish"}) r.all(name).meta = floats_like_first;
+  for (const char* name :
+       {"aten::hardswish_backward", "aten::hardtanh_backward", "aten::log_sigmoid_backward"}) {
+    r.all(name).meta = floats_like_pair;
+  }
+  r.all("aten::log_sigmoid_forward").meta = log_sigmoid_meta;
+  r.all("aten::glu_backward").meta = like_second;
 });
 
 }  // namespace torch_xla::ops

@@ -361,10 +361,11 @@ const Rules registered([](Registry& r) {
   for (const char* name : {"aten::remainder", "aten::fmod"}) r.all(name).suspects_values = by_zero;
   r.all("aten::rsub") = {.checks_numbers = reversed_subtraction,
                          .narrow_floats = NarrowFloats::Exact};
-  for (const char* name : {"aten::add", "aten::sub", "aten::clamp", "aten::clamp_min",
-                           "aten::clamp_max", "aten::hardtanh"}) {
+  for (const char* name :
+       {"aten::add", "aten::sub", "aten::clamp", "aten::clamp_min", "aten::clamp_max"}) {
     r.all(name).narrow_floats = NarrowFloats::Exact;
   }
+  r.all("aten::hardtanh") = {.meta = floats_like_first, .narrow_floats = NarrowFloats::Exact};
 });
 
 }  // namespace torch_xla::ops

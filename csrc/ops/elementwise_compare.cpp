@@ -2,8 +2,10 @@
 #include <limits>
 
 #include <ATen/ops/eq_meta_dispatch.h>
+#include <ATen/ops/result_type.h>
 
 #include "ops/elementwise.h"
+#include "ops/meta.h"
 #include "ops/rules.h"
 
 namespace torch_xla::ops {
@@ -76,6 +78,16 @@ void logical_meta(MetaCall& call) {
   call.results({at::meta::eq(self, other)});
 }
 
+// where(condition, self, other)
+void where_meta(MetaCall& call) {
+  for (size_t i = 0; i < call.size(); ++i) {
+    if (!call[i].isTensor()) return call.pytorch();
+  }
+  const at::Tensor condition = call.tensor(0), self = call.tensor(1), other = call.tensor(2);
+  if (condition.scalar_type() != at::kBool) return call.pytorch();
+  call.results({meta_of_elementwise({condition, self, other}, at::result_type(self, other))});
+}
+
 }  // namespace
 
 namespace rules {
@@ -127,7 +139,11 @@ const Rules registered([](Registry& r) {
   for (const char* name : {"aten::logical_and", "aten::logical_or", "aten::logical_xor"}) {
     r.all(name).meta = logical_meta;
   }
-  r.all("aten::where") = {.narrow_floats = NarrowFloats::Rounded, .converts_all = true};
+  for (const char* name : {"aten::logical_not", "aten::isnan", "aten::isinf"}) {
+    r.all(name).meta = bools_like_first;
+  }
+  r.all("aten::where") = {
+      .meta = where_meta, .narrow_floats = NarrowFloats::Rounded, .converts_all = true};
 });
 
 }  // namespace torch_xla::ops

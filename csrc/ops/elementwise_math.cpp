@@ -6,6 +6,7 @@
 #include "lazy/operator.h"
 #include "ops/elementwise.h"
 #include "ops/host/host_rules.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -241,6 +242,7 @@ Values vectorized_on_host(Lowering& l) {
 // Composite operators recorded whole on purpose: abs, nan_to_num.
 const Rules registered([](Registry& r) {
   r.add("aten::abs", abs);
+  r.all("aten::abs").meta = reals_like_first;
   r.add("aten::neg", unary_rule<hlo::neg>);
   r.add("aten::sign", unary_rule<sign>);
   r.add("aten::sgn", unary_rule<sgn>);

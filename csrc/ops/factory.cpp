@@ -201,8 +201,9 @@ const Rules registered([](Registry& r) {
     r.all(name).writes_repeated = true;
   }
   r.all("aten::arange") = {.fills_any_shape = true, .warns_of_size = true};
-  for (const char* name : {"aten::linspace", "aten::logspace", "aten::range"}) {
-    r.all(name).fills_any_shape = true;
+  r.all("aten::range").fills_any_shape = true;
+  for (const char* name : {"aten::linspace", "aten::logspace"}) {
+    r.all(name) = {.python_meta = true, .fills_any_shape = true};
   }
 });
 

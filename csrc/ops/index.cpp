@@ -8,6 +8,7 @@
 #include <string>
 
 #include <ATen/Context.h>
+#include <ATen/ExpandUtils.h>
 
 #include "lazy/operator.h"
 #include "ops/common.h"
@@ -526,6 +527,25 @@ bool source_runs_out(const KnownArguments& a) {
   return mask->count_nonzero().item<int64_t>() * copies > a.tensor(2).numel();
 }
 
+// masked_scatter(self, mask, source)
+void masked_scatter_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), mask = call.tensor(1);
+  if (mask.scalar_type() != at::kBool || call.tensor(2).scalar_type() != x.scalar_type()) {
+    return call.pytorch();
+  }
+  call.results({meta_of_sizes(x, at::infer_size(x.sizes(), mask.sizes()))});
+}
+
+// index_select(self, dim, index)
+void index_select_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), index = call.tensor(2);
+  const bool integers = index.scalar_type() == at::kInt || index.scalar_type() == at::kLong;
+  if (x.dim() == 0 || index.dim() != 1 || !integers) return call.pytorch();
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[static_cast<size_t>(at::maybe_wrap_dim(call[1].toInt(), x.dim()))] = index.numel();
+  call.results({meta_of_sizes(x, sizes)});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -563,7 +583,8 @@ const Rules registered([](Registry& r) {
                                     .takes_masks = true,
                                     .writes_expanded = indices};
   r.all("aten::_unsafe_index_put") = {.checks_call = check_index_put, .takes_masks = true};
-  r.all("aten::index_select") = {.suspects_values = along_dim<>, .reads_elsewhere = true};
+  r.all("aten::index_select") = {
+      .meta = index_select_meta, .suspects_values = along_dim<>, .reads_elsewhere = true};
   r.all("aten::index_add") = {.meta = write_of_slices,
                               .meta_in_place = write_of_slices,
                               .suspects_values = along_dim<>,
@@ -587,8 +608,11 @@ const Rules registered([](Registry& r) {
                         .checks_numbers = check_order_of_puts,
                         .suspects_values = elements,
                         .reads_elsewhere = true};
-  r.all("aten::masked_scatter") = {.checks_call = check_masked_scatter,
+  r.all("aten::masked_scatter") = {.meta = masked_scatter_meta,
+                                   .checks_call = check_masked_scatter,
                                    .suspects_values = source_runs_out};
+  // The C++ code looks at values.
+  r.all("aten::masked_scatter_backward").python_meta = true;
   r.all("aten::nonzero_static").layout = row_major;  // the Meta kernel has CUDA's
 });
 

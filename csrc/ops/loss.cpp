@@ -162,8 +162,8 @@ void unreduced(MetaCall& call) {
 void huber_loss_meta(MetaCall& call) {
   const at::Tensor x = call.tensor(0), target = call.tensor(1);
   check_can_cast(at::result_type(x, target), x.scalar_type());
-  call.results(
-      {at::huber_loss(x, target.to(x.scalar_type()), call[2].toInt(), call[3].toDouble())});
+  call[1] = target.to(x.scalar_type());
+  call.pytorch();
 }
 
 // (self, target, ..): the target is subtracted from a one of its dtype.

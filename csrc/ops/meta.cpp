@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/TensorIterator.h>
 
 namespace torch_xla::ops {
 
@@ -11,8 +12,38 @@ at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
   return t;
 }
 
-at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes) {
-  return meta_tensor(*lazy::intern_contiguous(like.scalar_type(), sizes), false);
+at::Tensor meta_of_sizes(at::ScalarType dtype, const std::vector<int64_t>& sizes) {
+  return meta_tensor(*lazy::intern_contiguous(dtype, sizes), false);
+}
+
+at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::ScalarType dtype) {
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).declare_static_dtype_and_device(dtype, at::kMeta);
+  config.add_owned_output(at::Tensor());
+  for (const at::Tensor& operand : operands) config.add_owned_const_input(operand);
+  return config.build().output();
+}
+
+void floats_like_first(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_floating_point()) return call.pytorch();
+  call.results({meta_of_elementwise({x}, x.scalar_type())});
+}
+
+void reals_like_first(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (x.is_complex()) return call.pytorch();
+  call.results({meta_of_elementwise({x}, x.scalar_type())});
+}
+
+void floats_like_pair(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), y = call.tensor(1);
+  if (!x.is_floating_point() || x.scalar_type() != y.scalar_type()) return call.pytorch();
+  call.results({meta_of_elementwise({x, y}, x.scalar_type())});
+}
+
+void bools_like_first(MetaCall& call) {
+  call.results({meta_of_elementwise({call.tensor(0)}, at::kBool)});
 }
 
 void like_second(MetaCall& call) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +14,25 @@ namespace torch_xla::ops {
 
 // A tensor without memory that has this geometry.
 at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
-// One of these sizes, row-major, of the dtype of another.
-at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes);
+// One of these sizes, row-major.
+at::Tensor meta_of_sizes(at::ScalarType dtype, const std::vector<int64_t>& sizes);
+inline at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes) {
+  return meta_of_sizes(like.scalar_type(), sizes);
+}
+
+// The result of an elementwise operator, with the strides that PyTorch's kernels would give it.
+at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::ScalarType dtype);
 
 // --- Traits::meta ---
+// In place of Python functions, for the arguments that are usual: PyTorch's see the others.
+//
+// One elementwise result of the first argument: of its dtype where that is of floats, where it is
+// of real numbers; of bool.
+void floats_like_first(MetaCall& call);
+void reals_like_first(MetaCall& call);
+void bools_like_first(MetaCall& call);
+// One elementwise result of the first two arguments, where they are floats of one dtype.
+void floats_like_pair(MetaCall& call);
 // One result of the sizes of the second argument.
 void like_second(MetaCall& call);
 // Runs PyTorch's, whatever its switch for deterministic algorithms says: its Python functions take

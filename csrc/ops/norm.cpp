@@ -175,11 +175,12 @@ const Rules registered([](Registry& r) {
   r.add("aten::native_batch_norm_backward", batch_norm_backward);
   r.add("aten::batch_norm_backward", batch_norm_backward);
 
-  for (const char* name :
+  for (const std::string_view name :
        {"aten::_batch_norm_no_update", "aten::_batch_norm_with_update_functional",
         "aten::_native_batch_norm_legit_functional",
         "aten::_native_batch_norm_legit_no_training"}) {
-    r.all(name).layout = batch_norm_layout;
+    // PyTorch's C++ code of some calls the CPU's kernel.
+    r.all(name) = {.python_meta = name.find("legit") == name.npos, .layout = batch_norm_layout};
   }
 });
 

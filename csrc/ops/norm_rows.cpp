@@ -2,6 +2,8 @@
 #include <array>
 #include <limits>
 
+#include <ATen/OpMathType.h>
+
 #include "ops/meta.h"
 #include "ops/norm.h"
 
@@ -248,6 +250,68 @@ Values weight_norm_backward(Lowering& l) {
   return reshaped(l, {grad_v, projection});
 }
 
+// native_layer_norm(input, normalized_shape, weight, bias, eps) -> (out, mean, rstd)
+void layer_norm_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const std::vector<int64_t> rows = call[1].toIntVector();
+  const auto fits = [&](size_t i) { return call[i].isNone() || call.tensor(i).sizes() == rows; };
+  const size_t rank = static_cast<size_t>(x.dim());
+  const bool usual = x.is_floating_point() && !rows.empty() && rows.size() <= rank &&
+                     x.sizes().slice(rank - rows.size()) == rows && fits(2) && fits(3);
+  if (!usual) return call.pytorch();
+  std::vector<int64_t> batch = x.sizes().vec();
+  std::fill(batch.end() - static_cast<std::ptrdiff_t>(rows.size()), batch.end(), 1);
+  const at::ScalarType dtype = at::toOpMathType(x.scalar_type());
+  call.results({meta_of_sizes(x, x.sizes().vec()), meta_of_sizes(dtype, batch),
+                meta_of_sizes(dtype, batch)});
+}
+
+// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, mask)
+void layer_norm_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), x = call.tensor(1);
+  const c10::List<bool> wanted = call[7].toBoolList();
+  const bool usual = x.is_floating_point() && x.numel() != 0 && grad.sizes() == x.sizes() &&
+                     call.tensor(3).dim() == x.dim();
+  if (!usual) return call.pytorch();
+  const std::vector<int64_t> rows = call[2].toIntVector();
+  const auto gradient_of = [&](size_t i, size_t argument) {
+    if (!wanted[i] || call[argument].isNone()) return at::Tensor();
+    return meta_of_sizes(call.tensor(argument), rows);
+  };
+  const at::Tensor of_x = wanted[0] ? meta_of_sizes(x, x.sizes().vec()) : at::Tensor();
+  call.results({of_x, gradient_of(1, 5), gradient_of(2, 6)});
+}
+
+// native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> (out, mean, rstd)
+void group_norm_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t batch = call[3].toInt(), channels = call[4].toInt(), groups = call[6].toInt();
+  const auto fits = [&](size_t i) {
+    return call[i].isNone() || call.tensor(i).sizes() == channels;
+  };
+  const bool usual = x.is_floating_point() && groups > 0 && channels % groups == 0 &&
+                     x.numel() == batch * channels * call[5].toInt() && fits(1) && fits(2);
+  if (!usual) return call.pytorch();
+  call.results({meta_of_sizes(x, x.sizes().vec()), meta_of_sizes(x, {batch, groups}),
+                meta_of_sizes(x, {batch, groups})});
+}
+
+// native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, mask)
+void group_norm_backward_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(1);
+  const c10::List<bool> wanted = call[9].toBoolList();
+  bool usual = x.is_floating_point() && x.is_contiguous() && call.tensor(0).sizes() == x.sizes();
+  for (size_t i = 0; i < 5; ++i) {
+    usual = usual && (call[i].isNone() || call.tensor(i).scalar_type() == x.scalar_type());
+  }
+  if (!usual) return call.pytorch();
+  const auto gradient = [&](size_t i, const std::vector<int64_t>& sizes) {
+    return wanted[i] ? meta_of_sizes(x, sizes) : at::Tensor();
+  };
+  const int64_t channels = call[6].toInt();
+  call.results({gradient(0, x.sizes().vec()), gradient(1, {channels}), gradient(2, {channels})});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -260,7 +324,10 @@ const Rules registered([](Registry& r) {
   r.add("aten::_weight_norm_interface", weight_norm);
   r.add("aten::_weight_norm_interface_backward", weight_norm_backward);
 
-  r.all("aten::native_group_norm").layout = layout_of_input;
+  r.all("aten::native_layer_norm").meta = layer_norm_meta;
+  r.all("aten::native_layer_norm_backward").meta = layer_norm_backward_meta;
+  r.all("aten::native_group_norm_backward").meta = group_norm_backward_meta;
+  r.all("aten::native_group_norm") = {.meta = group_norm_meta, .layout = layout_of_input};
 });
 
 }  // namespace torch_xla::ops

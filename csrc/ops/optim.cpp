@@ -6,6 +6,7 @@
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/host/host_rules.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 
@@ -274,6 +275,9 @@ Values fused_step_on_host(Lowering& l) {
   return results;
 }
 
+// The forms in place have no results. PyTorch's Python functions compute them for each parameter.
+void no_results(MetaCall& call) { call.results({}); }
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -292,6 +296,10 @@ const Rules registered([](Registry& r) {
   add("aten::_fused_sgd.tensor_lr", fused_sgd, {3, 4, 6});
   r.add("aten::_fused_adagrad", fused_adagrad).dynamic_floats = {4, 5, 6};
   r.add("aten::_fused_adagrad.tensor_lr", fused_adagrad).dynamic_floats = {5, 6};
+  for (const char* name :
+       {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd", "aten::_fused_adagrad"}) {
+    r.all(name).meta_in_place = no_results;
+  }
   r.add("aten::_amp_foreach_non_finite_check_and_unscale", unscale);
   r.add("aten::_amp_update_scale", update_scale);
 });

@@ -514,6 +514,13 @@ bool deviations(const KnownArguments& a) {
 
 // --- Shapes ---------------------------------------------------------------------------------
 
+// native_dropout(input, p, train) -> (output, mask)
+void native_dropout_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_floating_point()) return call.pytorch();
+  call.results({meta_of_elementwise({x}, x.scalar_type()), meta_of_elementwise({x}, at::kBool)});
+}
+
 // (size, [generator,] dtype, layout, device, pin_memory): a tensor without elements may have any
 // dtype.
 void randn_meta(MetaCall& call) {
@@ -607,6 +614,7 @@ const Rules registered([](Registry& r) {
   r.all("aten::multinomial") = {.checks_call = check_multinomial,
                                 .suspects_values = no_distribution};
   r.all("aten::randn").meta = randn_meta;
+  r.all("aten::native_dropout").meta = native_dropout_meta;
   r.all("aten::native_dropout_backward").meta = native_dropout_backward_meta;
   for (const char* name : {"aten::rrelu_with_noise", "aten::rrelu_with_noise_functional"}) {
     r.all(name).layout = row_major;

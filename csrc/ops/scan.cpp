@@ -145,6 +145,9 @@ const Rules registered([](Registry& r) {
   r.add("aten::cummin", cumulative_extreme<hlo::Direction::LE>);
 
   r.all("aten::cumsum").dtype_of_out = true;
+  for (const char* name : {"aten::cummax", "aten::cummin", "aten::logcumsumexp"}) {
+    r.all(name).python_meta = true;  // the C++ code calls a kernel of the CPU
+  }
 });
 
 }  // namespace torch_xla::ops

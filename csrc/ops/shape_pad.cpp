@@ -180,6 +180,43 @@ Values col2im(Lowering& l) {
   return result(l, pad_dim(x, h + 1, -p.padding[1], -p.padding[1]));
 }
 
+// Blocks along a dimension, or none where the arguments are not usual.
+int64_t blocks(int64_t size, int64_t kernel, int64_t dilation, int64_t padding, int64_t stride) {
+  if (size <= 0 || kernel <= 0 || dilation <= 0 || padding < 0 || stride <= 0) return 0;
+  const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / stride + 1;
+}
+
+// Of images of this size, for arguments from `first` on: kernel, dilation, padding, stride.
+int64_t blocks_of(MetaCall& call, size_t first, at::IntArrayRef size) {
+  int64_t count = 1;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto number = [&](size_t k) { return call[first + k].toIntVector().at(i); };
+    count *= blocks(size[i], number(0), number(1), number(2), number(3));
+  }
+  return count;
+}
+
+// im2col(self, kernel_size, dilation, padding, stride)
+void im2col_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const std::vector<int64_t> kernel = call[1].toIntVector();
+  if (x.dim() != 4 || kernel.size() != 2) return call.pytorch();
+  const int64_t count = blocks_of(call, 1, x.sizes().slice(2));
+  if (count == 0) return call.pytorch();
+  call.results({meta_of_sizes(x, {x.size(0), x.size(1) * kernel[0] * kernel[1], count})});
+}
+
+// col2im(self, output_size, kernel_size, dilation, padding, stride)
+void col2im_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const std::vector<int64_t> size = call[1].toIntVector(), kernel = call[2].toIntVector();
+  if (x.dim() != 3 || size.size() != 2 || kernel.size() != 2) return call.pytorch();
+  const int64_t count = blocks_of(call, 2, size), window = kernel[0] * kernel[1];
+  if (count == 0 || x.size(2) != count || x.size(1) % window != 0) return call.pytorch();
+  call.results({meta_of_sizes(x, {x.size(0), x.size(1) / window, size[0], size[1]})});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -195,7 +232,9 @@ const Rules registered([](Registry& r) {
     r.add(std::string(name) + "_backward", pad_edges_backward<replicated_back>);
   }
   r.add("aten::im2col", im2col);
+  r.all("aten::im2col").meta = im2col_meta;
   r.add("aten::col2im", col2im);
+  r.all("aten::col2im").meta = col2im_meta;
 
   r.all("aten::constant_pad_nd").narrow_floats = NarrowFloats::Exact;
   for (const char* name : {"aten::reflection_pad2d", "aten::reflection_pad3d",

@@ -197,6 +197,14 @@ bool no_range(const KnownArguments& a) {
          exceeds(a, a[0], -std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 }
 
+// histc(self, bins, min, max)
+void histc_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const bool real = x.is_floating_point() || c10::isIntegralType(x.scalar_type(), false);
+  if (!real || call[1].toInt() <= 0) return in_any_order(call);
+  call.results({meta_of_sizes(x, {call[1].toInt()})});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -213,8 +221,7 @@ const Rules registered([](Registry& r) {
   r.all("aten::bucketize").checks_call = check_bucketize;
   // The C++ kernel of this one answers with shape [0], which its CPU kernel corrects.
   r.one("aten::isin.Scalar_Tensor").python_meta = true;
-  r.all("aten::histc") = {
-      .meta = in_any_order, .suspects_values = no_range, .takes_integers = true};
+  r.all("aten::histc") = {.meta = histc_meta, .suspects_values = no_range, .takes_integers = true};
   r.all("aten::histogram").meta = histogram;
   r.all("aten::_histogramdd_from_bin_cts").meta = histogramdd;
   r.all("aten::_histogramdd_from_bin_tensors").meta = histogramdd;

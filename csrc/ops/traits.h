@@ -112,7 +112,8 @@ struct Traits {
   // Stands in place of PyTorch's Meta kernel, or calls it with other arguments.
   void (*meta)(MetaCall&) = nullptr;
   void (*meta_in_place)(MetaCall&) = nullptr;  // the same for the form in place
-  bool python_meta = false;                    // the C++ Meta kernel is wrong, the Python one right
+  bool python_meta =
+      false;  // PyTorch's C++ code is wrong without memory, its Python function right
   // Refuses what PyTorch's CPU kernel refuses and its Meta kernel lets pass.
   Check checks_call = nullptr;
   // The memory format of the first result; Preserve leaves that of the Meta kernel.

@@ -385,7 +385,7 @@ def test_cpp_shape_functions_lie_under_those_of_python():
     assert len(shadowed) > 600 and {"aten::add.Tensor", "aten::_softmax"} <= shadowed, (
         f"Only {len(shadowed)} operators have a C++ Meta kernel whose description says "
         "'RegisterMeta'. Look at torch._C._dispatch_dump('aten::add.Tensor') for the words of now "
-        "and put them into csrc/dispatch/calls/meta.cpp: shadowed_meta_kernel."
+        "and put them into csrc/dispatch/calls/meta.cpp: cpp_meta_kernel."
     )
 
 

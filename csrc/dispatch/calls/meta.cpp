@@ -1,11 +1,15 @@
 #include "dispatch/calls/meta.h"
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
 #include "ops/lowering.h"
 
@@ -29,18 +33,39 @@ struct KernelsTag {
 };
 template struct Grant<KernelsTag, &c10::impl::OperatorEntry::kernels_>;
 
-const c10::KernelFunction* shadowed_meta_kernel(const c10::OperatorHandle& op) {
+// The kernel that PyTorch's build registered for a key, which Python's may cover.
+const c10::KernelFunction* built_in_kernel(const c10::OperatorHandle& op, c10::DispatchKey key,
+                                           std::string_view registered_by) {
   const auto& kernels = (op.*member(OperatorDefTag{}))->op.*member(KernelsTag{});
-  const auto it = kernels.find(c10::DispatchKey::Meta);
+  const auto it = kernels.find(key);
   if (it == kernels.end()) return nullptr;
   for (const auto& annotated : it->second) {
     // A kernel that cannot be called boxed is of no use here.
-    if (annotated.debug.find("RegisterMeta") != std::string::npos && annotated.kernel.isValid()) {
+    if (annotated.debug.find(registered_by) != std::string::npos && annotated.kernel.isValid()) {
       return &annotated.kernel;
     }
   }
   return nullptr;
 }
+
+// PyTorch's C++ code that computes shapes: the Meta kernel; else what the CPU runs, where that is
+// the code of all devices.
+const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto* meta = built_in_kernel(op, DispatchKey::Meta, "RegisterMeta");
+  if (meta != nullptr || op.hasKernelForDispatchKey(DispatchKey::CPU)) return meta;
+  for (const DispatchKey any_device :
+       {DispatchKey::CompositeExplicitAutogradNonFunctional, DispatchKey::CompositeExplicitAutograd,
+        DispatchKey::CompositeImplicitAutograd}) {
+    const auto* code = built_in_kernel(op, any_device, "RegisterComposite");
+    if (code != nullptr) return code;
+  }
+  return nullptr;
+}
+
+// Set for this thread while a Meta kernel runs. PyTorch keeps the key for modes of its tests, and
+// gives it no kernel.
+constexpr auto kWithinMeta = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // (self, ..) of an operator in place
 void written_once(const ops::Arguments& a) {
@@ -70,13 +95,13 @@ c10::DispatchKeySet below_autograd() {
 MetaKernel::MetaKernel(const c10::OperatorHandle& op) : op_(op) {
   if (is_in_place(op.schema())) {
     const ops::Traits& traits = functional_traits(op);
-    native_ = shadowed_meta_kernel(op);
+    native_ = cpp_meta_kernel(op);
     meta_ = traits.meta_in_place;
     check_ = traits.writes_repeated ? nullptr : written_once;
     return;
   }
   const ops::Traits& traits = ops::Registry::get().traits(op.operator_name());
-  if (!traits.python_meta) native_ = shadowed_meta_kernel(op);
+  if (!traits.python_meta) native_ = cpp_meta_kernel(op);
   meta_ = traits.meta;
   check_ = traits.checks_call;
   layout_ = traits.layout;
@@ -97,6 +122,7 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
 
 void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
   const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
+  const c10::impl::IncludeDispatchKeyGuard within(kWithinMeta);
   if (check_ != nullptr) check_(ops::Arguments(*stack, base));
   if (meta_ == nullptr) return pytorch(stack);
   const auto run = [&] { pytorch(stack); };
@@ -120,5 +146,44 @@ void MetaKernel::pytorch(torch::jit::Stack* stack) const {
     throw;
   }
 }
+
+namespace {
+
+bool is_of_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                const torch::jit::Stack& stack) {
+  if (keys.highestPriorityTypeId() == c10::DispatchKey::Meta) return true;
+  if (keys.highestPriorityTypeId() != c10::DispatchKey::BackendSelect) return false;
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "device") continue;
+    const c10::IValue& device = stack[stack.size() - arguments.size() + i];
+    return device.isDevice() && device.toDevice().is_meta();
+  }
+  return false;
+}
+
+const MetaKernel& meta_kernel_of(const c10::OperatorHandle& op) {
+  static std::mutex mutex;
+  static auto& known = *new std::unordered_map<c10::OperatorHandle, std::unique_ptr<MetaKernel>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<MetaKernel>& kernel = known[op];
+  if (kernel == nullptr) kernel = std::make_unique<MetaKernel>(op);
+  return *kernel;
+}
+
+// Makes what a Meta kernel calls find its shapes as recorded calls do. PyTorch's dispatcher would
+// run Python's functions, of which the first imports torch._dynamo and sympy.
+void call_within_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
+  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kWithinMeta);
+  if (is_of_meta(op, below, *stack)) return meta_kernel_of(op).call(stack);
+  op.redispatchBoxed(below, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&call_within_meta>());
+}
+
+}  // namespace
 
 }  // namespace torch_xla::dispatch

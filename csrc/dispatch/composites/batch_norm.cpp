@@ -1,10 +1,12 @@
 // Batch normalization on xla. PyTorch's schema hides that running statistics are written; what is
 // recorded here tells.
+#include <ATen/OpMathType.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
 #include <torch/library.h>
 
 #include "dispatch/views/resize.h"
+#include "ops/meta.h"
 #include "ops/norm.h"
 #include "ops/rules.h"
 
@@ -50,11 +52,26 @@ std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> native_batch_norm_legit_out(
                                          momentum, eps, out, save_mean, save_invstd);
 }
 
+// (input, weight, bias, [running_mean, running_var,] training, momentum, eps) -> (out, mean,
+// invstd)
+void batch_norm_meta(ops::MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  bool usual = x.is_floating_point() && x.dim() >= 2 && x.size(1) > 0;
+  for (size_t i = 1; usual && i + 3 < call.size(); ++i) {
+    usual = call[i].isNone() || call.tensor(i).sizes() == at::IntArrayRef(x.size(1));
+  }
+  if (!usual) return call.pytorch();
+  const at::ScalarType dtype = at::toOpMathType(x.scalar_type());
+  const auto statistics = [&] { return ops::meta_of_sizes(dtype, {x.size(1)}); };
+  call.results({ops::meta_of_sizes(x, x.sizes().vec()), statistics(), statistics()});
+}
+
 const ops::Rules registered([](ops::Registry& r) {
   // A momentum of 1/steps changes at each step.
   r.add("aten::_native_batch_norm_legit.no_stats", ops::rules::batch_norm_without_statistics)
       .dynamic_floats = {4};
-  r.all("aten::_native_batch_norm_legit").layout = ops::batch_norm_layout;
+  r.all("aten::_native_batch_norm_legit") = {.meta = batch_norm_meta,
+                                             .layout = ops::batch_norm_layout};
 });
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
