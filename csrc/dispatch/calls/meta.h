@@ -15,8 +15,8 @@ using ops::meta_tensor;
 c10::DispatchKeySet below_autograd();
 
 // Calls the operator's Meta kernel on `stack`, as its traits say. PyTorch's Python functions shadow
-// most C++ Meta kernels and cost far more, so C++ runs where there is some, also for what the kernel
-// calls in turn. Thread-safe.
+// most C++ Meta kernels and cost far more, so C++ runs where there is some, also for what the
+// kernel calls in turn. Thread-safe.
 class MetaKernel {
  public:
   explicit MetaKernel(const c10::OperatorHandle& op);
