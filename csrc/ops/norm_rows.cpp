@@ -254,7 +254,7 @@ Values weight_norm_backward(Lowering& l) {
 void layer_norm_meta(MetaCall& call) {
   const at::Tensor x = call.tensor(0);
   const std::vector<int64_t> rows = call[1].toIntVector();
-  const auto fits = [&](size_t i) { return call[i].isNone() || call.tensor(i).sizes() == rows; };
+  const auto fits = [&](size_t i) { return !call.has(i) || call.tensor(i).sizes() == rows; };
   const size_t rank = static_cast<size_t>(x.dim());
   const bool usual = x.is_floating_point() && !rows.empty() && rows.size() <= rank &&
                      x.sizes().slice(rank - rows.size()) == rows && fits(2) && fits(3);
@@ -275,7 +275,7 @@ void layer_norm_backward_meta(MetaCall& call) {
   if (!usual) return call.pytorch();
   const std::vector<int64_t> rows = call[2].toIntVector();
   const auto gradient_of = [&](size_t i, size_t argument) {
-    if (!wanted[i] || call[argument].isNone()) return at::Tensor();
+    if (!wanted[i] || !call.has(argument)) return at::Tensor();
     return meta_of_sizes(call.tensor(argument), rows);
   };
   const at::Tensor of_x = wanted[0] ? meta_of_sizes(x, x.sizes().vec()) : at::Tensor();
@@ -286,9 +286,7 @@ void layer_norm_backward_meta(MetaCall& call) {
 void group_norm_meta(MetaCall& call) {
   const at::Tensor x = call.tensor(0);
   const int64_t batch = call[3].toInt(), channels = call[4].toInt(), groups = call[6].toInt();
-  const auto fits = [&](size_t i) {
-    return call[i].isNone() || call.tensor(i).sizes() == channels;
-  };
+  const auto fits = [&](size_t i) { return !call.has(i) || call.tensor(i).sizes() == channels; };
   const bool usual = x.is_floating_point() && groups > 0 && channels % groups == 0 &&
                      x.numel() == batch * channels * call[5].toInt() && fits(1) && fits(2);
   if (!usual) return call.pytorch();
@@ -302,7 +300,7 @@ void group_norm_backward_meta(MetaCall& call) {
   const c10::List<bool> wanted = call[9].toBoolList();
   bool usual = x.is_floating_point() && x.is_contiguous() && call.tensor(0).sizes() == x.sizes();
   for (size_t i = 0; i < 5; ++i) {
-    usual = usual && (call[i].isNone() || call.tensor(i).scalar_type() == x.scalar_type());
+    usual = usual && (!call.has(i) || call.tensor(i).scalar_type() == x.scalar_type());
   }
   if (!usual) return call.pytorch();
   const auto gradient = [&](size_t i, const std::vector<int64_t>& sizes) {

@@ -56,6 +56,8 @@ class MetaCall {
   size_t size() const { return stack_.size() - base_; }
   c10::IValue& operator[](size_t i) { return stack_[base_ + i]; }
   const at::Tensor& tensor(size_t i) const { return stack_[base_ + i].toTensor(); }
+  // Whether an optional tensor is given.
+  bool has(size_t i) const { return stack_[base_ + i].isTensor() && tensor(i).defined(); }
   // Runs PyTorch's Meta kernel.
   void pytorch() { pytorch_(); }
   void results(std::initializer_list<c10::IValue> values) {

@@ -31,7 +31,8 @@ weight = torch.ones(4, device="xla")
 results = [
     F.hardtanh(x), F.hardswish(x), F.relu(x), x.abs(), F.dropout(x, 0.5), F.layer_norm(x, (8, 8)),
     F.batch_norm(x, weight * 0, weight, weight, weight, training=True),
-    F.batch_norm(x, weight * 0, weight, weight, weight), F.conv_transpose2d(x, x.mT[0, :, None, :3, :3]),
+    F.batch_norm(x, weight * 0, weight, weight, weight), F.batch_norm(x, None, None, training=True),
+    F.conv_transpose2d(x, x.mT[0, :, None, :3, :3]), F.layer_norm(x, (8,), weight=x[0, 0, 0]),
     torch.where(x > 0, x, 0.0), x.index_select(3, ints), F.embedding(ints, x[0, 0]), x[:, 1],
     torch.stack([x, x]), torch.cat([x, x]), x.clone(), torch.zeros_like(x) + x,
     F.scaled_dot_product_attention(x, x, x), x.roll(1, 3), x * torch.rand(8, device="xla"),

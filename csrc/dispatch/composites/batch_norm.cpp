@@ -58,7 +58,7 @@ void batch_norm_meta(ops::MetaCall& call) {
   const at::Tensor x = call.tensor(0);
   bool usual = x.is_floating_point() && x.dim() >= 2 && x.size(1) > 0;
   for (size_t i = 1; usual && i + 3 < call.size(); ++i) {
-    usual = call[i].isNone() || call.tensor(i).sizes() == at::IntArrayRef(x.size(1));
+    usual = !call.has(i) || call.tensor(i).sizes() == at::IntArrayRef(x.size(1));
   }
   if (!usual) return call.pytorch();
   const at::ScalarType dtype = at::toOpMathType(x.scalar_type());
