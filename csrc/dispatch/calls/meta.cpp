@@ -92,12 +92,12 @@ c10::DispatchKeySet below_autograd() {
          c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::Functionalize});
 }
 
-MetaKernel::MetaKernel(const c10::OperatorHandle& op) : op_(op) {
+MetaKernel::MetaKernel(const c10::OperatorHandle& op, Caller caller) : op_(op) {
   if (is_in_place(op.schema())) {
     const ops::Traits& traits = functional_traits(op);
     native_ = cpp_meta_kernel(op);
     meta_ = traits.meta_in_place;
-    check_ = traits.writes_repeated ? nullptr : written_once;
+    if (caller == Caller::User && !traits.writes_repeated) check_ = written_once;
     return;
   }
   const ops::Traits& traits = ops::Registry::get().traits(op.operator_name());
@@ -167,7 +167,7 @@ const MetaKernel& meta_kernel_of(const c10::OperatorHandle& op) {
   static auto& known = *new std::unordered_map<c10::OperatorHandle, std::unique_ptr<MetaKernel>>;
   const std::lock_guard lock(mutex);
   std::unique_ptr<MetaKernel>& kernel = known[op];
-  if (kernel == nullptr) kernel = std::make_unique<MetaKernel>(op);
+  if (kernel == nullptr) kernel = std::make_unique<MetaKernel>(op, MetaKernel::Caller::Meta);
   return *kernel;
 }
 

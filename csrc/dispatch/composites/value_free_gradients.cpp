@@ -265,6 +265,12 @@ constexpr const char* kMin = "min";
 // (self, mask, value): PyTorch's Python function takes no complex number for a real tensor. The
 // CPU's kernel takes those without an imaginary part, and so does the check of numbers here.
 void fill_with_any_number(ops::MetaCall& call) {
+  if (call.has(2)) {
+    const int64_t dims = call.tensor(2).dim();
+    TORCH_CHECK(dims == 0,
+                "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+                dims, " dimension(s).");
+  }
   if (call[2].isComplexDouble() && !call.tensor(0).is_complex()) call[2] = int64_t{0};
   call.pytorch();
 }
