@@ -26,11 +26,11 @@ class Counter {
   std::atomic<std::int64_t>* cell_;
 };
 
-// The counter of that name, made on first use and valid until the process ends. To look up once
-// and keep (say, beside an operator), not on every count.
+// Returns the counter of that name, made on first use and valid until the process ends. Callers
+// look it up once and keep it (say, beside an operator), not on every count.
 Counter* counter(std::string_view name);
 
-// How a metric's values are printed. Time values are nanoseconds.
+// The unit in which a metric's values are printed. Time values are nanoseconds.
 enum class Unit { Time, Bytes, Value };
 
 struct Sample {
@@ -91,13 +91,14 @@ std::optional<MetricData> metric_data(std::string_view name);
 void clear_counters();
 void clear_metrics();
 
-// The report of all that is active.
+// Returns the report of all that is active.
 std::string metrics_report();
-// The report of the named ones and of every `aten::` counter (an operation that ran on the host).
+// Returns the report of the named ones and of every `aten::` counter (an operation that ran on the
+// host).
 std::string short_metrics_report(const std::vector<std::string>& counters,
                                  const std::vector<std::string>& metrics);
 
-// 61.5e9 -> "01m01s500ms0.000us", 1536 -> "1.50KB", 0.25 -> "0.25".
+// Formats 61.5e9 -> "01m01s500ms0.000us", 1536 -> "1.50KB", 0.25 -> "0.25".
 std::string format_value(double value, Unit unit);
 
 }  // namespace torch_xla::debug

@@ -1,4 +1,4 @@
-// Programs of graphs: kept by key, taken from the disk, or compiled.
+// Gives the programs of graphs: from memory by key, from the disk, or from the compiler.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@ struct Missing {
   util::Hash128 key;
   Lowered lowered;
   pjrt::CompileOptions options;
-  std::shared_ptr<Program> program;  // all of it but the executable
+  std::shared_ptr<Program> program;  // all but the executable
 };
 
-// The program of a graph, or null after filling `missing`. Under the graph lock. `name`: of what
-// asks for it.
+// Returns the program of a graph, or null after filling `missing`. The caller holds the GraphLock.
+// `name` becomes Program::name.
 std::shared_ptr<const Program> find_program(const char* name, const Graph& graph, Missing& missing);
 // Makes the program and puts it where find_program() finds it.
 void provide(Missing& missing);
 
-// Calls `attempt`, under the graph lock, until the program it needs is there. It returns whether it
-// is done. The compiler runs without the lock, so the graph may have changed when it returns.
+// Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The
+// compiler runs without the lock, so the graph may have changed when `attempt` is called again.
 template <class Attempt>
 void with_program(Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
@@ -42,10 +42,10 @@ void with_program(Attempt attempt) {
   }
 }
 
-// What the compiler is told of programs for a device.
+// Returns the compile options of programs for a device.
 pjrt::CompileOptions compile_options_of(int device);
 
-// The programs that are kept, the most recently used first.
+// Returns the programs that are kept, the most recently used first.
 std::vector<std::shared_ptr<const Program>> cached_programs();
 void clear_cached_programs();
 

@@ -1,5 +1,6 @@
-// Compiled programs in a folder that processes share: one file for each, named by its key.
-// What cannot be used (cut short, changed, refused by the plugin) is compiled and written anew.
+// DiskCache keeps compiled programs in a folder that processes share: one file for each, named by
+// its key. A program whose file cannot be used (cut short, changed, refused by the plugin) is
+// compiled and written anew.
 #pragma once
 
 #include <atomic>
@@ -13,24 +14,24 @@ namespace torch_xla::executor {
 
 class DiskCache {
  public:
-  // The cache that the environment asks for, or null. The first call that does not throw settles
-  // it for the process.
+  // Returns the cache that the environment asks for, or null. The first call that does not throw
+  // settles it for the process.
   static DiskCache* get();
   static bool settled();
 
-  // Creates the folder unless `read_only`; throws where it cannot be used. One that others can
-  // write to stays unused, which is logged: what is loaded from it runs in this process.
+  // Creates the folder unless `read_only`; throws where it cannot be used. A folder that others can
+  // write to stays unused, which is logged: programs loaded from it would run in this process.
   DiskCache(const std::string& folder, bool read_only);
 
-  // Null where there is none that can be used.
+  // Returns the stored program, or null where the folder has none that can be used.
   std::unique_ptr<pjrt::Executable> load(std::string_view program,
                                          const pjrt::CompileOptions& options);
-  // A failure is logged; the program runs all the same.
+  // Stores a program. A failure is logged; the program runs all the same.
   void store(std::string_view program, const pjrt::CompileOptions& options,
              const pjrt::Executable& executable);
 
  private:
-  // Everything that the executable depends on, a line each.
+  // Returns everything that the executable depends on, a line each.
   std::string key_of(std::string_view program, const pjrt::CompileOptions& options) const;
   std::string file_of(const std::string& key) const;
   std::unique_ptr<pjrt::Executable> load_file(const std::string& path, const std::string& key,
@@ -42,8 +43,8 @@ class DiskCache {
   const bool read_only_;
   // False where others can write to the folder, and once the plugin has shown that it cannot.
   std::atomic<bool> usable_{true};
-  // A program for one device serves any other of its kind, until the plugin shows that it does not
-  // move programs.
+  // Programs for one device serve others of its kind, until the plugin shows that it does not move
+  // programs.
   std::atomic<bool> movable_{true};
   std::atomic<bool> reported_{false};  // problems with files are logged once
 };

@@ -1,4 +1,4 @@
-// The check of the rule of donation, which Graph::choose_reuse() follows.
+// Checks the rule of donation, which Graph::choose_reuse() follows.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace torch_xla::executor {
 
-// Each does what those before it do.
+// Each level includes the levels before it.
 enum class DonationCheck : uint8_t {
   Off,
-  Search,  // after each run, for calls that read what it has taken over
-  Poison,  // of the memory that a run takes over; the default of debug builds
+  Search,  // looks after each run for calls that read what it has taken over
+  Poison,  // overwrites the memory that a run takes over; the default of debug builds
 };
 DonationCheck donation_check();
 void set_donation_check(DonationCheck check);
 
-// Copies that one run takes over in place of arrays. The memory of the arrays is overwritten, so
-// that whoever goes on reading it, behind PJRT's back too, reads wrong values.
+// Holds the copies that one run takes over in place of arrays, and overwrites the memory of the
+// arrays, so that whoever goes on reading it, behind PJRT's back too, reads wrong values.
 class StandIns {
  public:
   explicit StandIns(int device) : device_(device) {}
 
   const pjrt::Array* of(std::shared_ptr<pjrt::Array> array);
-  // When the run is launched, or its launch has failed: does to the arrays what it did to their
-  // copies. Adds the copies to what is kept until the run has ended.
+  // Overwrites the arrays whose copies the run took over. Called when the run is launched, or its
+  // launch has failed. Adds the copies to what is kept until the run has ended.
   void poison_taken(InFlight::Arrays& kept);
 
  private:
@@ -35,7 +35,7 @@ class StandIns {
   std::vector<std::pair<std::shared_ptr<pjrt::Array>, std::shared_ptr<pjrt::Array>>> copies_;
 };
 
-// Throws if what still waits to be computed reads one of these arrays.
+// Throws if a call that waits to be computed reads one of these arrays.
 void check_no_readers(const InFlight::Arrays& taken_over, int device);
 
 }  // namespace torch_xla::executor

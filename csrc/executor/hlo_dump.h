@@ -1,5 +1,5 @@
-// A program as HLO, which the compiler itself writes down before it optimizes.
-// The program is compiled for that, and not kept.
+// Gives a program as HLO: compiles it and reads what the compiler writes down before it optimizes.
+// The executable is not kept.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Python numbers on their way to a program: they travel packed, as two arrays.
+// Packs Python numbers for their way to a program, as two arrays.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct PackedNumbers {
   void add(const lazy::Number& number, lazy::NumberKind kind);
 };
 
-// Which Python numbers are constants of programs: none, unless a program asks for it. Random seeds
-// never are. Guarded by the graph lock.
+// Says which Python numbers are constants of programs: none, unless the user asks for it. Random
+// seeds never are. Guarded by the GraphLock.
 struct ConstantNumbers {
   bool zero_and_one = false;
   bool all = false;

@@ -1,4 +1,5 @@
-// A compiled function: what it takes, what it gives, what it was made from; and how it is launched.
+// Program, a compiled function: its executable, its interface, its results and the calls that it
+// was made from. launch() runs it.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Recipe {
 };
 
 struct Program {
-  std::string name;  // of what asked for it: "sync", "read"
+  std::string name;  // who asked for it: "sync", "read"
   util::Hash128 key;
   std::unique_ptr<pjrt::Executable> executable;
   Interface interface;
@@ -51,9 +52,9 @@ struct Program {
   std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
 };
 
-// The one way to run a program: on the devices that it was compiled for, with arrays that have a
-// buffer on each, asynchronously. Arrays whose buffers it reuses are gone afterwards. Throws
-// pjrt::Error.
+// Runs a program asynchronously, on the devices that it was compiled for; nothing else runs a
+// Program. The arrays have a buffer on each device. Those whose buffers the program reuses are gone
+// afterwards. Throws pjrt::Error.
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
                                      std::span<const pjrt::Device> devices);

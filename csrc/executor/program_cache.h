@@ -1,4 +1,4 @@
-// Compiled programs by graph key, the least recently used dropped first.
+// ProgramCache keeps compiled programs by graph key and drops the least recently used first.
 #pragma once
 
 #include <list>
@@ -18,7 +18,7 @@ class ProgramCache {
   // this process nears Linux's limit of memory maps, of which the code of each program takes some.
   void insert(const util::Hash128& key, std::shared_ptr<const Program> program, size_t bound);
   size_t size() const { return entries_.size(); }
-  // The most recently used first.
+  // Returns all programs, the most recently used first.
   std::vector<std::shared_ptr<const Program>> programs() const;
   void clear();
 

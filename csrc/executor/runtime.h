@@ -1,5 +1,5 @@
-// The process's PJRT client and its devices, created when the first device is needed.
-// A logical device, xla:<index>, is what tensors live on and programs run on: one of the client's
+// Runtime holds the process's PJRT client and its devices; the first use of a device creates it. A
+// logical device, xla:<index>, is what tensors live on and programs run on: one of the client's
 // devices or, in SPMD mode, all of them together as xla:0.
 #pragma once
 
@@ -21,7 +21,7 @@ struct PluginChoice {
   pjrt::Options compile_options;  // compiler flags of every program
 };
 
-// Chooses the plugin; called once, when the client is made.
+// Sets the function that chooses the plugin; it is called when the client is made.
 void set_plugin_resolver(std::function<PluginChoice()> resolver);
 
 class Runtime {
@@ -32,12 +32,14 @@ class Runtime {
 
   pjrt::Client& client() { return *client_; }
   const std::string& device_type() const { return device_type_; }
-  // Programs of this process are made for it.
+  // Returns the target that programs of this process are made for.
   const ops::Target& target() const { return target_; }
   int device_count() const { return static_cast<int>(logical_devices().size()); }
-  // The client's devices that the logical device stands for; throws when there is no such device.
+  // Returns the client's devices that the logical device stands for; throws when there is no such
+  // device.
   const std::vector<pjrt::Device>& devices(int index) const;
-  // Compiler flags of every program: the plugin's, then the user's. Guarded by the graph lock.
+  // Returns the compiler flags of every program; the user's override the plugin's. The caller holds
+  // the GraphLock.
   pjrt::Options compile_options() const;
   bool spmd() const { return spmd_; }
   void use_spmd() { spmd_ = true; }
@@ -56,20 +58,20 @@ class Runtime {
   std::atomic<bool> spmd_;
 };
 
-// Whether all devices are one logical device, or will be when the client is made.
+// Returns whether all devices are one logical device, or will be when the client is made.
 bool is_spmd();
-// Makes them one from now on; waits for what runs. Tensors on xla:0 stay valid: their data is
-// copied to the other devices when it is next used, and true is returned where there are any. On
-// another device there must be none.
+// Makes all devices one logical device from now on; waits for what runs. Tensors on xla:0 stay
+// valid: their data is copied to the other devices when it is next used. Returns whether there may
+// be such data; throws where another device has tensors.
 bool use_spmd();
 
-// Compiler flags of the programs compiled from now on; the plugin's own stay.
+// Sets the user's compiler flags of the programs compiled from now on; the plugin's own stay.
 void set_custom_compile_options(pjrt::Options options);
 
 // Throws unless this process has the device; creates the client.
 void require_device(int index);
 
-// The device of calls that name none; per thread.
+// Return and set the calling thread's current device, which serves calls that name none.
 int current_device();
 void set_current_device(int index);
 void exchange_current_device(int index) noexcept;  // without a check

@@ -69,11 +69,12 @@ struct Region {
   std::string text;
 };
 
-// Of the products of floats in matrix products and convolutions, for devices with faster, coarser
-// ones: XLA's names.
+// The precision of float products in matrix products and convolutions, by XLA's names; some devices
+// have faster, coarser ones.
 enum class Precision { Default, High, Highest };
 
-// What StableHLO has and the target's compiler has not: hlo/ops.h makes it of other operations.
+// Lists what StableHLO has and the target's compiler lacks; hlo/ops.h builds it from other
+// operations.
 struct Lacks {
   bool wide_products = false;  // matrix products and convolutions of 64-bit integers
   // Updates in place of a value by what is read from it: the compiler may fuse the two, and then
@@ -92,12 +93,12 @@ class Builder {
   Value op(std::string_view name, std::initializer_list<Value> operands, Type result,
            const Attributes& attributes = {}, std::span<const Region> regions = {});
 
-  // A region whose block takes arguments of these types and returns what `body` returns.
+  // Makes a region whose block takes arguments of these types and returns what `body` returns.
   Region region(std::span<const Type> arguments,
                 const std::function<Values(std::span<const Value>)>& body,
                 std::string_view terminator = "stablehlo.return");
 
-  // A literal; `text` is what stands inside dense<...>.
+  // Adds a literal; `text` stands inside dense<...>.
   Value constant(std::string_view text, Type type);
 
   // Opens the body of a function; arguments come back as values. Close with `end_function`.
@@ -115,8 +116,8 @@ class Builder {
   // It is MLIR text such as `loc("model.py":3:0)`.
   void set_location(std::string location) { location_ = std::move(location); }
 
-  // The call of the recorded graph that operations are made for, by its place in the program: a
-  // custom call that may fail carries it. -1 where there is none.
+  // Sets the recorded call that the next operations are made for, by its place in the program; -1
+  // is none. A custom call that may fail carries it.
   void set_call(int64_t call) { call_ = call; }
   int64_t call() const { return call_; }
 
@@ -126,11 +127,12 @@ class Builder {
   void set_lacks(const Lacks& lacks) { lacks_ = lacks; }
   const Lacks& lacks() const { return lacks_; }
 
-  // Whether `value` is computed from what may lie in the memory of `whole`: from `whole`, from a
-  // value of as many bytes that it is made of, or from another that is computed alike.
+  // Returns whether `value` is computed from something that may lie in the memory of `whole`:
+  // `whole` itself, a value of as many bytes that `whole` is made of, or another that is computed
+  // alike.
   bool may_read(const Value& value, const Value& whole) const;
 
-  // The matrix that `value` is the transpose of, where it was made as one; or null.
+  // Returns the matrix that `value` was made from as its transpose, or null.
   const Value* transposed_from(const Value& value) const {
     return origins_[value.id()].transposed_from.get();
   }
@@ -138,7 +140,7 @@ class Builder {
     origins_[value.id()].transposed_from = std::make_shared<const Value>(matrix);
   }
 
-  // Top-level operations that precede the functions, e.g. an sdy.mesh.
+  // Adds a top-level operation that precedes the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
     module_attributes_.push_back({std::move(name), std::move(text)});
@@ -147,7 +149,7 @@ class Builder {
   std::string finish(std::string_view module_name = "torch_xla") const;
 
  private:
-  // How a value came about. `hash` is the same for values that are computed alike.
+  // Records how a value is computed. Values that are computed alike have the same `hash`.
   struct Origin {
     uint64_t hash = 0;
     size_t bytes = 0;

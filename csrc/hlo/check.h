@@ -1,5 +1,6 @@
-// What the operations of hlo/ops.h check before they print: a wrong call fails at the rule that
-// makes it, where the compiler would name a line of text. Only for the files behind hlo/ops.h.
+// Checks operands of the operations in hlo/ops.h before they print, so that a wrong call fails in
+// the rule that makes it; the compiler would name a line of text. Only the files behind hlo/ops.h
+// include this one.
 #pragma once
 
 #include <span>
@@ -11,17 +12,17 @@
 
 namespace torch_xla::hlo {
 
-// What stands in messages for values and dimensions.
+// Print values and dimensions for messages.
 std::string show(const Value& x);
 std::string show(std::span<const int64_t> dims);
 
 void check_same_type(std::string_view op, const Value& x, const Value& y);
-// That the operation is one of the specification for elements of this kind.
+// Checks that the specification has the operation for elements of this kind.
 void check_elements(std::string_view op, const Value& x);
 void check_dim(std::string_view op, const Value& x, int64_t dim);
-// Each within the rank of `x`, none twice.
+// Checks that all are within the rank of `x` and none is there twice.
 void check_dims(std::string_view op, const Value& x, std::span<const int64_t> dims);
-// One entry for each dimension of `x`.
+// Checks that `given` has one entry for each dimension of `x`.
 void check_per_dim(std::string_view op, std::string_view what, const Value& x,
                    std::span<const int64_t> given);
 

@@ -1,4 +1,5 @@
-// Products of 64-bit integers from products of narrow ones, for compilers that have no others.
+// Makes products of 64-bit integers from products of narrow ones, for compilers that lack the wide
+// ones.
 #pragma once
 
 #include <functional>
@@ -7,8 +8,9 @@
 
 namespace torch_xla::hlo {
 
-// A matrix product or a convolution of 64-bit integers, exact modulo 2^64. `product` makes it of
-// operands of u8, with a result of u32; `terms` is the number of elements that a result sums.
+// Makes a matrix product or a convolution of 64-bit integers, exact modulo 2^64. `product` makes
+// the same product of u8 operands with a u32 result; each element of the result sums `terms`
+// products.
 Value in_limbs(const Value& lhs, const Value& rhs, int64_t terms, DType result,
                const std::function<Value(const Value&, const Value&)>& product);
 

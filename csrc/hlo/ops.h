@@ -112,7 +112,7 @@ Values reduce_window(
 struct DotDims {
   Dims lhs_batch, rhs_batch, lhs_contract, rhs_contract;
 };
-// In the builder's precision, as convolutions.
+// Computes in the builder's precision, as convolutions do.
 Value dot_general(const Value& lhs, const Value& rhs, const DotDims& dims, DType result);
 
 struct ConvDims {  // positions of the batch, feature and spatial dimensions
@@ -154,8 +154,7 @@ Value select_and_scatter(const Value& operand, const Value& source, const Value&
 // Sorts all operands along `dim`; `less` gets (a0, b0, a1, b1, ...) and returns a predicate.
 Values sort(std::span<const Value> operands, int64_t dim, bool stable,
             const std::function<Value(std::span<const Value>)>& less);
-// Of two branches, the one that is chosen by a 0-dim predicate alone is computed. What they read of
-// outside is captured.
+// Computes only the branch that a 0-dim predicate chooses. Branches may read values from outside.
 Values conditional(const Value& pred, std::span<const Type> types,
                    const std::function<Values()>& on_true, const std::function<Values()>& on_false);
 
@@ -164,29 +163,30 @@ Values while_loop(std::span<const Value> init,
                   const std::function<Values(std::span<const Value>)>& body);
 Value clamp(const Value& low, const Value& x, const Value& high);
 
-// The triangular factor of positive definite matrices, the last two dimensions of x, of which one
-// triangle is read. The other triangle of the result may hold anything; nan where there is none.
+// Returns the triangular factor of positive definite matrices, the last two dimensions of x, of
+// which it reads one triangle. The other triangle of the result may hold anything; where a matrix
+// has no factor, the result is nan.
 Value cholesky(const Value& x, bool lower);
-// X with op(A) X = B, or X op(A) = B, of the last two dimensions; other dimensions are equal.
+// Solves op(A) X = B, or X op(A) = B, over the last two dimensions; other dimensions are equal.
 struct TriangularOptions {
   bool left = true, lower = true, unit_diagonal = false;
   std::string_view transpose_a = "NO_TRANSPOSE";  // or "TRANSPOSE", "ADJOINT"
 };
 Value triangular_solve(const Value& a, const Value& b, const TriangularOptions& options);
 
-// Fourier transform of the last dimensions, whose lengths are those of the real or unhalved signal.
-// "FFT" and "IFFT" of complex numbers, "RFFT" of real ones, "IRFFT" to real ones; the inverse ones
-// divide by the number of elements.
+// Fourier-transforms the last dimensions; `lengths` are those of the real or unhalved signal.
+// `kind` is "FFT" or "IFFT" (of complex numbers), "RFFT" (of real ones) or "IRFFT" (to real ones);
+// the inverse ones divide by the number of elements.
 Value fft(const Value& x, std::string_view kind, std::span<const int64_t> lengths);
 
-// New state and bits. `state` is ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX.
+// Returns the new state and the bits. `state` is ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX.
 std::pair<Value, Value> rng_bits(const Value& state, const Type& bits,
                                  std::string_view algorithm = "PHILOX");
 
 Values call(Builder& b, std::string_view function, std::span<const Value> operands,
             std::span<const Type> results);
-// A typed FFI handler; `config` is MLIR dictionary text such as `{key = "x"}`.
-// `aliases` holds pairs (output, operand) that share one buffer.
+// Calls a typed FFI handler; `config` is MLIR dictionary text such as `{key = "x"}`. `aliases`
+// holds pairs (output, operand) that share one buffer.
 Values custom_call(Builder& b, std::string_view target, std::span<const Value> operands,
                    std::span<const Type> results, std::string_view config,
                    bool has_side_effect = false,

@@ -1,5 +1,6 @@
-// A logical device of this process (xla:0, xla:1, ..): what waits to be computed there, its random
-// state, and what higher floors keep of it. It exists before the plugin's devices do.
+// Device, a logical device of this process (xla:0, xla:1, ..). It holds the list of storages that
+// wait to be computed, the random state, and the objects that higher layers keep for the device. It
+// exists before the plugin's devices do.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ class Device {
   std::atomic<int64_t> live_storages{0};
   RandomState random = RandomState::unseeded();
 
-  // Objects that higher floors keep for the device, made when they are first asked for.
+  // Holds an object that a higher layer keeps for the device; the first get() makes it.
   class Slot {
    public:
     template <class T, class Make>

@@ -1,6 +1,6 @@
-// A recorded computation over parameters. Whatever is compiled is one: what a sync computes, what
-// an operator decomposes into. Numbers and random seeds of its calls are parameters too, unless its
-// user makes them constants.
+// Function, a recorded computation over parameters. Everything that is compiled is a Function: the
+// calls of a sync, the decomposition of an operator. The numbers and random seeds of its calls are
+// parameters too, unless its user makes them constants.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace torch_xla::lazy {
 struct Function {
   std::vector<const Node*> parameters;  // leaves
   std::vector<const Node*> calls;       // operands before users
-  std::vector<Value> results;           // undefined where there is none
+  std::vector<Value> results;           // undefined where the function gives none
 };
 
 // Keeps its nodes: parameters are placeholders without data, and results keep the calls.

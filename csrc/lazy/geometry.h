@@ -1,5 +1,5 @@
-// What PyTorch knows of a tensor without its values: dtype, sizes and strides, interned.
-// Equal geometries are one object, so comparing and hashing one is comparing a pointer.
+// Geometry: the dtype, sizes and strides of a tensor, interned. Equal geometries are one object, so
+// comparing or hashing them takes their pointers only.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Geometry {
   bool contiguous;     // row-major
   util::Hash128 hash;  // of all of the above
 
-  // What c10::TensorImpl derives from sizes and strides, so that tensors copy it.
+  // Holds what c10::TensorImpl would derive from sizes and strides, so that tensors copy it.
   struct Layout {
     c10::impl::SizesAndStrides sizes_and_strides;
     bool contiguous, channels_last, channels_last_contiguous, channels_last_3d,
@@ -30,14 +30,15 @@ struct Geometry {
   };
   Layout layout;
 
-  // Bytes of storage that these sizes and strides span.
+  // Returns how many elements of storage these sizes and strides span.
   int64_t storage_elements() const;
 };
 
-// PyTorch's dtype as XLA's. Fails for those that XLA has not, complex32 among them.
+// Converts PyTorch's dtype to XLA's. Throws for dtypes that XLA lacks, complex32 among them.
 hlo::DType to_hlo(at::ScalarType dtype);
 
-// The one object for this geometry, of a dtype that XLA has; lives as long as the process.
+// Returns the one object for this geometry, which lives as long as the process. XLA must have the
+// dtype.
 const Geometry* intern(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 const Geometry* intern_contiguous(at::ScalarType dtype, c10::IntArrayRef sizes);
 

@@ -1,12 +1,12 @@
-// What tensors hold that share a storage which has taken another geometry (resize_) since they
-// were made: their elements stay in place in its memory.
+// Reads tensors whose storage has taken another geometry (resize_) since they were made. Their
+// elements keep their places in the storage's memory.
 #pragma once
 
 #include "lazy/tensor.h"
 
 namespace torch_xla::lazy {
 
-// Supplied by the layer above, which has views of memory.
+// The layer above, which has views of memory, supplies this function.
 extern Value (*read_over)(Storage& storage, const Geometry& geometry);
 
 inline Value value_over(Storage& storage, const Geometry& geometry) {

@@ -26,7 +26,7 @@ namespace torch_xla::lazy {
 class Node;
 struct Operator;  // an ATen operator as the recorder knows it (lazy/operator.h)
 
-// How one argument of the schema is held.
+// One argument of the schema, as a Signature holds it.
 struct Argument {
   enum class Kind : uint8_t {
     Static,  // `value` holds it: part of the program's identity
@@ -46,7 +46,7 @@ struct Argument {
 // UInt is an integer that needs 64 bits without a sign; `integer` holds its bits.
 enum class NumberKind : uint8_t { Float, Int, Bool, Complex, UInt };
 
-// What stands in an operand's place.
+// Describes one operand of a call.
 struct OperandInfo {
   const Geometry* geometry = nullptr;
   bool wrapped_number = false;  // a Python number: weak in type promotion
@@ -65,9 +65,9 @@ struct Signature : c10::intrusive_ptr_target {
   std::vector<NumberKind> numbers;       // in the order of Node::numbers
   std::vector<const Geometry*> outputs;  // of the functional form
   bool has_seed = false;                 // the last number is a fresh random seed
-  // PyTorch's of the call: that of the time when a program is made may be another.
+  // PyTorch's default dtype at the call; it may have changed when the program is made.
   at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
-  // What the operator decomposes into, where it has no lowering of its own.
+  // The decomposition of the operator, where it has no lowering of its own.
   std::shared_ptr<const KeptFunction> expansion;
 };
 
@@ -123,7 +123,7 @@ class Node final : public c10::intrusive_ptr_target {
   bool is_data() const { return is_data_; }
   const DeviceData& data() const { return data_; }
   int device() const { return device_; }
-  // Of all nodes that there ever were, this one alone has it.
+  // Returns a number that no other node of the process ever has.
   uint64_t id() const { return id_; }
 
   const Signature& signature() const { return *signature_; }
@@ -138,17 +138,17 @@ class Node final : public c10::intrusive_ptr_target {
   // A call with one result that has been computed becomes a leaf; its operands are let go.
   void become_data(DeviceData data);
 
-  // The line that recorded this call; empty of data.
+  // The line of the user's program that recorded this call; empty for data.
   const Source& source() const { return source_; }
   Source& source() { return source_; }
 
-  // Scratch of the one walk that holds the executor's lock: ordinal of this node in that walk.
+  // Scratch of the walk that holds the GraphLock: ordinal of this node in that walk.
   mutable uint64_t walk = 0;
   mutable uint32_t ordinal = 0;
   mutable uint32_t uses = 0;
 
  private:
-  // Lets operands go without recursion: a long chain of nodes must not exhaust the stack.
+  // Releases the operands without recursion: a long chain of nodes must not exhaust the stack.
   void release_operands();
   static uint64_t next_id();
 
@@ -163,7 +163,7 @@ class Node final : public c10::intrusive_ptr_target {
   Source source_;
 };
 
-// The one way in which a call is recorded. The caller holds the GraphLock.
+// Makes the node of a recorded call; every call is recorded by it. The caller holds the GraphLock.
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device);
 

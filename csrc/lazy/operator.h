@@ -1,5 +1,5 @@
-// An ATen operator as the recorder and the lowerings know it: its functional form and how to lower
-// it.
+// Operator, an ATen operator as the recorder and the lowerings know it: its functional form, its
+// lowering rule and its traits.
 #pragma once
 
 #include <string>
@@ -20,14 +20,15 @@ struct Operator {
   c10::OperatorHandle handle;  // the functional overload: what a node means
   std::string name;            // "aten::add.Tensor"
   const ops::Rule* rule;       // null: decomposed or run on the host
-  const ops::Traits* traits;   // what else is known of it
+  const ops::Traits* traits;   // all else that is registered of it
   bool seeded;                 // draws random numbers
   util::Hash128 hash = {};     // of the name
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };
 
-// "aten::add.Tensor", which is "aten::relu" for an overload without a name; and back.
+// Convert an operator's name to text, "aten::add.Tensor" or, without an overload, "aten::relu"; and
+// back.
 inline std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }

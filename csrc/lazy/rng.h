@@ -1,5 +1,5 @@
-// Random state: a seed, and how many random calls have drawn from it. Every recorded random call
-// draws a seed of its own, which reaches the program as a runtime number, so a new state never
+// RandomState: a seed and the count of random calls that have drawn from it. Every recorded random
+// call draws a seed of its own, which reaches the program as a runtime number, so a new state never
 // recompiles.
 #pragma once
 
@@ -15,14 +15,14 @@ class RandomState {
   };
 
   explicit RandomState(Position position) : position_(position) {}
-  // One that differs from process to process.
+  // Makes a state that differs from process to process.
   static RandomState unseeded();
 
   Position position() const;
   void set(Position position);
   // Advances the state and returns a well-mixed seed.
   uint64_t next_seed();
-  // The whole state as one number: as a seed, it goes on where this state is.
+  // Returns the whole state as one number; a state with this seed continues where this one is.
   uint64_t as_seed() const;
 
  private:

@@ -1,5 +1,5 @@
-// The one maker of signatures. What is static about a call is given argument by argument; equal
-// calls get one signature, whichever part of the recorder makes them.
+// Makes all signatures. The caller adds the static part of a call argument by argument; equal calls
+// get one signature, whichever part of the recorder makes them.
 #pragma once
 
 #include "lazy/node.h"
@@ -7,8 +7,8 @@
 
 namespace torch_xla::lazy {
 
-// Hashes what is static about a call. Before its outputs are added, it tells the calls of one
-// operator apart that may differ in them.
+// Hashes the static part of a call. Before the outputs are added, the key already tells apart calls
+// whose outputs may differ.
 class CallKey {
  public:
   // `op` is Operator::hash.
@@ -16,15 +16,16 @@ class CallKey {
     hasher_.add(op).add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
   }
 
-  // Each adds the next argument of the schema, or the next element of a list that has begun.
+  // Each of these adds the next argument of the schema, or the next element of the list that has
+  // begun.
   void none() { add(Tag::None); }
-  // An argument that is a part of the program. Fails for what is no plain value.
+  // Adds an argument that is a part of the program. Throws where it is no plain value.
   void fixed(const c10::IValue& value);
   void fixed(int64_t value) { add(Tag::Int).add(static_cast<uint64_t>(value)); }
   void fixed(bool value) { add(Tag::Bool).add(value); }
   void fixed(c10::IntArrayRef list);
   void tensor(const Geometry* geometry) { add(Tag::Tensor).add(geometry->hash); }
-  // A tensor of the CPU without dimensions, whose value is the next runtime number.
+  // Adds a 0-dim CPU tensor, whose value is the next runtime number.
   void zero_dim(at::ScalarType dtype, bool wrapped_number) {
     add(wrapped_number ? Tag::WrappedNumber : Tag::ZeroDim).add(static_cast<uint64_t>(dtype));
   }
@@ -36,7 +37,7 @@ class CallKey {
   util::Hash128 finish() const { return hasher_.finish(); }
 
  private:
-  // Stands before each part: None, True, 3 and 3.0 are never the same.
+  // Precedes each part, so that None, True, 3 and 3.0 hash differently.
   enum class Tag : uint64_t {
     None = 0x11,
     Tensor,
@@ -59,7 +60,7 @@ class SignatureBuilder {
  public:
   explicit SignatureBuilder(const Operator& op);
 
-  // As CallKey's.
+  // These add what CallKey's functions of the same names add.
   void none();
   void fixed(const c10::IValue& value);
   void tensor(const Geometry* geometry);
@@ -68,12 +69,12 @@ class SignatureBuilder {
   void begin_list(size_t size);     // of tensors
   void begin_numbers(size_t size);  // of runtime numbers
 
-  // After the arguments: the last number is a random seed.
+  // Adds a random seed as the last number, after the arguments.
   void seed();
   void output(const Geometry* geometry);
   uint32_t num_outputs() const { return static_cast<uint32_t>(signature_->outputs.size()); }
 
-  // Ends the call. What is left of the schema's arguments is not given.
+  // Ends the call. Arguments of the schema that were not added count as not given.
   c10::intrusive_ptr<Signature> build();
 
  private:
@@ -86,9 +87,10 @@ class SignatureBuilder {
   size_t left_in_list_ = 0;  // elements that the last argument still takes
 };
 
-// The signature with this key that was interned, if it is still known. Under the graph lock.
+// Returns the interned signature with this key, or null. The caller holds the GraphLock.
 c10::intrusive_ptr<const Signature> known_signature(const util::Hash128& key);
-// The one signature for its key. Under the graph lock.
+// Returns the one signature with this key: an earlier one, or the argument. The caller holds the
+// GraphLock.
 c10::intrusive_ptr<const Signature> intern(c10::intrusive_ptr<Signature> signature);
 
 }  // namespace torch_xla::lazy

@@ -1,5 +1,5 @@
-// The line of the user's program that recorded a call. The Python bindings read it; C++ programs
-// have none.
+// Source, the line of the user's program that recorded a call. The Python bindings read it; C++
+// programs have none.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class Code : public c10::intrusive_ptr_target {
   virtual SourceFrames frames(int32_t instruction) const = 0;
 };
 
-// A place in the user's program. Files and lines are looked up when they are asked for.
+// A place in the user's program. frames() and str() look up its file and line.
 struct Source {
   c10::intrusive_ptr<const Code> code;
   int32_t instruction = 0;
@@ -37,16 +37,16 @@ struct Source {
   std::string str() const;      // the innermost frame; empty where the place is not known
 };
 
-// Sets `place` to that which the calling thread has reached. In a backward pass, whose thread runs
-// no Python, it is that of the forward call. The caller holds the GraphLock.
+// Sets `place` to the place that the calling thread has reached or, in a backward pass, whose
+// thread runs no Python, to the place of the forward call. The caller holds the GraphLock.
 void take_source(Source& place);
-// Its innermost frame as text; takes the GraphLock.
+// Returns the innermost frame of that place as text; takes the GraphLock.
 std::string source_line();
 
-// Whether places that are taken from now on are whole stacks of frames.
+// Sets whether take_source() keeps whole stacks of frames from now on.
 void keep_stacks(bool keep);
 
-// The bindings' part of take_source(): the innermost frame, or all of them.
+// Sets the function by which take_source() reads the innermost Python frame, or all of them.
 enum class Frames { Innermost, All };
 using SourceReader = void (*)(Frames, Source& place);
 void set_source_reader(SourceReader reader);

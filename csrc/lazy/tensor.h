@@ -1,6 +1,6 @@
-// The tensor that PyTorch sees: true sizes and strides over a storage that holds no memory.
-// All tensors that share a storage share its value; a view is a chain of calls replayed on that
-// value when it is read and inverted when it is written.
+// TensorImpl, the tensor that PyTorch sees: true sizes and strides over a Storage that holds no
+// memory. All tensors that share a storage share its value. A view is a chain of calls: reading the
+// view replays the chain on that value, writing inverts it.
 #pragma once
 
 #include <atomic>
@@ -29,34 +29,34 @@ class Storage final : public c10::StorageImpl {
   const Geometry& geometry() const { return *geometry_; }
   int device_index() const { return device_index_; }
 
-  // The value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
+  // Returns the value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
   const Value& value();
   bool has_value() const { return static_cast<bool>(value_); }
   void set_value(Value value);
-  // The value has been computed: same contents. Views are replayed from the data, or keep what they
-  // were made of, if the run has reused no buffers.
+  // Replaces the value by its data, which the run has computed. Views are replayed from the data
+  // or, if the run has reused no buffers, may keep what they were made of.
   void materialize(Value data, bool replay_views = true);
-  // A call that the value needs has failed: it is computed when it is read, and by no sync, until
-  // another value is written.
+  // Marks that a call which the value needs has failed. Until another value is written, a read
+  // computes this one, and no sync does.
   void set_aside() { unlink(); }
-  // While one lives, so are the values that are written. Guarded by GraphLock too.
+  // While an AsideScope lives, values that are written are set aside too. Guarded by GraphLock.
   struct AsideScope {
     AsideScope() { ++count; }
     ~AsideScope() { --count; }
     inline static int count = 0;
   };
-  // A value that this storage held before the present one, back to the last that was computed. It
-  // may be gone.
+  // Names a value that this storage held before the present one, back to the last that was
+  // computed. Its node may be gone.
   struct Past {
     uint64_t node;  // Node::id()
     uint32_t index;
   };
   const std::vector<Past>& past() const { return past_; }  // the oldest first
-  // Takes back all that was written since it held `value`, which is past()[i].
+  // Returns to `value`, which is past()[i], and forgets all that was written since.
   void take_back(size_t i, Value value);
-  // Adds what views keep until they are replayed.
+  // Adds the nodes that views keep until they are replayed.
   void add_kept_by_views(std::vector<const Node*>& nodes) const;
-  // Takes other sizes (resize_, set_); the contents are replaced.
+  // Takes another geometry and other contents (resize_, set_).
   void reset(const Geometry* geometry, Value value);
 
   // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
@@ -74,7 +74,7 @@ class Storage final : public c10::StorageImpl {
   int device_index_;
   Value value_;
   std::vector<Past> past_;
-  View* readers_ = nullptr;  // those that keep what they have read, until the value changes
+  View* readers_ = nullptr;  // views that keep what they have read, until the value changes
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;
   bool linked_ = false;
@@ -85,7 +85,7 @@ class Storage final : public c10::StorageImpl {
 // One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.
 class View final : public c10::intrusive_ptr_target {
  public:
-  // Of a view whose elements are not those of memory (of conjugation), in place of an offset.
+  // The offset of a view whose elements are computed (conjugated, say) and not those of memory.
   static constexpr int64_t kComputed = -1;
 
   View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index,
@@ -99,13 +99,13 @@ class View final : public c10::intrusive_ptr_target {
   const Geometry* geometry() const { return step_->outputs[index_]; }
   int64_t offset() const { return offset_; }  // in the storage, in elements
 
-  // The view of the storage's present value, replayed only when that has changed.
+  // Returns the view of the storage's present value; replays it only when that value has changed.
   Value read(Storage& storage);
-  // `value`, which read() gave, has been computed.
+  // Replaces `value`, which read() gave, by its data.
   void computed(const Value& value, const Value& data) {
     if (cached_ == value) cached_ = data;
   }
-  // The caller has written `value` through this view into the storage.
+  // Keeps `value`, which the caller has written through this view into the storage.
   void remember(Storage& storage, Value value);
 
  private:
@@ -115,8 +115,8 @@ class View final : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<const Signature> step_;
   uint32_t index_;
   int64_t offset_;
-  // What was read, or written, while the storage's value stays the same; and the place among those
-  // that keep something of it.
+  // The value that was read or written, kept until the storage's value changes; and this view's
+  // place in the storage's list of such views.
   Value cached_;
   std::atomic<Storage*> storage_{nullptr};
   View* previous_ = nullptr;
@@ -140,7 +140,7 @@ class TensorImpl final : public c10::TensorImpl {
   int device_index() const { return lazy_storage().device_index(); }
 
   Value read() const;
-  // `value`, which read() gave, has been computed: it need not be again.
+  // Replaces `value`, which read() gave, by its data, so that no later read computes it again.
   void computed(const Value& value, const Value& data) const;
   // Replaces everything this tensor holds by another tensor's (set_, in-place views, resize_).
   void assign(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
@@ -160,16 +160,17 @@ class TensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<View> view_;
 };
 
-// Ours, or null: kernels on key XLA also meet strangers (FakeTensor elements).
+// Returns the tensor's TensorImpl, or null: kernels on key XLA also meet other classes
+// (FakeTensor).
 TensorImpl* as_lazy(const at::Tensor& tensor);
 inline bool is_lazy(const at::Tensor& tensor) { return as_lazy(tensor) != nullptr; }
 
-// A tensor that owns a new storage with this value.
+// Makes a tensor that owns a new storage with this value.
 at::Tensor make_tensor(Value value, const Geometry* geometry, int device);
 at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
                      int64_t offset);
 
-// How the layers above supply what this one cannot know: the value of an uninitialised storage.
+// The layer above supplies this function. It makes the value of an uninitialised storage: zeros.
 extern Value (*zeros_value)(const Geometry& geometry, int device);
 
 }  // namespace torch_xla::lazy

@@ -1,5 +1,5 @@
-// What the families of lowering rules share: PyTorch's conversions, the types in which it computes,
-// lists of dimensions, and the shape of a rule's result.
+// Helpers for the families of lowering rules: PyTorch's conversions, the types in which it
+// computes, lists of dimensions, and the shape of a rule's result.
 #pragma once
 
 #include <span>
@@ -11,38 +11,40 @@
 
 namespace torch_xla::ops {
 
-// The type in which PyTorch computes on elements of this type: f32 for the narrow floats, rounded
-// once at the end; others unchanged.
+// Returns the type in which PyTorch computes on elements of this type: f32 for the narrow floats,
+// rounded once at the end; others unchanged.
 hlo::DType compute_dtype(hlo::DType dtype);
 
-// PyTorch's conversion between dtypes: anything but zero is true, floats wrap into narrow integers.
+// Converts between dtypes as PyTorch does: anything but zero is true, floats wrap into narrow
+// integers.
 hlo::Value cast(const hlo::Value& x, hlo::DType dtype);
 
-// Result `i` of the node: cast to its dtype and broadcast to its dimensions.
+// Makes result `i` of the node: casts `x` to its dtype and broadcasts it to its dimensions.
 hlo::Value as_result(const Lowering& l, const hlo::Value& x, size_t i = 0);
 inline hlo::Values result(const Lowering& l, const hlo::Value& x) { return {as_result(l, x)}; }
 
-// Operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0. Integers
-// beside narrow floats are rounded to those, as PyTorch converts all tensors to one dtype first.
+// Returns operand or number `arg`, cast to `dtype` and broadcast to the dimensions of result 0.
+// Rounds integers beside narrow floats to those, as PyTorch converts all tensors to one dtype
+// first.
 hlo::Value operand(const Lowering& l, size_t arg, hlo::DType dtype);
-// Whether result `i` exists: an output_mask may have refused it.
+// Returns whether result `i` exists: an output_mask may have refused it.
 inline bool is_wanted(const Lowering& l, size_t i) { return l.signature().outputs[i] != nullptr; }
-// Several results, each cast and broadcast to its type; those not wanted may be empty values.
+// Makes several results, each cast and broadcast to its type; those not wanted may be empty values.
 hlo::Values results(const Lowering& l, std::span<const hlo::Value> values);
 
-// A number in the shape of x and its dtype.
+// Returns number `arg` in the shape of x and its dtype.
 inline hlo::Value number_like(const Lowering& l, size_t arg, const hlo::Value& x) {
   return hlo::broadcast_to(l.number(arg, x.dtype()), x.dims());
 }
-// Whether a Scalar argument is known, when the program is built, to be this number.
+// Returns whether a Scalar argument is part of the program and equals this number.
 bool is_static_number(const Lowering& l, size_t arg, double value);
 
-// True where an element is infinite, of either sign; complex: in either part.
+// Gives true where an element is infinite, of either sign; complex: in either part.
 hlo::Value is_inf(const hlo::Value& x);
-// True for negative numbers, -0.0 and nan with its sign bit set.
+// Gives true for negative numbers, -0.0 and nan with its sign bit set.
 hlo::Value sign_bit(const hlo::Value& x);
 hlo::Value trunc(const hlo::Value& x);
-// log(exp(x) + exp(y)), of complex numbers too.
+// Computes log(exp(x) + exp(y)), of complex numbers too.
 hlo::Value log_add(const hlo::Value& x, const hlo::Value& y);
 inline hlo::Value real_of(const hlo::Value& x) {
   return hlo::is_complex(x.dtype()) ? hlo::real(x) : x;
@@ -54,17 +56,17 @@ inline hlo::Value conjugate(const hlo::Value& x) {
 // Dimension lists. A 0-dim tensor accepts dimensions 0 and -1, as in PyTorch.
 int64_t wrap_dim(int64_t dim, int64_t rank);
 std::vector<int64_t> all_dims(int64_t rank);
-// Sorted dimensions of an `int[]?` argument; none given or an empty list: all of them.
+// Returns the sorted dimensions of an `int[]?` argument: all where none or an empty list is given.
 std::vector<int64_t> dims_or_all(const Lowering& l, size_t arg, int64_t rank);
 int64_t elements_along(const hlo::Value& x, std::span<const int64_t> dims);
-// The value of a reduction over `dims`, spread over the dimensions it was reduced from.
+// Spreads the value of a reduction over `dims` over the dimensions that it was reduced from.
 hlo::Value spread(const hlo::Value& reduced, const hlo::Dims& full, std::span<const int64_t> dims);
 
 hlo::Value reduce_sum(const hlo::Value& x, std::span<const int64_t> dims);
 hlo::Value reduce_max(const hlo::Value& x, std::span<const int64_t> dims);
 hlo::Value reduce_min(const hlo::Value& x, std::span<const int64_t> dims);
-// Sum over the last `count` dimensions of floats. XLA's CPU loops add one element at a time; there
-// this is a matrix-vector product, several times faster and with smaller rounding errors.
+// Sums over the last `count` dimensions of floats. XLA's CPU loops add one element at a time; there
+// this makes a matrix-vector product, several times faster and with smaller rounding errors.
 hlo::Value sum_trailing(const Lowering& l, const hlo::Value& x, int64_t count);
 
 // Throws `"NAME" not implemented for 'DTYPE'`, PyTorch's own words.

@@ -7,7 +7,8 @@
 
 namespace torch_xla::ops {
 
-// (sum |x|^p)^(1/p) over `dims`; p may be 0 (how many are not zero) or infinite. x is real.
+// Computes (sum |x|^p)^(1/p) over `dims`; p may be 0 (how many are not zero) or infinite. x is
+// real.
 hlo::Value vector_norm(const hlo::Value& x, std::span<const int64_t> dims, double p);
 
 }  // namespace torch_xla::ops

@@ -1,4 +1,4 @@
-// PyTorch's dtypes as XLA's.
+// Converts PyTorch's dtypes to those of the device.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,10 +10,10 @@ namespace torch_xla::ops {
 
 using lazy::to_hlo;
 
-// The dtype in which the device holds tensors of `dtype`: another one where XLA_USE_BF16,
+// Returns the dtype in which the device holds tensors of `dtype`: another one where XLA_USE_BF16,
 // XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG ask for it at this moment.
 at::ScalarType device_dtype(at::ScalarType dtype);
-// Whether that was so of any tensor of this process.
+// Returns whether device_dtype() has ever given another dtype in this process.
 bool has_narrowed();
 
 inline hlo::Type to_hlo(const lazy::Geometry& g) {

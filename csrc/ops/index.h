@@ -1,4 +1,4 @@
-// Reading and writing at computed positions: gather and scatter in the few forms that rules need.
+// Reads and writes at computed positions: gather and scatter in the few forms that rules need.
 // Positions must be in range; one that is not reads the nearest element and writes nothing.
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace torch_xla::ops {
 
-// Negative positions count from the end of a dimension of `size`.
+// Makes negative positions count from the end of a dimension of `size`.
 hlo::Value wrap_index(const hlo::Value& index, int64_t size);
 
-// Whole slices of dimension `dim`: it is replaced by the dimensions of `index` (any rank).
+// Takes whole slices of dimension `dim`; the dimensions of `index` (any rank) replace it.
 hlo::Value take_rows(const hlo::Value& x, int64_t dim, const hlo::Value& index);
 // The transpose: `updates` has the dimensions of `take_rows(x, dim, index)`.
 hlo::Value scatter_rows(const hlo::Value& x, int64_t dim, const hlo::Value& index,
                         const hlo::Value& updates, const hlo::Combine& combine,
                         bool unique = false);
 
-// One element for each element of `index`, which has x's rank and is not larger than x in any other
-// dimension than `dim`: result[i][j] = x[i][index[i][j]] for dim = 1.
+// Takes one element for each element of `index`, which has x's rank and is not larger than x in any
+// other dimension than `dim`: result[i][j] = x[i][index[i][j]] for dim = 1.
 hlo::Value take_along(const hlo::Value& x, int64_t dim, const hlo::Value& index,
                       const Target& target);
 // The transpose: `updates` has the dimensions of `index`.
@@ -37,10 +37,10 @@ enum class Reduction { Sum, Prod, Mean, Max, Min };
 Reduction reduction_of(std::string_view name, std::string_view op);
 hlo::Value reduction_identity(hlo::Builder& b, Reduction reduction, const hlo::Type& type);
 hlo::Combine combine_of(Reduction reduction);
-// Integers round down.
+// Divides; integers round down.
 hlo::Value divide_for_mean(const hlo::Value& sum, const hlo::Value& count);
 
-// Inclusive running sum and maximum along `dim`.
+// Compute the inclusive running sum and maximum along `dim`.
 hlo::Value running_sum(const hlo::Value& x, int64_t dim);
 hlo::Value running_max(const hlo::Value& x, int64_t dim);
 

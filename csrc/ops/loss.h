@@ -1,4 +1,4 @@
-// What the loss families share: PyTorch's reductions and their gradients.
+// PyTorch's reductions of losses and their gradients, for the loss families.
 #pragma once
 
 #include "ops/common.h"
@@ -12,11 +12,11 @@ inline Reduction reduction(const Lowering& l, size_t arg) {
   return static_cast<Reduction>(l.integer(arg));
 }
 
-// Losses of single elements, reduced; the mean is over all of them.
+// Reduces the losses of single elements; a mean is over all of them.
 hlo::Value reduced(const hlo::Value& losses, Reduction r);
 
-// The gradient of each element's loss, given that of the reduced loss: over `dims`, and divided by
-// `elements` for a mean.
+// Makes the gradient of each element's loss from that of the reduced loss: spreads it over `dims`,
+// and divides it by `elements` for a mean.
 hlo::Value spread_gradient(const hlo::Value& grad, const hlo::Dims& dims, hlo::DType dtype,
                            Reduction r, int64_t elements);
 

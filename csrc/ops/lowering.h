@@ -33,14 +33,14 @@ class Lowering {
 
   hlo::Builder& b;
 
-  // Operands, by position in the operator's schema. A Python number that stands in a tensor's place
-  // comes as a 0-dim value of its own dtype (f64, i64 or i1).
+  // Return operands by position in the operator's schema. A Python number in a tensor's place comes
+  // as a 0-dim value of its own dtype (f64, i64 or i1).
   hlo::Value in(size_t arg) const;
   bool has(size_t arg) const;                      // an optional tensor or argument that was given
   std::vector<hlo::Value> list(size_t arg) const;  // Tensor[]
   std::vector<std::optional<hlo::Value>> optional_list(size_t arg) const;  // Tensor?[]
 
-  // A `Scalar` argument as a 0-dim value of this type. It may be a runtime input or a constant.
+  // Returns a `Scalar` argument as a 0-dim value of this type: a runtime input or a constant.
   hlo::Value number(size_t arg, hlo::DType as) const;
 
   // Static arguments.
@@ -53,21 +53,22 @@ class Lowering {
   std::vector<int64_t> ints_or_empty(size_t arg) const;  // `int[]?`
   std::vector<double> floats(size_t arg) const;
 
-  // The result types that PyTorch's Meta kernel gave.
+  // Return the result types that PyTorch's Meta kernel gave.
   hlo::Type out(size_t i = 0) const { return to_hlo(*signature_.outputs[i]); }
   at::ScalarType out_dtype(size_t i = 0) const { return signature_.outputs[i]->dtype; }
   size_t num_outputs() const { return signature_.outputs.size(); }
 
-  // Geometry and PyTorch dtype of an operand (strides are of the tensor, values are row-major).
+  // Return an operand's geometry and PyTorch dtype (strides are of the tensor, values are
+  // row-major).
   const lazy::Geometry& geometry(size_t arg) const;
   at::ScalarType in_dtype(size_t arg) const { return geometry(arg).dtype; }
-  // The dtype in which PyTorch computes this call on these Tensor/Scalar arguments: its type
-  // promotion, with 0-dim tensors and Python numbers weaker.
+  // Returns the dtype in which PyTorch computes this call on these Tensor/Scalar arguments: its
+  // type promotion, with 0-dim tensors and Python numbers weaker.
   at::ScalarType promoted(std::initializer_list<size_t> args) const;
-  // Operand `arg` converted to `dtype` and broadcast to `dims`.
+  // Returns operand `arg` converted to `dtype` and broadcast to `dims`.
   hlo::Value in(size_t arg, hlo::DType dtype, const hlo::Dims& dims) const;
 
-  // A 0-dim ui64: the seed of a random operator, different for every recorded call.
+  // Returns a 0-dim ui64: the seed of a random operator, different for every recorded call.
   hlo::Value seed() const;
 
   const Target& target() const { return target_; }
@@ -86,10 +87,11 @@ class Lowering {
 
 using RuleFunction = hlo::Values (*)(Lowering&);
 
-// How an operator is lowered, and how scalars of a call are treated; filled by the registration.
+// Holds the functions that lower an operator and the treatment of a call's scalars; the
+// registration fills it.
 struct Rule {
   RuleFunction lower = nullptr;
-  // In place of `lower` where the target takes PyTorch's kernels, which is the CPU.
+  // Replaces `lower` where the target takes PyTorch's kernels, which is the CPU.
   RuleFunction on_cpu = nullptr;
   // Schema positions of `Scalar` arguments that are part of the program (default: runtime inputs).
   std::vector<size_t> static_numbers;
@@ -104,12 +106,13 @@ struct Rule {
   }
 };
 
-// The one registry of what is known of operators. Registering a thing twice is an error.
+// Holds the rules and traits of all operators. Registering one twice is an error.
 class Registry {
  public:
-  // The rule of a functional overload: "aten::add.Tensor".
+  // Adds the rule of a functional overload: "aten::add.Tensor".
   Rule& add(std::string_view overload, RuleFunction rule);
-  // What all overloads have in common, by their name: "aten::add"; and what one has instead.
+  // Give the traits that all overloads of a name have ("aten::add"), and those that one has
+  // instead.
   Traits& all(std::string_view name);
   Traits& one(std::string_view overload);
 
@@ -122,11 +125,11 @@ class Registry {
   static Registry& get();
 };
 
-// A file's rules and traits, registered before the first look at the registry:
+// Registers a file's rules and traits before the first look at the registry:
 //   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });
 class Rules {
  public:
-  // Those of the stage Later look at others.
+  // Functions of stage Later may look at what those of stage First have registered.
   enum class Stage : uint8_t { First, Later };
   explicit Rules(std::function<void(Registry&)> fill, Stage stage = Stage::First);
 };

@@ -1,4 +1,4 @@
-// Products of matrices by PyTorch's kernels, where these are faster than XLA's, on the CPU target.
+// Multiplies matrices by PyTorch's kernels on the CPU target, where these are faster than XLA's.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace torch_xla::ops {
 
-// A matrix as it lies in memory, its rows perhaps in several dimensions, and whether the product
-// takes it transposed.
+// A matrix as it lies in memory, its rows perhaps in several dimensions; the product may take it
+// transposed.
 struct Factor {
   hlo::Value matrix;
   bool transposed = false;
@@ -21,11 +21,12 @@ struct Factor {
   int64_t height() const { return width() == 0 ? 0 : matrix.type().elements() / width(); }
 };
 
-// Of a matrix that the program makes by transposing another: that one, which is not copied then.
+// Makes a factor of x. Where the program makes x by transposing another matrix, takes that one, so
+// that nothing is copied.
 Factor factor_of(const hlo::Value& x);
 
-// left @ right in the type of both, with `row` added to each row: a matrix. nullopt where XLA's
-// code is to be taken.
+// Computes left @ right in the type of both, with `row` added to each row: a matrix. Returns
+// nullopt where the rule is to take XLA's code.
 std::optional<hlo::Value> host_product(const Factor& left, const Factor& right,
                                        const std::optional<hlo::Value>& row = std::nullopt);
 

@@ -1,5 +1,4 @@
-// What the files of the normalization family share: their mean, and the registrations of the one
-// that norm.cpp does not hold.
+// The mean and the memory format that the files of the normalization family share.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +8,9 @@
 
 namespace torch_xla::ops {
 
-// The mean over all dimensions but those kept, which `sum` adds up. It sums distances from one of
-// the elements: of nearly equal ones a sum of the elements themselves would round by more than they
-// differ, and 1/sqrt(eps) magnifies that.
+// Computes the mean over all dimensions but `kept`; `sum` adds up over these dimensions. It sums
+// distances from one of the elements: a sum of nearly equal elements themselves would round by more
+// than they differ, and 1/sqrt(eps) magnifies that.
 template <typename Sum>
 hlo::Value mean_of(const hlo::Value& x, std::span<const int64_t> kept, const Sum& sum) {
   hlo::Dims sizes;
@@ -24,12 +23,12 @@ hlo::Value mean_of(const hlo::Value& x, std::span<const int64_t> kept, const Sum
     if (std::ranges::find(kept, dim) == kept.end()) first = hlo::slice_dim(first, dim, 0, 1);
   }
   first = hlo::reshape(first, sizes);
-  // Beside an infinite one there is no distance.
+  // From an infinite element there is no distance.
   first = hlo::select(hlo::is_finite(first), first, hlo::zero(x.builder(), first.type()));
   return first + sum(x - hlo::broadcast_in_dim(first, x.dims(), kept)) / n;
 }
 
-// Traits::layout of batch normalizations.
+// Gives Traits::layout of batch normalizations.
 at::MemoryFormat batch_norm_layout(const Arguments& a);
 
 }  // namespace torch_xla::ops

@@ -6,7 +6,7 @@
 
 namespace torch_xla::hlo {
 
-// A constant of x's type.
+// Makes a constant of x's type.
 inline Value like(const Value& x, double value) { return splat(x.builder(), value, x.type()); }
 
 inline Value operator+(const Value& x, const Value& y) { return add(x, y); }
@@ -26,7 +26,7 @@ inline Value operator-(const Value& x) { return neg(x); }
 // On predicates and integers: bit by bit.
 inline Value operator&(const Value& x, const Value& y) { return logical_and(x, y); }
 inline Value operator|(const Value& x, const Value& y) { return logical_or(x, y); }
-// Not `!`, which asks whether a value is there at all.
+// This is not `!`, which asks whether a value is there at all.
 inline Value operator~(const Value& x) { return logical_not(x); }
 
 inline Value equal(const Value& x, const Value& y) { return compare(Direction::EQ, x, y); }

@@ -1,13 +1,13 @@
-// Random numbers inside a program: bits that are a pure function of a seed and of an element's
-// position, and the distributions that are drawn from them.
+// Draws random numbers inside a program: bits that are a pure function of a seed and of an
+// element's position, and distributions made from these bits.
 #pragma once
 
 #include "hlo/ops.h"
 
 namespace torch_xla::ops::draw {
 
-// 64 random bits for each element, as two ui32 words: Philox2x32-10 of (seed, position, stream).
-// `stream` separates several draws from one seed.
+// Gives 64 random bits for each element, as two ui32 words: Philox2x32-10 of (seed, position,
+// stream). `stream` separates several draws from one seed.
 //
 // It is written in elementwise operations rather than with stablehlo.rng_bit_generator: it fuses
 // into what uses it (a dropout mask of a million elements takes 1.1 ms on two cores, 114 ms through
@@ -17,7 +17,7 @@ struct Words {
   hlo::Value first, second;
 };
 Words words(const hlo::Value& seed, const hlo::Dims& dims, int stream = 0);
-// The same bits as one ui64.
+// Gives the same bits as one ui64.
 hlo::Value word64(const hlo::Value& seed, const hlo::Dims& dims, int stream = 0);
 
 // Below, `type` is f32 or f64.

@@ -1,11 +1,12 @@
-// The files that the family of reductions is split into, and what they share.
+// Shapes the results of the files of the reduction family.
 #pragma once
 
 #include "ops/common.h"
 
 namespace torch_xla::ops {
 
-// A reduced value as result `i`: its dtype, and dimensions of size 1 where keepdim asks for them.
+// Makes result `i` of a reduced value: gives it that dtype, and dimensions of size 1 where keepdim
+// asks for them.
 inline hlo::Value reduced(const Lowering& l, const hlo::Value& x, size_t i = 0) {
   return hlo::reshape(cast(x, l.out(i).dtype), l.out(i).dims);
 }

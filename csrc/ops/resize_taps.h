@@ -21,19 +21,19 @@ struct Taps {
 
   int64_t size() const { return static_cast<int64_t>(outputs.size()); }
   int64_t most() const;  // taps of the output that has the most
-  // The map of the gradient.
+  // Returns the map of the gradient.
   Taps transposed() const;
 };
 
-// The map along `dim` of x, whose dtype is f32 or f64. An element that is infinite or nan reaches
-// only the outputs that have it among their taps, unless an output has many taps.
+// Applies the map along `dim` of x, whose dtype is f32 or f64. An element that is infinite or nan
+// reaches only the outputs that have it among their taps, unless an output has many taps.
 hlo::Value apply_taps(const hlo::Value& x, int64_t dim, const Taps& taps);
-// One map for each of the last dimensions.
+// Applies one map to each of the last dimensions.
 hlo::Value apply_taps(hlo::Value x, std::span<const Taps> taps);
 
-// x at fixed positions along `dim`.
+// Takes x at fixed positions along `dim`.
 hlo::Value take_fixed(const hlo::Value& x, int64_t dim, std::span<const int64_t> positions);
-// A vector of constants, spread over `dims` along dimension `dim`.
+// Spreads a vector of constants over `dims` along dimension `dim`.
 hlo::Value constant_along(hlo::Builder& b, std::span<const int64_t> values, hlo::DType dtype,
                           const hlo::Dims& dims, int64_t dim);
 

@@ -1,4 +1,4 @@
-// Rules of operators that have a kernel of ours besides: dispatch registers both in one place.
+// Rules of operators that also have a kernel of ours: dispatch registers both in one place.
 #pragma once
 
 #include "ops/lowering.h"

@@ -1,5 +1,5 @@
-// Sorting as PyTorch orders values: nan is the greatest, -0.0 equals 0.0, equal elements keep
-// their order.
+// Sorts as PyTorch orders values: nan is the greatest, -0.0 equals 0.0, equal elements keep their
+// order.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What programs are made for: the one table of what the compilers of platforms do not take.
+// Target, what programs are made for: a platform, and what its compiler does not take.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@ struct Target {
   std::string_view platform;  // PJRT's name, in upper case
   std::span<const MissingDType> missing_dtypes = {};
   hlo::Lacks lacks = {};  // operations and forms of them
-  // Whether programs may call PyTorch's kernels, which only a process that has PyTorch can run.
+  // True where programs may call PyTorch's kernels, which only a process that has PyTorch can run.
   bool host_kernels = false;
 
   // Rules choose by these between ways that give the same values.
@@ -27,12 +27,12 @@ struct Target {
   bool is_tpu() const { return platform == "TPU"; }
 
   bool has_dtype(at::ScalarType dtype) const;
-  // Throws a TypeError where the platform has no such dtype. `who`: the operator or function.
+  // Throws a TypeError where the platform lacks the dtype. `who` names the operator or function.
   void check_dtype(std::string_view who, at::ScalarType dtype) const;
 };
 
-// The target of a platform. Of one that the table lacks nothing is known, so programs for it hold
-// what every compiler takes: it is the portable one.
+// Returns the target of a platform. A platform that the table lacks gets the portable target, whose
+// programs hold what every compiler takes.
 Target target_of(std::string_view platform);
 
 }  // namespace torch_xla::ops

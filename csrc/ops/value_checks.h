@@ -1,6 +1,6 @@
-// Traits::suspects_values of several families: indices out of range, numbers out of bounds.
-// Programs drop such indices and read some element in their place; PyTorch's CPU kernels refuse
-// them.
+// Checks values for Traits::suspects_values of several families: indices out of range, numbers out
+// of bounds. Programs drop such indices and read some element in their place; PyTorch's CPU kernels
+// refuse them.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace torch_xla::ops {
 
-// Valid are first, .., end - 1.
+// The range first, .., end - 1; `ignored` is valid too.
 struct IndexRange {
   int64_t first, end;
   int64_t ignored = std::numeric_limits<int64_t>::min();
 };
 
-// Whether some index that is known is outside of the range.
+// Returns whether the indices are known and one is outside of the range.
 bool leaves(const KnownArguments& a, const c10::IValue& indices, IndexRange range);
 
-// Whether some element that is known is below `least` or above `most`, or nan.
+// Returns whether the elements are known and one is below `least`, above `most`, or nan.
 bool exceeds(const KnownArguments& a, const c10::IValue& v, double least, double most);
 
 inline int64_t size_of_dim(const at::Tensor& t, int64_t dim) {
   return t.dim() == 0 ? 1 : t.size(dim);
 }
 
-// (self, dim, index, ..)
+// Returns whether the index of a call (self, dim, index, ..) is known to leave the dimension.
 template <bool Negative = false>
 bool along_dim(const KnownArguments& a) {
   const at::Tensor& self = a.tensor(0);

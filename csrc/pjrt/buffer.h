@@ -1,4 +1,4 @@
-// Arrays on devices: a buffer on one of them, an array on several.
+// Data on devices: a Buffer lies on one device, an Array on several.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ namespace torch_xla::pjrt {
 
 using DType = PJRT_Buffer_Type;
 
-// Bytes of one element in host memory (4-bit types take a whole byte there); 0 for tokens and
-// unknown types.
+// Returns the bytes of one element in host memory (4-bit types take a whole byte there); 0 for
+// tokens and unknown types.
 size_t host_element_size(DType dtype);
-// "F32" for PJRT_Buffer_Type_F32.
+// Returns "F32" for PJRT_Buffer_Type_F32.
 std::string dtype_name(DType dtype);
 
 // Element type and dimensions of an array on a device.
@@ -28,7 +28,7 @@ struct ArrayType {
   std::vector<int64_t> dims;
 };
 
-// An array on a device. Owns it; not copyable.
+// Owns an array on one device.
 class Buffer {
  public:
   // `type` keeps `client` alive too (Client::own), so that a buffer counts one reference only.
@@ -41,24 +41,25 @@ class Buffer {
   DType dtype() const { return type_->dtype; }
   const std::vector<int64_t>& dims() const { return type_->dims; }
   size_t on_device_size() const;
-  // Bytes of a dense row-major copy in host memory.
+  // Returns the bytes of a dense row-major copy in host memory.
   size_t host_size() const;
-  // Ready once the contents are there, or the computation that makes them failed.
+  // Returns an event that is ready once the contents are there, or the computation that makes them
+  // has failed.
   Event ready() const;
   // Copies into `dst` in dense row-major order; `size` must be at least host_size(). `dst` must
   // stay valid until the event is ready.
   Event copy_to_host(void* dst, size_t size) const;
-  // The address of the contents, which may not be ready yet. Valid until the buffer dies or is
-  // donated.
+  // Returns the address of the contents, which may not be ready yet. It is valid until the buffer
+  // dies or is donated.
   void* unsafe_pointer() const;
-  // The same for use outside of the plugin, which leaves the contents there until unshare(). Do not
-  // donate the buffer before: the CPU plugin takes a copy instead, others fail.
+  // Returns the address for use outside of the plugin, which leaves the contents there until
+  // unshare(). Do not donate the buffer before: the CPU plugin takes a copy instead, others fail.
   void* share() const;
   void unshare() const noexcept;
   bool is_on_cpu() const;
-  // True after delete_() and after the buffer was donated to an execution.
+  // Returns true after delete_() and after the buffer was donated to an execution.
   bool is_deleted() const;
-  // Releases the device memory now (when work in flight has finished with it), keeping the object.
+  // Releases the device memory when work in flight has finished with it; the object stays.
   void delete_();
   std::unique_ptr<Buffer> copy_to_device(const Device& device) const;
   Device device() const;
@@ -72,36 +73,37 @@ class Buffer {
   PJRT_Buffer* buffer_;
 };
 
-// What of a value each device of an array has. Programs keep all arrays whole so far.
+// Names the part of a value that each device of an array holds. So far every device holds the
+// whole.
 enum class Sharding : uint8_t { Replicated };
 
 // A value on the devices that a program runs on: its shape, its sharding, and one buffer on each
 // device, in their order.
 class Array {
  public:
-  // Nearly always there is one buffer: it needs no memory of its own.
+  // Nearly all arrays have one buffer, which needs no memory of its own.
   explicit Array(Buffer first, Sharding sharding = Sharding::Replicated)
       : first_(std::move(first)), sharding_(sharding) {}
   void add(Buffer other) { others_.push_back(std::make_unique<Buffer>(std::move(other))); }
 
-  // A copy of dense row-major host memory on each device; `data` is free again on return.
+  // Copies dense row-major host memory to each device; `data` is free again on return.
   static Array from_host(const Client& client, const void* data, DType dtype,
                          std::span<const int64_t> dims, std::span<const Device> devices);
-  // The whole value on other devices.
+  // Copies the whole value to other devices.
   Array copy_to(std::span<const Device> devices) const;
-  // Copies the value to those of `devices`, of which the first have it, that do not have it yet.
+  // Copies the value to the devices that lack it; `devices` begins with those that have it.
   void extend_to(std::span<const Device> devices);
 
   DType dtype() const { return first_.dtype(); }
   const std::vector<int64_t>& dims() const { return whole().dims(); }
   Sharding sharding() const { return sharding_; }
-  // A buffer with all of the value. Throws FAILED_PRECONDITION where each has a part of it.
+  // Returns a buffer with all of the value. Throws FAILED_PRECONDITION where each has a part of it.
   const Buffer& whole() const;
   size_t num_buffers() const { return 1 + others_.size(); }
   const Buffer& buffer(size_t i) const { return i == 0 ? first_ : *others_[i - 1]; }
 
-  // Whether a run took the memory over. Where that run failed, the value is lost, and `loss` tells
-  // of its failure; empty for all other arrays.
+  // Returns whether a run took the memory over. Where that run failed, the value is lost and loss()
+  // describes the failure; loss() is null for all other arrays.
   bool is_deleted() const { return first_.is_deleted(); }
   void set_loss(std::string why) { loss_ = std::make_unique<const std::string>(std::move(why)); }
   const std::string* loss() const { return loss_.get(); }

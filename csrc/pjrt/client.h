@@ -1,5 +1,6 @@
-// A PJRT client: its devices, and how arrays and programs get there. Every object keeps what it
-// needs alive; all methods may be called from any thread. Failures throw pjrt::Error.
+// A PJRT client: lists its devices, brings arrays to them and compiles programs for them. Every
+// object keeps what it needs alive; all methods may be called from any thread. Failures throw
+// pjrt::Error.
 #pragma once
 
 #include <functional>
@@ -34,34 +35,36 @@ class Client : public std::enable_shared_from_this<Client> {
   // Throws INVALID_ARGUMENT when there is no such device.
   Device device_by_id(int id) const;
 
-  // Host memory to device. `dims` empty is a scalar; `byte_strides` empty is dense row-major.
-  // `on_done` (may be null) runs once when the plugin no longer needs the memory, on any thread; it
-  // is dropped without running when the call throws.
+  // Makes a buffer from host memory. `dims` empty is a scalar; `byte_strides` empty is dense
+  // row-major. `on_done` (may be null) runs once when the plugin no longer needs the memory, on any
+  // thread; it is dropped without running when the call throws.
   std::unique_ptr<Buffer> from_host(const void* data, DType dtype, std::span<const int64_t> dims,
                                     std::optional<std::span<const int64_t>> byte_strides,
                                     HostSemantics semantics, const Device& device,
                                     std::function<void()> on_done = nullptr) const;
-  // Device memory with undefined contents; throws UNIMPLEMENTED where the plugin cannot.
+  // Makes a buffer with undefined contents; throws UNIMPLEMENTED where the plugin cannot.
   std::unique_ptr<Buffer> uninitialized(DType dtype, std::span<const int64_t> dims,
                                         const Device& device) const;
 
-  // A buffer over dense row-major memory of a device that another library owns; `on_done` as above.
+  // Makes a buffer over dense row-major device memory that another library owns; `on_done` as
+  // above.
   std::unique_ptr<Buffer> view_of_device_memory(void* data, DType dtype,
                                                 std::span<const int64_t> dims, const Device& device,
                                                 std::function<void()> on_done) const;
 
-  // StableHLO, as text or bytecode.
+  // Compiles StableHLO, given as text or bytecode.
   std::unique_ptr<Executable> compile(std::string_view stablehlo,
                                       const CompileOptions& options = {}) const;
-  // What Executable::serialize() returned, by the same plugin on the same platform. `options`
-  // stand for those it was compiled with, to move it to other devices; older plugins ignore them.
+  // Loads what Executable::serialize() returned, by the same plugin on the same platform. `options`
+  // replace those that it was compiled with, to move it to other devices; older plugins ignore
+  // them.
   std::unique_ptr<Executable> deserialize(std::string_view serialized,
                                           const std::optional<CompileOptions>& options = {}) const;
 
   const Plugin& plugin() const { return *plugin_; }
   const std::shared_ptr<Plugin>& shared_plugin() const { return plugin_; }
   PJRT_Client* handle() const { return client_; }
-  // The device with this handle.
+  // Returns the device with this handle.
   Device find_device(PJRT_Device* handle) const;
   // Throws in a child that fork() made after the client was created.
   void check_process(const char* method) const {
@@ -74,7 +77,7 @@ class Client : public std::enable_shared_from_this<Client> {
   Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client, unsigned generation);
   void read_properties();
   [[noreturn]] static void throw_forked(const char* method);
-  // The type of a new buffer, in a block that keeps this client alive.
+  // Puts the type of a new buffer into a block that keeps this client alive.
   std::shared_ptr<const ArrayType> own(ArrayType type) const;
   std::unique_ptr<Executable> adopt(PJRT_LoadedExecutable* loaded) const;
 

@@ -1,5 +1,5 @@
-// What the compiler is told besides the program: devices, partitioning and flags.
-// serialize() writes xla's CompileOptionsProto, the form that PJRT takes.
+// The options of a compilation: devices, partitioning and compiler flags. serialize() writes xla's
+// CompileOptionsProto, the form that PJRT takes.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ struct CompileOptions {
   // Run on any one device, chosen by each execution; needs one replica and partition and no
   // device_ids.
   bool portable = false;
-  // One entry for all outputs or one for each: may the partitioner choose the output's sharding?
+  // Lets the partitioner choose the sharding of outputs: one entry for all of them, or one for
+  // each.
   std::vector<bool> allow_spmd_sharding_propagation_to_output;
   // Compiler flags by name, such as {"xla_cpu_enable_fast_math", false}; no list values.
   Options env_overrides;

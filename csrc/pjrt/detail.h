@@ -1,4 +1,4 @@
-// Internal to csrc/pjrt: what both clients and topologies ask of the plugin.
+// Internal to csrc/pjrt: functions that clients and topologies share.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@ namespace torch_xla::pjrt {
 
 DeviceDescription read_description(const Plugin& plugin, PJRT_DeviceDescription* handle);
 
-// The form in which programs are compiled; points into `stablehlo`.
+// Gives a program in the form that the C API compiles; the result points into `stablehlo`.
 PJRT_Program stablehlo_program(std::string_view stablehlo);
 
 }  // namespace torch_xla::pjrt

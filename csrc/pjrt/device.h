@@ -18,7 +18,7 @@ struct MemoryStats {
       pool_bytes, peak_pool_bytes;
 };
 
-// A device, there or not (Topology).
+// Describes a device of a client, or of a Topology, whose devices need not be there.
 struct DeviceDescription {
   int id = 0;
   int process_index = 0;
@@ -27,7 +27,7 @@ struct DeviceDescription {
   Options attributes;
 };
 
-// What is known of a device when its client is created.
+// Holds what a client reads of a device when it is created.
 struct DeviceInfo : DeviceDescription {
   const Client* client = nullptr;
   PJRT_Device* handle = nullptr;
@@ -46,7 +46,7 @@ class Device {
   const std::string& kind() const { return info_->kind; }
   const std::string& debug_string() const { return info_->debug_string; }
   const Options& attributes() const { return info_->attributes; }
-  // Empty where the plugin keeps no statistics.
+  // Returns nullopt where the plugin keeps no statistics.
   std::optional<MemoryStats> memory_stats() const;
   PJRT_Device* handle() const { return info_->handle; }
   bool operator==(const Device& other) const { return info_ == other.info_; }

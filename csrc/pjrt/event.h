@@ -1,4 +1,4 @@
-// Points in a device's work, to wait for or to be told of.
+// Event, a point in a device's work: callers wait for it, or have a function called there.
 #pragma once
 
 #include <exception>
@@ -23,7 +23,7 @@ class Event {
   ~Event() { reset(); }
 
   bool ready() const;
-  // Blocks; throws the Error of the work that failed.
+  // Blocks until the event is ready; throws the Error of the work that failed.
   void await() const;
   // Runs `callback` once the event is ready, on a thread of the plugin or on this one; the argument
   // is null on success. The event itself may be destroyed before. The callback must neither throw

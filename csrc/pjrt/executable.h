@@ -1,4 +1,4 @@
-// Compiled programs: what the compiler says of them, and how they are run.
+// Compiled programs: queries the compiler's analysis of them and runs them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace torch_xla::pjrt {
 
-// From the compiler's analysis of one program, for one device. Host figures concern memory of the
-// host that the program uses.
+// The compiler's analysis of the memory of one program, for one device. Host figures concern memory
+// of the host that the program uses.
 struct CompiledMemoryStats {
   int64_t generated_code_bytes = 0, argument_bytes = 0, output_bytes = 0, alias_bytes = 0,
           temp_bytes = 0;
@@ -47,9 +47,10 @@ class CompiledProgram {
   std::vector<std::string> output_memory_kinds() const;
   int64_t generated_code_size() const;
   std::string serialize() const;
-  // Equal for equal programs and options; throws UNIMPLEMENTED where the plugin makes none.
+  // Returns a text that is equal for equal programs and options; throws UNIMPLEMENTED where the
+  // plugin makes none.
   virtual std::string fingerprint() const;
-  // Such as "flops", "bytes accessed", "optimal_seconds".
+  // Returns properties such as "flops", "bytes accessed", "optimal_seconds".
   Options cost_analysis() const;
   CompiledMemoryStats memory_stats() const;
   SerializedProgram optimized_program() const;
@@ -78,7 +79,7 @@ class Executable : public CompiledProgram {
     Event done;
   };
 
-  // Of a run on all devices.
+  // The result of a run on all devices.
   struct ArrayResult {
     std::vector<std::shared_ptr<Array>> outputs;
     std::vector<Event> done;  // one for each device
@@ -91,9 +92,9 @@ class Executable : public CompiledProgram {
   // Runs on all devices() at once, asynchronously. Arguments have a buffer for each, in the same
   // order; those that the program marks with tf.aliasing_output are donated (gone afterwards).
   ArrayResult execute(std::span<const Array* const> args) const;
-  // Runs on one device. Arguments are not donated whose index is among `non_donatable`. `device`
-  // launches one device of a program compiled for several: the caller launches the others, each
-  // from its own thread.
+  // Runs on one device. Arguments whose index is among `non_donatable` are not donated. `device`
+  // picks one device of a program compiled for several: the caller launches the others, each from
+  // its own thread.
   Result execute(std::span<PJRT_Buffer* const> args, std::span<const int64_t> non_donatable = {},
                  std::optional<Device> device = std::nullopt) const;
 
@@ -106,7 +107,7 @@ class Executable : public CompiledProgram {
   void launch(std::span<PJRT_Buffer* const* const> argument_lists, size_t num_args,
               std::span<const int64_t> non_donatable, PJRT_Buffer** const* output_lists,
               PJRT_Event** done, PJRT_Device* device) const;
-  // Takes what a launch gave for output `index`.
+  // Wraps the buffer that a launch gave for output `index`.
   Buffer adopt(PJRT_Buffer* output, size_t index) const;
   ArrayType read_type(PJRT_Buffer* buffer) const;
 

@@ -1,4 +1,4 @@
-// The functions that a loaded library imports, replaced in its table of them.
+// Replaces functions that a loaded library imports, in the library's own table of them.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace torch_xla::pjrt {
 
-// For the library at `path`, which is loaded: calls of each imported function for which
-// `replacement` gives another go there from now on. Returns whether any do: the table must be
+// Makes the library at `path`, which is loaded, call what `replacement` gives for an imported
+// function; null leaves the function as it is. Returns whether it replaced any: the table must be
 // writable, as it is where functions are bound when they are first called.
 bool replace_imports(const std::string& path, void* (*replacement)(std::string_view name));
 

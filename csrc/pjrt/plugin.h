@@ -1,6 +1,6 @@
-// A PJRT plugin: a shared library that exports GetPjrtApi, and the one way in which all of its C
-// API is called. Sizes and names come from pjrt_c_api.h itself, so plugins older and newer than the
-// header can be used.
+// Plugin, a shared library that exports GetPjrtApi, and call(), which makes every call of its C
+// API. Sizes and names come from pjrt_c_api.h itself, so plugins may be older or newer than the
+// header.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@
 
 namespace torch_xla::pjrt {
 
-// "RESOURCE_EXHAUSTED" for PJRT_Error_Code_RESOURCE_EXHAUSTED.
+// Returns "RESOURCE_EXHAUSTED" for PJRT_Error_Code_RESOURCE_EXHAUSTED.
 const char* code_name(PJRT_Error_Code code);
 
-// Every failure of a plugin; the text reads "[PJRT_Method] CODE: text".
+// Reports every failure of a plugin; the text reads "[PJRT_Method] CODE: text".
 class Error : public std::runtime_error {
  public:
   Error(std::string method, PJRT_Error_Code code, const std::string& text);
@@ -55,7 +55,7 @@ class Plugin {
     if (PJRT_Error* error = try_call<Field>(args)) throw_error(error, Method<Field>::name);
   }
 
-  // The same, for callers that must not throw: the error is theirs to free (free_error).
+  // Does the same for callers that must not throw; they free the error (free_error).
   template <auto Field>
   PJRT_Error* try_call(typename Method<Field>::Args& args) const {
     args.struct_size = Method<Field>::args_size;
@@ -77,10 +77,10 @@ class Plugin {
   int api_minor() const { return api_->pjrt_api_version.minor_version; }
   const PJRT_Api* api() const { return api_; }
 
-  // The plugin's extension of this type, or null.
+  // Returns the plugin's extension of this type, or null.
   const PJRT_Extension_Base* find_extension(PJRT_Extension_Type type) const;
 
-  // For instance xla_version, stablehlo_current_version (a list of three numbers).
+  // Returns xla_version, stablehlo_current_version (a list of three numbers) and others.
   const Options& attributes() const { return attributes_; }
 
  private:
@@ -99,14 +99,14 @@ class Plugin {
   Options attributes_;
 };
 
-// An array of named values returned by a plugin, read with the plugin's own struct size.
+// Reads an array of named values that a plugin returned, with the plugin's own struct size.
 Options read_named_values(const PJRT_NamedValue* values, size_t count);
 
-// Options in the form that the C API takes; points into `options`, which must outlive it.
+// Converts options to the form that the C API takes; the result points into `options`.
 std::vector<PJRT_NamedValue> to_named_values(const Options& options);
 
 // Makes `handler` (an XLA_FFI_Handler*) callable from programs as the custom call `target_name`.
-// False when the plugin has no FFI extension or one too old to register handlers.
+// Returns false when the plugin has no FFI extension or one too old to register handlers.
 bool register_ffi_handler(const Plugin& plugin, std::string_view target_name, void* handler,
                           std::string_view platform = "Host");
 

@@ -1,5 +1,5 @@
-// Devices by name, without having them ("v5p:8x8x8"): programs are compiled for them ahead of time
-// and analysed. The results are loaded elsewhere, by a client of the same plugin, with
+// Topology, a set of devices by name ("v5p:8x8x8"), which need not be there. It compiles programs
+// for them ahead of time. A client of the same plugin loads the results elsewhere with
 // Client::deserialize.
 #pragma once
 
@@ -16,7 +16,7 @@ class Topology {
  public:
   static std::unique_ptr<Topology> create(std::shared_ptr<Plugin> plugin, std::string_view name,
                                           const Options& options = {});
-  // The topology of a client's own devices.
+  // Returns the topology of a client's own devices.
   static std::unique_ptr<Topology> of(std::shared_ptr<const Client> client);
   ~Topology();
   Topology(const Topology&) = delete;
@@ -28,7 +28,7 @@ class Topology {
   std::vector<DeviceDescription> devices() const;
   std::unique_ptr<CompiledProgram> compile(std::string_view stablehlo,
                                            const CompileOptions& options) const;
-  // Names the topology in cache keys.
+  // Returns text that stands for the topology in cache keys.
   std::string serialize() const;
 
  private:

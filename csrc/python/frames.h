@@ -1,4 +1,4 @@
-// The Python frames of a thread, innermost first. Python 3.11 and 3.12 are read from the
+// Walks the Python frames of a thread, innermost first. On Python 3.11 and 3.12 it reads the
 // interpreter's own frames, in a few nanoseconds; no other thread changes them.
 #pragma once
 
@@ -56,7 +56,7 @@ class FrameWalk {
 
 #else
 
-// The same by frame objects. The caller holds the GIL.
+// Does the same by frame objects. The caller holds the GIL.
 class FrameWalk {
  public:
   static constexpr bool kNeedsGil = true;

@@ -19,9 +19,9 @@ void init_dispatch(pybind11::module_& m);
 void init_source(pybind11::module_& m);
 void init_topology(pybind11::module_& m);
 
-// "xla:1" -> 1; "xla" and "" -> the current device.
+// Returns 1 for "xla:1", and the current device for "xla" and "".
 int device_index(const std::string& device);
-// "CPU:0".
+// Returns a name such as "CPU:0".
 std::string real_device_name(const pjrt::Device& device);
 
 }  // namespace torch_xla::python

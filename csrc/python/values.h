@@ -1,4 +1,4 @@
-// What the bindings that take a list of tensors share.
+// Reads lists of tensors, for the bindings that take them.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::python {
 
-// The present values of xla tensors, and their device, which stays as it is where there are none.
-// `what` names the caller in errors.
+// Returns the present values of xla tensors and sets `device` to theirs, unless there are no
+// tensors. `what` names the caller in errors.
 std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
                                    int* device);
 

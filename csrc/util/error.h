@@ -13,8 +13,8 @@ enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, OutOfMemory 
 
 const char* error_kind_name(ErrorKind kind);
 
-// How PyTorch's part of this library throws, so that the kind survives PyTorch's dispatcher on the
-// way to Python. Without it, Error is thrown.
+// Sets the function by which errors are thrown. The bindings set one whose exceptions keep their
+// kind on the way through PyTorch's dispatcher to Python. Without one, Error is thrown.
 void set_thrower(void (*thrower)(ErrorKind kind, const std::string& message));
 
 class Error : public std::runtime_error {
@@ -31,7 +31,7 @@ namespace detail {
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& message);
 }  // namespace detail
 
-// One string from everything that can be streamed.
+// Joins everything that can be streamed into one string.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;

@@ -99,15 +99,16 @@ enum class Id : std::size_t {
 #undef TXLA_FLAG_ID
 };
 
-// The environment's text, or the default where the variable is unset or empty.
+// Returns the environment's text, or the default where the variable is unset or empty.
 std::string text(const FlagInfo& info);
 bool is_set(const FlagInfo& info);
-// Text that does not fit the type is an Error of kind Value that names the variable.
+// These throw an Error of kind Value, which names the variable, where the text does not fit the
+// type.
 bool read_Bool(const FlagInfo& info);
 std::int64_t read_Int(const FlagInfo& info);
 std::string read_String(const FlagInfo& info);
 
-// "NAME=value" lines of all flags that a compiled program depends on, in table order.
+// Returns "NAME=value" lines of all flags that a compiled program depends on, in table order.
 std::string cache_key_text();
 }  // namespace flags
 

@@ -1,5 +1,5 @@
-// A mutex that a child process finds free, whatever other threads were at when it was forked.
-// For short sections that take no other lock. It must never be destroyed.
+// A mutex that a forked child finds free, whatever the parent's other threads did at that moment.
+// It is for short sections that take no other lock, and must never be destroyed.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ class ForkMutex {
   ForkMutex(const ForkMutex&) = delete;
   ForkMutex& operator=(const ForkMutex&) = delete;
 
-  // A third of the time of a std::mutex that nobody holds.
+  // Takes a third of the time of a std::mutex that nobody holds.
   void lock() {
     while (held_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   }

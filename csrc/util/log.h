@@ -10,10 +10,10 @@ namespace torch_xla::util::log {
 
 enum class Severity : int { INFO = 0, WARNING = 1, ERROR = 2 };
 
-// The environment is read at the first statement and again by each refresh() (every sync calls it).
+// Reads the environment again; each sync calls it. The first log statement reads it, too.
 void refresh();
 
-// A log statement's place, with its remembered answer to "is this on?".
+// The place of a log statement. It remembers whether the statement is on.
 class Site {
  public:
   constexpr Site(const char* file, int line) : file_(file), line_(line) {}
@@ -56,7 +56,8 @@ class Line {
   std::ostringstream stream_;
 };
 
-// Starts at 1, so that a fresh Site (generation 0) asks once.
+// Counts the changes of the settings from 1, so that a fresh Site (generation 0) computes its
+// limit.
 extern std::atomic<std::uint32_t> generation;
 
 inline Site::Limit Site::limit() {

@@ -1,4 +1,4 @@
-// A table of bounded size.
+// Memo, a table of bounded size.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace torch_xla::util {
 
-// What was made for a key. Keys that never repeat must not fill memory: a full table is emptied,
-// and whoever uses an entry holds what it holds.
+// Keeps what was made for each key. A full table is emptied, so that keys that never repeat do not
+// fill memory. Callers copy an entry that they need beyond the next add().
 template <class T, size_t kMost>
 class Memo {
  public:

@@ -1,4 +1,4 @@
-// The one walk over the arguments of a recorded call.
+// Visits the arguments of a recorded call in the order of the schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>

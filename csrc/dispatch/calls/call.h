@@ -1,5 +1,5 @@
-// Nodes that the recorder makes on its own account, with a result geometry that it already knows:
-// casts, broadcasts, scatters into a base. No Meta kernel runs.
+// Makes the nodes that the recorder adds by itself, whose result geometry it already knows: casts,
+// broadcasts, scatters into a base. No Meta kernel runs.
 #pragma once
 
 #include <initializer_list>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::dispatch {
 
-// `arguments` holds one entry per schema argument: a lazy::Value, or a static IValue. Trailing ones
-// may be left out.
+// One argument of the schema: a lazy::Value, or a static IValue. A call may leave trailing
+// arguments out.
 struct CallArgument {
   CallArgument(lazy::Value v) : value(std::move(v)) {}  // NOLINT(runtime/explicit)
   CallArgument(const lazy::Geometry* g, lazy::Value v) : value(std::move(v)), geometry(g) {}
@@ -24,7 +24,7 @@ struct CallArgument {
 lazy::Value call(const char* op, int device, std::initializer_list<CallArgument> arguments,
                  const lazy::Geometry* result);
 
-// `value` in another dtype; itself where the dtype is right.
+// Returns `value` in another dtype; `value` itself where the dtype is right.
 lazy::Value cast(const lazy::Value& value, at::ScalarType dtype, int device);
 lazy::Value reshape(const lazy::Value& value, c10::IntArrayRef sizes, int device);
 lazy::Value expand(const lazy::Value& value, c10::IntArrayRef sizes, int device);

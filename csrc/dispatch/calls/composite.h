@@ -1,5 +1,5 @@
-// What the operators that this project differentiates itself (RNN layers, attention, products) or
-// whose kernel of PyTorch's it hides (views, linear) have in common.
+// Helpers for operators that this project differentiates itself (RNN layers, attention, products)
+// or whose PyTorch kernel it hides (views, linear).
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@ inline std::optional<at::Tensor> given(const at::Tensor& t) {
   return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
 }
 
-// Whether a transform of torch.func runs: C++ autograd functions do not work under it, PyTorch's
-// composite operators do.
+// Returns whether a transform of torch.func runs: C++ autograd functions do not work under it,
+// PyTorch's composite operators do.
 bool functorch_is_active();
 
-// Whether a gradient is wanted that a C++ autograd function can give; transforms of torch.func and
-// forward-mode derivatives need PyTorch's formulas.
+// Returns whether a gradient is wanted that a C++ autograd function can give; transforms of
+// torch.func and forward-mode derivatives need PyTorch's formulas.
 bool wants_own_gradient(const at::Tensor& t);
 
-// PyTorch's own autograd kernel of the operator Op, which one for this backend hides.
+// Calls PyTorch's own autograd kernel of the operator Op, which a kernel for this backend hides.
 template <class Op, class... Arguments>
 at::Tensor by_pytorch(c10::DispatchKeySet keys, Arguments&&... arguments) {
   if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) {
@@ -37,15 +37,14 @@ at::Tensor by_pytorch(c10::DispatchKeySet keys, Arguments&&... arguments) {
     op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);
     return stack[0].toTensor();
   }
-  // It is reached by the key of other backends, where operators that are composite are that.
+  // The key of other backends reaches PyTorch's kernel; composite operators stay composite there.
   return Op::redispatch(
       keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther),
       std::forward<Arguments>(arguments)...);
 }
 
-// Gradients that can be differentiated again: of what `formula` computes from `inputs` by
-// differentiable operators, with respect to those inputs that require it. results[i] belongs to
-// inputs[i].
+// Computes gradients that can be differentiated again: of `formula`, which calls differentiable
+// operators on `inputs`, by those inputs that require gradients. results[i] belongs to inputs[i].
 using Tensors = std::vector<at::Tensor>;
 void differentiable_gradients(const std::function<Tensors(const Tensors&)>& formula,
                               const Tensors& inputs, const Tensors& grads, Tensors& results);

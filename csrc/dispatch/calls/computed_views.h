@@ -14,16 +14,16 @@ struct Computation {
 
   bool is_nothing() const { return !conjugates && !negates; }
 };
-// What turns the elements of memory into those of the tensor.
+// Returns what turns the elements of memory into those of the tensor.
 Computation computation_of(const lazy::TensorImpl& tensor);
-// Whether the tensor's elements are those of its storage's value, row-major, where its strides and
-// offset say. Needs the graph lock.
+// Returns whether the storage's value lies as its memory would, so that the tensor's strides and
+// offset find its elements there. The caller holds the GraphLock.
 bool shows_memory(const lazy::TensorImpl& tensor);
 
-// A view of memory, computed as `computation` says.
+// Conjugates and negates a view of memory as `computation` says.
 at::Tensor computed(at::Tensor view, const Computation& computation);
 
-// Refuses, as PyTorch does, to look at the bits of elements that are not those of memory.
+// Throw PyTorch's errors for looking at the bits of elements that are not those of memory.
 void check_bits_of_memory(const at::Tensor& self, at::ScalarType dtype);
 void check_parts_of_memory(const at::Tensor& self);
 

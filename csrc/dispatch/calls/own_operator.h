@@ -1,5 +1,5 @@
-// An operator of this project's own, in namespace torch_xla: its schema, the shapes of its results
-// and its lowering, which PyTorch and the recorder are told of in one place.
+// OwnOperator registers an operator of this project's own, in namespace torch_xla, with PyTorch and
+// the recorder: its schema, the shapes of its results and its lowering.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace torch_xla::dispatch {
 template <class Function>
 class OwnOperator;
 
-// Of static lifetime. Called, it records one node.
+// Objects have static lifetime. A call records one node.
 template <class Result, class... Args>
 class OwnOperator<Result(Args...)> {
  public:

@@ -1,5 +1,5 @@
-// What the recorder knows of an ATen operator from its schema alone: the functional operator that
-// a node will mean, which arguments are written, and where each result goes.
+// Plan, what an ATen operator's schema tells the recorder: the functional operator that a node
+// means, which arguments are written, and where each result goes.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ struct ArgumentPlan {
   ArgumentType type = ArgumentType::Static;
   bool static_number = false;  // a Scalar that is part of the program's identity
   bool shape_number = false;   // a Scalar on which the result's shape depends
-  // A number equal to its default was not given: it is a constant (alpha = 1).
+  // A number that equals its default counts as not given and is a constant (alpha = 1).
   bool has_default = false;
   c10::IValue fallback;
 };
@@ -49,7 +49,7 @@ struct Plan {
     int argument;
     int output;
     bool is_out;  // an out= argument: resized and not read
-    // It is written where this argument is given: by number, or else always or never.
+    // The argument that must be given for the write to happen, by position; or always, or never.
     static constexpr int kAlways = -1, kNever = -2;
     int only_with = kAlways;
   };
@@ -58,17 +58,16 @@ struct Plan {
   std::vector<bool> list_output;  // per functional result: Tensor[]
   size_t num_arguments = 0;       // of the original operator
   bool is_random = false;
-  // Of a reduction with out=: its argument `dtype`, which is that of out= where it is not given.
+  // The position of `dtype` in a reduction with out=, which defaults to the dtype of out=.
   int dtype_as_out = -1;
 };
 
-// The functional twin of an operator, or null where the schema names none. The whole ATen schema is
-// indexed on first use.
+// Returns the operator of this name; throws where PyTorch has none.
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name);
 bool has_tag(const lazy::Operator& op, at::Tag tag);
 util::Hash128 hash_of_name(std::string_view full_name);  // lazy::Operator::hash
 
-// Null where no functional twin exists.
+// Returns null where the operator has no functional twin.
 std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op);
 
 }  // namespace torch_xla::dispatch

@@ -1,4 +1,4 @@
-// The arguments of a call with other tensors in the place of theirs.
+// Replaces the tensors among the arguments of a call.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -6,8 +6,8 @@
 
 namespace torch_xla::dispatch {
 
-// `tensor` gives what takes the place of each tensor, which may be an undefined one; a device
-// becomes `device`.
+// Replaces each tensor, undefined ones too, by what `tensor` gives for it, and each device by
+// `device`.
 template <class F>
 c10::IValue substitute(const c10::IValue& v, c10::Device device, F&& tensor) {
   if (v.isTensor()) return tensor(v.toTensor());

@@ -1,4 +1,4 @@
-// torch.Generator of xla: PyTorch's handle of a random state.
+// Generator, the torch.Generator of xla: PyTorch's handle of a random state.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class Generator final : public c10::GeneratorImpl {
   uint64_t seed() override;
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override { return state_->position().offset; }
-  // 16 bytes, as on CUDA: the seed and the offset.
+  // Returns 16 bytes, as on CUDA: the seed and the offset.
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   void set_state(const c10::TensorImpl& new_state) override;
 
@@ -33,12 +33,13 @@ class Generator final : public c10::GeneratorImpl {
   std::shared_ptr<lazy::RandomState> state_;
 };
 
-// The one whose state is the device's.
+// Returns the generator whose state is the device's.
 const at::Generator& default_generator(int device);
-// One with a state of its own, seeded as PyTorch seeds new generators.
+// Makes a generator with a state of its own, seeded as PyTorch seeds new generators.
 at::Generator new_generator(int device);
 
-// The seed of one random call: from its generator where it has one, else from the device's state.
+// Draws the seed of one random call: from its generator where it has one, else from the device's
+// state.
 uint64_t draw_seed(const std::optional<at::Generator>& generator, int device);
 
 }  // namespace torch_xla::dispatch

@@ -1,5 +1,5 @@
-// The numbers of an operator that PyTorch's CPU kernel converts to the dtype of the result, and
-// refuses where that does not hold them: 300 in uint8, 1e300 in float32.
+// Checks the numbers that PyTorch's CPU kernel converts to the result's dtype, and raises where the
+// dtype does not hold them: 300 in uint8, 1e300 in float32.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ class ConvertedNumbers {
  public:
   explicit ConvertedNumbers(const Plan& plan);
 
-  // Throws PyTorch's words.
+  // Throws PyTorch's exception where the result's dtype does not hold a number.
   void check(const torch::jit::Stack& stack, size_t base, const lazy::Geometry& result) const {
     for (const size_t position : positions_) check_one(stack[base + position], result);
   }

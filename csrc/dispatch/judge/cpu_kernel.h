@@ -1,5 +1,5 @@
-// PyTorch's CPU kernel as the judge of calls that cannot be. Users know its exceptions; Meta
-// kernels have others, and a lowering would fail long after the call, when a program is compiled.
+// Checks a call against PyTorch's CPU kernel so that it raises the same exception. Meta kernels
+// raise others, and a lowering would fail long after the call, when a program is compiled.
 #pragma once
 
 #include <set>
@@ -18,26 +18,28 @@ class CpuKernel {
 
   bool is_elementwise() const { return elementwise_; }
 
-  // What the kernel is shown of tensors: their dtypes, with one element each or with at most two
-  // along each dimension, or all that is known: where values are not, zeros that take no memory
-  // which the kernel does not write to.
+  // The stand-ins that the kernel gets for tensors: one element each (Dtypes), at most two along
+  // each dimension (Corner), or full size (Values) with the values that are known. Others are
+  // zeros, which take no memory until the kernel writes to them.
   enum class Show : uint8_t { Dtypes, Corner, Values };
-  // Throws what the kernel throws for such arguments. Nothing where there is no kernel.
+  // Calls the kernel on such stand-ins, which throws what it throws. Does nothing where there is no
+  // kernel.
   void call(const torch::jit::Stack& stack, size_t base, Show show) const;
 
-  // Throws where a recorded call has no lowering for its dtypes, or no kernel that its program
-  // would call, or where PyTorch's operator does not know them or not together.
+  // Throws where a recorded call has no lowering for its dtypes or its program has no kernel to
+  // call, and where PyTorch's kernel does not take the dtypes, or not together.
   void check_lowering(const lazy::Signature& signature, const torch::jit::Stack& stack,
                       size_t base) const;
 
-  // Throws where the kernel refuses to compute something of no elements: the median of nothing.
+  // Throws where the kernel refuses an operand without elements: the median of nothing.
   void check_empty(const lazy::Signature& signature, const torch::jit::Stack& stack,
                    size_t base) const;
 
   // Throws where the kernel of `op`, the out= form of the call, refuses the dtypes of its outputs.
   void check_outputs(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      size_t base) const;
-  // Throws where the kernel of `op`, the call in place, refuses the dtypes. Of elementwise ones.
+  // Throws where the kernel of `op`, the form in place of an elementwise operator, refuses the
+  // dtypes.
   void check_in_place(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                       size_t base) const;
 
@@ -50,13 +52,14 @@ class CpuKernel {
   void check_mix(const lazy::Signature& signature, const torch::jit::Stack& stack,
                  size_t base) const;
 
-  // As `call`, of any overload of the operator; outputs have no elements.
+  // Calls the kernel of any overload of the operator like the public call(); outputs have no
+  // elements.
   void call(const c10::OperatorHandle& op, size_t count, const torch::jit::Stack& stack,
             size_t base, Show show) const;
 
   const Plan& plan_;
   bool elementwise_;
-  // Dtypes of operands of which a call of full size has told. Guarded by the graph lock.
+  // Dtypes of operands that a call of full size has settled. Guarded by the GraphLock.
   mutable std::set<std::vector<at::ScalarType>> known_dtypes_;
   mutable std::set<std::vector<at::ScalarType>> known_mixes_;    // likewise, that go together
   mutable std::set<std::vector<at::ScalarType>> known_outputs_;  // likewise, with outputs

@@ -1,4 +1,4 @@
-// Values of xla tensors that the host can look at without waiting.
+// Gives values of xla tensors that the host can look at without waiting.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace torch_xla::dispatch {
 
-// A tensor of the CPU over the memory of an xla tensor whose values are there to be looked at: on
-// the CPU platform, not on their way. For use under the graph lock, and not to be written to.
+// Returns a CPU tensor over the memory of an xla tensor, or nullopt where its values are not there
+// yet or not in the host's memory. The caller holds the GraphLock and does not write to it.
 std::optional<at::Tensor> known_values(const at::Tensor& tensor);
 
 }  // namespace torch_xla::dispatch

@@ -1,5 +1,5 @@
-// What PyTorch's kernels refuse of the memory that they write. A recorded call works on copies, so
-// it would give the values of a copy where they raise.
+// Checks the memory that a call writes for overlaps that PyTorch's kernels refuse. A recorded call
+// works on copies, so it would give values where those kernels raise.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -12,8 +12,8 @@ class WrittenMemory {
  public:
   WrittenMemory(const Plan& plan, bool elementwise);
 
-  // Throws where what is written overlaps with what is read in a way that the operator's kernel
-  // refuses. Warns where the kernel does of what overlaps with itself.
+  // Throws where a written tensor overlaps a read one in a way that the operator's kernel refuses.
+  // Warns where the kernel warns of a written tensor that overlaps itself.
   void check(const torch::jit::Stack& stack, size_t base) const;
 
  private:

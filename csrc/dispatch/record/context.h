@@ -1,4 +1,4 @@
-// What every kernel asks on its way: the device, the seed, debug settings of this moment.
+// Answers what every kernel asks: the current device, the seed of a call, the debug settings.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -9,10 +9,10 @@
 namespace torch_xla::dispatch {
 
 int current_device();
-// The index of an xla device; the current one where it names none. -1 for other devices.
+// Returns the index of an xla device, the current one where it names none; -1 for other devices.
 int current_device_or(const at::Device& device);
 
-// The seed of one random call: from its Generator argument, else from the device's state.
+// Draws the seed of one random call: from its Generator argument, else from the device's state.
 uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device);
 
 // Reads the debug flags that are too slow to read for each call. Done at import and at each sync.

@@ -1,5 +1,5 @@
-// Operators that write a list of tensors: PyTorch goes through the list one tensor at a time, so
-// tensors that share memory see each other's writes.
+// Records operators that write a list of tensors. PyTorch goes through the list one tensor at a
+// time, so tensors that share memory see each other's writes.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace torch_xla::dispatch {
 
-// Whether the operator writes a list and can also be one call for each element.
+// Returns whether the operator writes a list and can also be called for each element.
 bool writes_list(const c10::OperatorHandle& op);
 
 // Records the whole list as one node unless its tensors overlap; then element by element.

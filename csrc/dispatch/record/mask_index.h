@@ -1,5 +1,5 @@
-// Boolean masks as indices: their number of true elements is a value, so the mask is turned into
-// integer indices first; a write under one mask needs no count and stays in the graph.
+// Turns boolean masks among indices into integer indices, since the number of true elements is a
+// value. A write under one mask needs no count and stays in the graph.
 #pragma once
 
 #include <memory>

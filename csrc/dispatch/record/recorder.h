@@ -1,5 +1,6 @@
-// The boxed kernel of every recorded operator: one object per ATen overload, driven by its schema.
-// A call that was seen before costs one hash, one table look-up and the allocation of its results.
+// Recorder, the boxed kernel of every recorded operator: one object per ATen overload, driven by
+// its schema. A call that was seen before costs one hash, one table look-up and the allocation of
+// its results.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,7 @@
 
 namespace torch_xla::dispatch {
 
-// How a call is carried out; found once per distinct call.
+// The way in which a call is carried out; chosen once per distinct call.
 enum class Route : uint8_t {
   Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
   Host,    // values come back, PyTorch's CPU kernel runs, results go up
@@ -48,8 +49,8 @@ class Recorder final : public c10::OperatorKernel {
   std::optional<torch::jit::Stack> results_without_memory(const torch::jit::Stack& stack,
                                                           size_t base) const;
   torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
-  // Some operators convert their result to what out= holds and some refuse to: PyTorch's kernels of
-  // the out= form know.
+  // Some operators convert their result to the dtype of out= and some refuse to: asks PyTorch's
+  // kernels of the out= form.
   void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
   void check_lists(const torch::jit::Stack& stack, size_t base) const;
@@ -58,7 +59,7 @@ class Recorder final : public c10::OperatorKernel {
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
-  // What the call returns.
+  // The results that the call returns.
   using Results = c10::SmallVector<c10::IValue, 4>;
   void take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                     torch::jit::Stack& stack, size_t base, Results& results) const;
@@ -67,9 +68,9 @@ class Recorder final : public c10::OperatorKernel {
   std::unique_ptr<Plan> plan_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
-  // PyTorch's checks of what is written, by an operator in place and by an out= form.
+  // PyTorch's Meta kernels of the form in place and of the out= form, which check what is written.
   std::optional<MetaKernel> in_place_meta_, out_meta_;
-  // PyTorch has no kernel above this one that counts the versions of a list that is written.
+  // True where no kernel of PyTorch's above this one counts the versions of a written list.
   bool counts_list_writes_ = false;
   const ops::Traits& traits_;
   WrittenMemory written_memory_;
@@ -78,7 +79,7 @@ class Recorder final : public c10::OperatorKernel {
   util::Memo<std::shared_ptr<const Entry>, 16384> memo_;
 };
 
-// The value of a 0-dim CPU tensor.
+// Returns the value of a 0-dim CPU tensor.
 lazy::Number number_of(const at::Tensor& tensor, lazy::NumberKind* kind);
 
 }  // namespace torch_xla::dispatch

@@ -1,4 +1,4 @@
-// Tensors take other shapes over their memory: resize_, and out= tensors with PyTorch's checks.
+// Resizes tensors over their memory: resize_, and out= tensors with PyTorch's checks.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ void prepare_out(const std::string& op, const at::Tensor& out, const lazy::Geome
 at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& result,
                       at::TensorList operands);
 
-// Other sizes and strides over the same memory, which grows where it must; new elements are zero.
-// Other tensors over that memory stay what they are.
+// Gives the tensor other sizes and strides over the same memory, which grows where it must; new
+// elements are zero. Other tensors over that memory stay what they are.
 void resize(lazy::TensorImpl& tensor, const lazy::Geometry* to);
 
-// Tensors over memory that has grown since they were made: what they hold, and how it is written.
+// Read and write tensors over memory that has taken another geometry since they were made.
 lazy::Value read_over(lazy::Storage& storage, const lazy::Geometry& geometry);
 void write_over(lazy::Storage& storage, const lazy::Geometry& geometry, const lazy::Value& value);
 

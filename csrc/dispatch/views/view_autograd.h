@@ -1,7 +1,8 @@
-// How autograd takes views anew. On a device of type XLA PyTorch does not by strides, so each view
-// carries a function that replays it. PyTorch's replay the calls, and so go wrong where a tensor
-// was turned in place (t_, squeeze_) since: they are given it as it was. Views of tensors that need
-// no gradient take less time than in PyTorch's autograd kernels: one allocation, one kernel.
+// Gives autograd the functions that take views anew. On a device of type XLA PyTorch does not use
+// strides for that, so each view carries a function that replays it. PyTorch's functions repeat the
+// calls, which goes wrong after a call in place (t_, squeeze_) has turned a tensor; the functions
+// here restore the tensor first. Views of tensors that need no gradient take less time here than in
+// PyTorch's autograd kernels: one allocation, one kernel.
 #pragma once
 
 #include <memory>
@@ -31,7 +32,8 @@ using torch::autograd::ViewFunc;
 using torch::autograd::ViewInfo;
 using SymInts = std::vector<c10::SymInt>;
 
-// An argument as a view keeps it, and its numbers that may be symbols.
+// The type in which a view keeps an argument; visit_symbols() visits its numbers that may be
+// symbols.
 template <class T>
 using Kept = std::conditional_t<
     std::is_same_v<T, c10::SymIntArrayRef>, c10::SmallVector<c10::SymInt, 5>,
@@ -58,7 +60,7 @@ void visit_symbols(T& kept, const Visit& visit) {
   }
 }
 
-// The tensor that a view was taken of, as it was then.
+// Remembers the sizes and strides of the tensor that a view was taken of.
 class Origin {
  public:
   explicit Origin(const Tensor& tensor) : tensor_(tensor.getIntrusivePtr()) {
@@ -68,12 +70,12 @@ class Origin {
     offset_ = impl->storage_offset();
   }
 
-  // `base` stands for the tensor, or is it: with the sizes and strides that it had, if a call in
-  // place has changed them.
+  // Returns `base`, which is the tensor or stands for it, with the sizes and strides that the
+  // tensor had, if a call in place has changed them.
   Tensor restored(const Tensor& base) const {
     if (geometry_ == nullptr || !lazy::is_lazy(base) || is_alike(base)) return base;
     const auto tensor = tensor_.lock();
-    // One of other strides, and none that has changed.
+    // The base has other strides, but the tensor has not changed.
     if (tensor != nullptr && is_alike(Tensor(tensor))) return base;
     const int64_t moved = tensor == nullptr ? 0 : offset_ - tensor->storage_offset();
     return base.as_strided(geometry_->sizes, geometry_->strides, base.storage_offset() + moved);
@@ -134,7 +136,7 @@ class Replay final : public ViewFunc {
   std::tuple<Kept<Args>...> kept_;
 };
 
-// Around another function that replays a view.
+// Wraps another function that replays a view.
 template <class Derived>
 class Around : public ViewFunc {
  public:
@@ -157,7 +159,7 @@ class Around : public ViewFunc {
   std::unique_ptr<ViewFunc> replay_;
 };
 
-// A function of PyTorch's that replays a view of `origin`.
+// Wraps PyTorch's function that replays a view of `origin`.
 class OfOrigin final : public Around<OfOrigin> {
  public:
   OfOrigin(Origin origin, std::unique_ptr<ViewFunc> replay)
@@ -171,12 +173,12 @@ class OfOrigin final : public Around<OfOrigin> {
   Origin origin_;
 };
 
-// A view that was turned in place after it was taken.
+// Replays a view that was turned in place after it was taken.
 class Turned final : public Around<Turned> {
  public:
   using Around::Around;
 
-  // To these sizes and strides, so many elements further in memory.
+  // Turns the view to these sizes and strides, `moved` elements further in memory.
   void turn(const lazy::Geometry* geometry, int64_t moved) {
     geometry_ = geometry;
     moved_ += moved;
@@ -202,8 +204,8 @@ inline CreationMeta creation_meta() {
   return at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE;
 }
 
-// Calls `change` with what autograd knows of a view, where it replays it. PyTorch offers no way to
-// change that; the objects are no constants.
+// Calls `change` with autograd's records of a view that hold a function to replay it. PyTorch
+// offers no way to change them; the const_cast is sound, since the objects are no constants.
 template <class Change>
 void change_replay(const Tensor& view, const Change& change) {
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
@@ -221,7 +223,7 @@ struct AnyView;
 template <class Op, class... Args>
 struct AnyView<Op, Tensor(const Tensor&, Args...)> {
   static Tensor call(c10::DispatchKeySet keys, const Tensor& self, Args... args) {
-    // What is taken of a view begins with how that is taken, so with an origin.
+    // A view of a view begins with the replay of the first, which restores its origin already.
     const bool first = torch::autograd::impl::get_view_autograd_meta(self) == nullptr;
     Tensor view = by_pytorch<Op>(keys, self, args...);
     if (first && view.unsafeGetTensorImpl() != self.unsafeGetTensorImpl()) {

@@ -1,4 +1,5 @@
-// The kernel of view operators: the result shares the storage and remembers how it is read.
+// ViewKernel, the kernel of view operators: its result shares the storage and holds the chain that
+// reads it.
 #pragma once
 
 #include <memory>
@@ -15,8 +16,8 @@
 
 namespace torch_xla::dispatch {
 
-// What a geometry shows of the memory that starts at element `offset` of the storage, whose dtype
-// may be another.
+// Returns a view of `geometry` on the memory from element `offset` of the storage, whose dtype may
+// be another.
 at::Tensor window(lazy::Storage& storage, const lazy::Geometry* geometry, int64_t offset);
 
 using ops::ViewKind;
@@ -25,17 +26,17 @@ inline bool is_computed(ViewKind kind) {
   return kind == ViewKind::Conjugated || kind == ViewKind::Negated;
 }
 
-// `parent` and the step of the same kind after it as one step, or as none.
+// Joins `parent` and the step of the same kind after it into one step, or none.
 c10::intrusive_ptr<lazy::View> joined(const lazy::View& parent, ViewKind kind,
                                       const lazy::Signature& step);
 
-// The nearest of `of` and what it is a view of that shows the same memory alike, if one near does:
-// null for the whole storage.
+// Returns the nearest view, of `of` and those that it is taken of, that shows the same memory with
+// the same geometry: null for the whole storage, nullopt where none near does.
 std::optional<c10::intrusive_ptr<lazy::View>> seen_before(const lazy::TensorImpl& of,
                                                           const lazy::Geometry* geometry,
                                                           int64_t offset);
 
-// Where the tensor begins in its storage, in elements of another dtype.
+// Returns where the tensor begins in its storage, in elements of another dtype.
 inline int64_t offset_as(const lazy::TensorImpl& tensor, at::ScalarType dtype) {
   const at::ScalarType from = tensor.geometry()->dtype;
   if (from == dtype) return tensor.storage_offset();
@@ -83,7 +84,7 @@ class ViewKernel {
     int64_t offset = 0;  // relative to the input's
     ViewKind kind = ViewKind::Other;
   };
-  // The calling thread's last view with a key like this one, of whatever operator: no lock.
+  // Returns the calling thread's slot for keys like this one, of all operators; needs no lock.
   static Entry& recent(const util::Hash128& key);
 
   static void hash(lazy::CallKey& h, int64_t v) { h.fixed(v); }
@@ -113,7 +114,7 @@ class ViewKernel {
   }
   static c10::IValue box(const c10::SymIntArrayRef& v) { return C10_AS_INTARRAYREF_SLOW(v); }
 
-  // Throws where the number stands for an unknown one.
+  // Returns the number; throws where it is a symbol without a value.
   static int64_t plain(const c10::SymInt& v) { return v.guard_int(__FILE__, __LINE__); }
 
   Entry find_entry(const lazy::TensorImpl& self, torch::jit::Stack arguments,
@@ -126,7 +127,7 @@ class ViewKernel {
   util::Memo<Entry, 16384> memo_;  // under the graph lock
 };
 
-// The form in place of a view operator.
+// The kernel of a view operator's form in place.
 class InplaceViewKernel final : public c10::OperatorKernel {
  public:
   explicit InplaceViewKernel(const c10::OperatorHandle& view) : view_(view) {}
@@ -136,11 +137,11 @@ class InplaceViewKernel final : public c10::OperatorKernel {
   c10::OperatorHandle view_;
 };
 
-// A tensor like others outside of inference mode, whatever it is a view of.
+// Makes a tensor as outside of inference mode, whatever it is a view of.
 at::Tensor view_of(lazy::Storage& storage, const lazy::Geometry* geometry, int64_t offset,
                    c10::intrusive_ptr<lazy::View> view);
 c10::intrusive_ptr<c10::StorageImpl> storage_of(const lazy::TensorImpl& impl);
-// What leads from the storage to a window of it.
+// Returns the view that leads from the storage to a window of it.
 c10::intrusive_ptr<lazy::View> window_view(lazy::Storage& storage, const lazy::Geometry* geometry,
                                            int64_t offset);
 
