@@ -1,4 +1,5 @@
-// Rearranging values: the steps that the shape, padding and indexing rules are written in.
+// Rearranges values: the steps that the shape, padding and indexing rules are written in. What the
+// shape_* files share; shape_util.cpp holds it.
 // Every function is static data movement; none depends on runtime numbers.
 #pragma once
 
@@ -37,7 +38,5 @@ hlo::Value overlap_add(const hlo::Value& x, int64_t dim, int64_t length, int64_t
 // `update` written over x at `starts` (constants), all other elements kept.
 hlo::Value overwrite(const hlo::Value& x, const hlo::Value& update,
                      std::span<const int64_t> starts);
-
-// The files that the family is split into.
 
 }  // namespace torch_xla::ops
