@@ -29,7 +29,8 @@ file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
      csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp
      csrc/dispatch/*/*.cpp csrc/spmd/*.cpp
      csrc/debug/*.cpp csrc/python/*.cpp)
-list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$")  # in torch_xla_base
+# In torch_xla_base.
+list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$|/call_text\\.cpp$")
 pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
 target_include_directories(_XLAC SYSTEM PRIVATE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})

@@ -6,7 +6,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-#include "ops/lowering.h"
+#include "ops/registry.h"
 
 namespace torch_xla::dispatch {
 namespace {

@@ -5,7 +5,7 @@
 #include <Python.h>
 
 #include "lazy/device.h"
-#include "ops/host/host_kernel.h"
+#include "ops/host/host_failure.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {

@@ -7,8 +7,10 @@
 
 #include "executor/numbers.h"
 #include "lazy/operator.h"
+#include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
 #include "ops/host/numbers.h"
+#include "ops/host/on_host.h"
 #include "ops/lowering.h"
 #include "util/error.h"
 #include "util/flags.h"

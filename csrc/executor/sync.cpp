@@ -14,7 +14,7 @@
 #include "executor/program.h"
 #include "executor/runtime.h"
 #include "lazy/source.h"
-#include "ops/host/host_kernel.h"
+#include "ops/host/host_failure.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"

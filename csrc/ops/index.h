@@ -1,4 +1,5 @@
-// Reads and writes at computed positions: gather and scatter in the few forms that rules need.
+// Reads and writes at computed positions: gather and scatter in the few forms that rules need. What
+// the index_* files share; index_util.cpp holds it.
 // Positions must be in range; one that is not reads the nearest element and writes nothing.
 #pragma once
 

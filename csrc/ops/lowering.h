@@ -3,7 +3,6 @@
 // result types; it never recomputes them.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,8 +14,8 @@
 #include "hlo/ops.h"
 #include "lazy/node.h"
 #include "ops/dtypes.h"
+#include "ops/registry.h"
 #include "ops/target.h"
-#include "ops/traits.h"
 
 namespace torch_xla::ops {
 
@@ -83,55 +82,6 @@ class Lowering {
   const lazy::Signature& signature_;
   std::span<const hlo::Value> operands_;
   std::span<const hlo::Value> numbers_;
-};
-
-using RuleFunction = hlo::Values (*)(Lowering&);
-
-// Holds the functions that lower an operator and the treatment of a call's scalars; the
-// registration fills it.
-struct Rule {
-  RuleFunction lower = nullptr;
-  // Replaces `lower` where the target takes PyTorch's kernels, which is the CPU.
-  RuleFunction on_cpu = nullptr;
-  // Schema positions of `Scalar` arguments that are part of the program (default: runtime inputs).
-  std::vector<size_t> static_numbers;
-  // Schema positions of `Scalar` arguments that are runtime inputs though the result's shape
-  // depends on them (arange).
-  std::vector<size_t> shape_numbers;
-  // Schema positions of `float`/`float?` arguments that are runtime inputs (default: static).
-  std::vector<size_t> dynamic_floats;
-
-  RuleFunction on(const Target& target) const {
-    return target.host_kernels && on_cpu != nullptr ? on_cpu : lower;
-  }
-};
-
-// Holds the rules and traits of all operators. Registering one twice is an error.
-class Registry {
- public:
-  // Adds the rule of a functional overload: "aten::add.Tensor".
-  Rule& add(std::string_view overload, RuleFunction rule);
-  // Give the traits that all overloads of a name have ("aten::add"), and those that one has
-  // instead.
-  Traits& all(std::string_view name);
-  Traits& one(std::string_view overload);
-
-  const Rule* find(std::string_view overload) const;
-  const Traits& traits(const c10::OperatorName& op) const;
-  std::vector<std::string> names() const;  // of overloads with a rule
-  std::vector<std::pair<std::string, const Traits*>> all_traits() const;
-
-  // Runs every file's Rules first.
-  static Registry& get();
-};
-
-// Registers a file's rules and traits before the first look at the registry:
-//   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });
-class Rules {
- public:
-  // Functions of stage Later may look at what those of stage First have registered.
-  enum class Stage : uint8_t { First, Later };
-  explicit Rules(std::function<void(Registry&)> fill, Stage stage = Stage::First);
 };
 
 }  // namespace torch_xla::ops

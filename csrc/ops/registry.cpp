@@ -1,8 +1,9 @@
+#include "ops/registry.h"
+
 #include <algorithm>
 #include <map>
 
 #include "lazy/operator.h"
-#include "ops/lowering.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {

@@ -1,14 +1,12 @@
 // Interpolation to another size. Positions and weights depend on sizes only: they are computed
 // here, in the arithmetic PyTorch uses, and become constants of the program.
-#include "ops/resize.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
 
 #include "ops/common.h"
-#include "ops/host/host_kernel.h"
+#include "ops/host/on_host.h"
 #include "ops/resize_taps.h"
 
 namespace torch_xla::ops {

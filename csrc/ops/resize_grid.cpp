@@ -6,7 +6,6 @@
 
 #include "ops/common.h"
 #include "ops/pool.h"
-#include "ops/resize.h"
 
 namespace torch_xla::ops {
 namespace {

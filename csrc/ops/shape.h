@@ -1,5 +1,6 @@
-// Rearranges values: the steps of the shape, padding and indexing rules. Every function is static
-// data movement; none depends on runtime numbers.
+// Rearranges values: the steps that the shape, padding and indexing rules are written in. What the
+// shape_* files share; shape_util.cpp holds it.
+// Every function is static data movement; none depends on runtime numbers.
 #pragma once
 
 #include <cstdint>

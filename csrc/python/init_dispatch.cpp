@@ -7,7 +7,7 @@
 #include "dispatch/record/context.h"
 #include "dispatch/record/decompose.h"
 #include "dispatch/register.h"
-#include "ops/lowering.h"
+#include "ops/registry.h"
 #include "python/init.h"
 
 namespace py = pybind11;

@@ -12,7 +12,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/views/resize.h"
-#include "ops/lowering.h"
+#include "ops/registry.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {

@@ -7,7 +7,7 @@
 
 #include "dispatch/judge/known_values.h"
 #include "lazy/lock.h"
-#include "ops/lowering.h"
+#include "ops/registry.h"
 
 namespace torch_xla::dispatch {
 namespace {

@@ -19,7 +19,7 @@
 #include "dispatch/views/resize.h"
 #include "executor/runtime.h"
 #include "lazy/tensor.h"
-#include "ops/host/host_kernel.h"
+#include "ops/host/on_host.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {

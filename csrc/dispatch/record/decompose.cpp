@@ -8,7 +8,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/function.h"
-#include "ops/host/host_kernel.h"
+#include "ops/host/on_host.h"
 #include "ops/traits.h"
 #include "util/error.h"
 #include "util/log.h"

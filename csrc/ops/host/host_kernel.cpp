@@ -1,13 +1,10 @@
 #include "ops/host/host_kernel.h"
 
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <type_traits>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -19,7 +16,9 @@
 #include <xla/ffi/api/c_api.h>
 
 #include "lazy/operator.h"
+#include "ops/host/call_text.h"
 #include "ops/host/ffi_frame.h"
+#include "ops/host/host_failure.h"
 #include "ops/host/host_parts.h"
 #include "util/error.h"
 
@@ -129,167 +128,54 @@ constexpr int64_t kGrain = 32768;
 // Shared lists: tensors with fewer elements go to one part as they are.
 constexpr int64_t kSmall = 4096;
 
-// One argument of the call: a constant, or what a call makes of its operands.
-struct Argument {
-  char tag = 'i';  // as in HostCall; 'i' for every constant, '(' and '{' for lists of tensors
-  size_t operand = 0;
-  int64_t dim = 0;  // of a part; -1: whole
-  IValue constant;
-  struct Element {
-    int64_t operand = -1;  // none: a missing tensor
-    int64_t result = -1;   // of an operand that the operator updates
-  };
-  std::vector<Element> list;
-  bool optional_list = false;
-};
+// --- constants of the text as PyTorch's values ---------------------------------------------
 
-// Whether an argument may be given in parts.
-bool is_cut(char tag) { return tag == 'p' || tag == 'x' || tag == 'k'; }
+IValue value_of(const CallText::Constant& constant, const TypePtr& declared);
 
-// --- parsing -------------------------------------------------------------------------------
+template <class T>
+IValue list_of(const std::vector<CallText::Constant>& constants, const TypePtr& element,
+               T (*read)(const IValue&)) {
+  c10::List<T> values;
+  for (const CallText::Constant& c : constants) values.push_back(read(value_of(c, element)));
+  return values;
+}
 
-class Parser {
- public:
-  explicit Parser(std::string_view text) : rest_(text) {}
-
-  std::string_view word() {
-    skip_spaces();
-    const size_t end = std::min(rest_.find_first_of(" )]}"), rest_.size());
-    const std::string_view word = rest_.substr(0, end);
-    rest_.remove_prefix(end);
-    return word;
+IValue list_of(const std::vector<CallText::Constant>& constants, const TypePtr& element) {
+  switch (element->kind()) {
+    case TypeKind::FloatType:
+      return list_of<double>(constants, element, [](const IValue& v) { return v.toDouble(); });
+    case TypeKind::BoolType:
+      return list_of<bool>(constants, element, [](const IValue& v) { return v.toBool(); });
+    case TypeKind::NumberType:
+      return list_of<at::Scalar>(constants, element, [](const IValue& v) { return v.toScalar(); });
+    case TypeKind::OptionalType:
+      return list_of<std::optional<at::Scalar>>(
+          constants, element, [](const IValue& v) { return v.toOptional<at::Scalar>(); });
+    default:
+      return list_of<int64_t>(constants, element, [](const IValue& v) { return v.toInt(); });
   }
-  bool empty() {
-    skip_spaces();
-    return rest_.empty();
-  }
-  bool accept(char c) {
-    skip_spaces();
-    if (rest_.empty() || rest_.front() != c) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
+}
 
-  Argument argument(const TypePtr& type) {
-    Argument a;
-    const bool shared_out = accept('{');
-    if (shared_out || accept('(')) {
-      a.tag = shared_out ? '{' : '(';
-      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
-      a.optional_list = element->kind() == TypeKind::OptionalType;
-      while (!accept(shared_out ? '}' : ')')) {
-        const std::string_view w = word();
-        const size_t colon = w.find(':');
-        if (w == "-") {
-          a.list.push_back({});
-        } else if (colon == std::string_view::npos) {
-          a.list.push_back({integer(w.substr(1))});
+IValue value_of(const CallText::Constant& constant, const TypePtr& declared) {
+  const TypePtr type = declared->kind() == TypeKind::OptionalType
+                           ? declared->castRaw<c10::OptionalType>()->getElementType()
+                           : declared;
+  return std::visit(
+      [&]<class T>(const T& v) -> IValue {
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return {};
+        } else if constexpr (std::is_same_v<T, std::complex<double>>) {
+          return c10::complex<double>(v);
+        } else if constexpr (std::is_same_v<T, std::vector<CallText::Constant>>) {
+          return list_of(v, type->castRaw<c10::ListType>()->getElementType());
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          return type->kind() == TypeKind::DeviceObjType ? IValue(c10::Device(v)) : IValue(v);
         } else {
-          a.list.push_back({integer(w.substr(1, colon - 1)), integer(w.substr(colon + 1))});
+          return v;
         }
-      }
-      return a;
-    }
-    skip_spaces();
-    const char tag = rest_.empty() ? '\0' : rest_.front();
-    if (std::strchr("tmwsfg", tag) != nullptr && tag != '\0') {
-      a.tag = tag;
-      a.operand = static_cast<size_t>(integer(word().substr(1)));
-      return a;
-    }
-    if (is_cut(tag)) {
-      const std::string_view w = word();
-      const size_t slash = w.find('/');
-      a.tag = tag;
-      a.operand = static_cast<size_t>(integer(w.substr(1, slash - 1)));
-      a.dim = integer(w.substr(slash + 1));
-      return a;
-    }
-    a.constant = constant(type);
-    return a;
-  }
-
-  static int64_t integer(std::string_view text) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    TXLA_CHECK(error == std::errc() && end == text.data() + text.size(),
-               "host kernel: expected an integer, got '", text, "'.");
-    return value;
-  }
-
- private:
-  void skip_spaces() {
-    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
-  }
-
-  static double floating(std::string_view text) {
-    return std::strtod(std::string(text).c_str(), nullptr);
-  }
-
-  template <class T>
-  IValue list(const TypePtr& element, T (*read)(const IValue&)) {
-    c10::List<T> values;
-    while (!accept(']')) values.push_back(read(constant(element)));
-    return values;
-  }
-
-  IValue constant(const TypePtr& declared) {
-    const TypePtr type = declared->kind() == TypeKind::OptionalType
-                             ? declared->castRaw<c10::OptionalType>()->getElementType()
-                             : declared;
-    if (accept('[')) {
-      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
-      switch (element->kind()) {
-        case TypeKind::FloatType:
-          return list<double>(element, [](const IValue& v) { return v.toDouble(); });
-        case TypeKind::BoolType:
-          return list<bool>(element, [](const IValue& v) { return v.toBool(); });
-        case TypeKind::NumberType: {
-          c10::List<at::Scalar> values;
-          while (!accept(']')) values.push_back(constant(element).toScalar());
-          return values;
-        }
-        case TypeKind::OptionalType: {
-          c10::List<std::optional<at::Scalar>> values;
-          while (!accept(']')) values.push_back(constant(element).toOptional<at::Scalar>());
-          return values;
-        }
-        default:
-          return list<int64_t>(element, [](const IValue& v) { return v.toInt(); });
-      }
-    }
-    if (accept('q')) {
-      const size_t colon = rest_.find(':');
-      TXLA_CHECK(colon != std::string_view::npos, "host kernel: expected a string's length.");
-      const auto length = static_cast<size_t>(integer(rest_.substr(0, colon)));
-      const std::string text(rest_.substr(colon + 1, length));
-      rest_.remove_prefix(colon + 1 + length);
-      if (type->kind() == TypeKind::DeviceObjType) return c10::Device(text);
-      return text;
-    }
-    const std::string_view w = word();
-    if (w == "-") return IValue();
-    TXLA_CHECK(!w.empty(), "host kernel: the text of a call ends early.");
-    const std::string_view value = w.substr(1);
-    switch (w.front()) {
-      case 'i':
-        return integer(value);
-      case 'd':
-        return floating(value);
-      case 'b':
-        return value == "1";
-      case 'c': {
-        const size_t comma = value.find(',');
-        return c10::complex<double>(floating(value.substr(0, comma)),
-                                    floating(value.substr(comma + 1)));
-      }
-      default:
-        util::fail(util::ErrorKind::Runtime, "host kernel: cannot read '", w, "'.");
-    }
-  }
-
-  std::string_view rest_;
-};
+      },
+      constant.value);
+}
 
 // --- one call site's operator and arguments ------------------------------------------------
 
@@ -299,18 +185,22 @@ class HostKernel {
   void run(const XLA_FFI_CallFrame& frame) const;
 
  private:
-  struct Result {
-    bool wanted = true;
-    int64_t cut = Partition::kWhole;
-  };
+  using Kind = CallText::Kind;
+  using Result = CallText::Result;
+  using Element = CallText::Argument::Element;
   using Tensors = std::vector<at::Tensor>;
+
+  struct Argument : CallText::Argument {
+    IValue value;  // of a constant
+    bool optional_list = false;
+  };
 
   int64_t count_parts(const XLA_FFI_CallFrame& frame) const;
   // Runs one part; its share of the results that are sums goes to `sums`.
   void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
   IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
   // A part's share of lists whose elements are shared out: of element i, nothing, a slice, or all.
-  at::Tensor share_of(const Argument::Element& element, size_t i, const XLA_FFI_CallFrame& frame,
+  at::Tensor share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
                       const Part& part) const;
   // Result `index` of the program, or the part of it that the call writes.
   at::Tensor target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
@@ -354,31 +244,32 @@ std::optional<c10::OperatorHandle> find_out_overload(const c10::OperatorHandle& 
 }
 
 HostKernel::HostKernel(std::string_view key) {
-  const size_t end = key.rfind(" =");
-  TXLA_CHECK(end != std::string_view::npos, "host kernel: expected results after '=', got '", key,
-             "'.");
-  bool into_given = true;
-  for (Parser parser(key.substr(end + 2)); !parser.empty();) {
-    const std::string_view word = parser.word();
-    Result result{word != "-"};
-    if (word == "+") result.cut = Partition::kSum;
-    if (word.front() == '/') result.cut = Parser::integer(word.substr(1));
-    into_given = into_given && result.wanted && result.cut != Partition::kSum;
-    results_.push_back(result);
-  }
-  Parser parser(key.substr(0, end));
-  name_ = parser.word();
+  const CallText text = CallText::parse(key);
+  name_ = text.op;
+  results_ = text.results;
   op_ = c10::Dispatcher::singleton().findSchema(lazy::operator_name(name_));
   TXLA_CHECK(op_.has_value(), name_,
              ": expected an operator of this process, found none. Import the library that defines "
              "it before running the program.");
-  for (const c10::Argument& formal : op_->schema().arguments()) {
-    arguments_.push_back(parser.argument(formal.type()));
-    for (const Argument::Element& e : arguments_.back().list) updates_ += e.result >= 0;
+  const std::vector<c10::Argument>& formals = op_->schema().arguments();
+  TXLA_CHECK(text.arguments.size() == formals.size(), name_, ": expected ", formals.size(),
+             " arguments of a host kernel, got ", text.arguments.size(), " in '", key, "'.");
+  for (size_t i = 0; i < formals.size(); ++i) {
+    Argument& a = arguments_.emplace_back(text.arguments[i]);
+    const TypePtr type = formals[i].type();
+    if (a.kind == Kind::Constant) {
+      a.value = ops::value_of(a.constant, type);
+    } else if (a.kind == Kind::List) {
+      const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      a.optional_list = element->kind() == TypeKind::OptionalType;
+    }
+    for (const Element& e : a.list) updates_ += e.result >= 0;
   }
   for (const Argument& a : arguments_) {
-    if (a.tag == '{' && shared_out_ == nullptr) shared_out_ = &a;
+    if (a.kind == Kind::SharedOut && shared_out_ == nullptr) shared_out_ = &a;
   }
+  const bool into_given = std::ranges::all_of(
+      results_, [](const Result& r) { return r.wanted && r.cut != Partition::kSum; });
   if (into_given) out_ = find_out_overload(*op_);
 }
 
@@ -386,7 +277,7 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   bool divisible = shared_out_ != nullptr;
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const Argument& a : arguments_) {
-    if (!is_cut(a.tag) || a.dim < 0) continue;
+    if (!a.is_part() || a.dim < 0) continue;
     divisible = true;
     most = std::min(most, operand(frame, a.operand).dims[a.dim]);
   }
@@ -399,8 +290,8 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   return elements < kGrain ? 1 : std::max<int64_t>(1, std::min(most, thread_count(frame)));
 }
 
-at::Tensor HostKernel::share_of(const Argument::Element& element, size_t i,
-                                const XLA_FFI_CallFrame& frame, const Part& part) const {
+at::Tensor HostKernel::share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
+                                const Part& part) const {
   const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
   const XLA_FFI_Buffer& first =
       operand(frame, static_cast<size_t>(shared_out_->list.at(i).operand));
@@ -419,31 +310,31 @@ at::Tensor HostKernel::share_of(const Argument::Element& element, size_t i,
 
 IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
                             const Part& part) const {
-  switch (a.tag) {
-    case 't':
+  switch (a.kind) {
+    case Kind::Tensor:
       return as_tensor(operand(frame, a.operand));
-    case 'm':
+    case Kind::Columns:
       return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
-    case 'p':
+    case Kind::Part:
       return part.of(as_tensor(operand(frame, a.operand)), a.dim);
-    case 'k':
+    case Kind::DensePart:
       return part.of(as_tensor(operand(frame, a.operand)), a.dim).contiguous();
-    case 'x':
+    case Kind::TransposedPart:
       return part.of(as_tensor(operand(frame, a.operand)), a.dim).t();
-    case 'w': {
+    case Kind::WrappedNumber: {
       at::Tensor t = as_tensor(operand(frame, a.operand));
       t.unsafeGetTensorImpl()->set_wrapped_number(true);
       return t;
     }
-    case 's':
+    case Kind::Scalar:
       return read_scalar(operand(frame, a.operand));
-    case 'f':
+    case Kind::Float:
       return read_scalar(operand(frame, a.operand)).toDouble();
-    case 'g': {
+    case Kind::Seed: {
       const auto seed = *static_cast<const uint64_t*>(operand(frame, a.operand).data);
       return at::detail::createCPUGenerator(seed);
     }
-    case '{': {
+    case Kind::SharedOut: {
       c10::List<at::Tensor> list;
       for (size_t i = 0; i < a.list.size(); ++i) {
         const at::Tensor share = share_of(a.list[i], i, frame, part);
@@ -451,24 +342,25 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
       }
       return list;
     }
-    case '(': {
-      const auto element = [&](const Argument::Element& e) {
+    case Kind::List: {
+      const auto element = [&](const Element& e) {
         return as_tensor(operand(frame, static_cast<size_t>(e.operand)));
       };
       if (a.optional_list) {
         c10::List<std::optional<at::Tensor>> list;
-        for (const Argument::Element& e : a.list) {
+        for (const Element& e : a.list) {
           list.push_back(e.operand < 0 ? std::nullopt : std::optional(element(e)));
         }
         return list;
       }
       c10::List<at::Tensor> list;
-      for (const Argument::Element& e : a.list) list.push_back(element(e));
+      for (const Element& e : a.list) list.push_back(element(e));
       return list;
     }
-    default:
-      return a.constant;
+    case Kind::Constant:
+      break;
   }
+  return a.value;
 }
 
 at::Tensor HostKernel::target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
@@ -586,91 +478,16 @@ const void* attribute(const XLA_FFI_CallFrame& frame, std::string_view wanted,
 }
 
 std::string_view config_key(const XLA_FFI_CallFrame& frame) {
-  const auto* text =
-      static_cast<const XLA_FFI_ByteSpan*>(attribute(frame, "key", XLA_FFI_AttrType_STRING));
+  const auto* text = static_cast<const XLA_FFI_ByteSpan*>(
+      attribute(frame, kCallTextAttribute, XLA_FFI_AttrType_STRING));
   TXLA_CHECK(text != nullptr, "host kernel: expected the attribute 'key', got none.");
   return {text->ptr, text->len};
 }
 
 int64_t failing_call_of(const XLA_FFI_CallFrame& frame) {
-  const void* scalar = attribute(frame, "torch_xla.failing_call", XLA_FFI_AttrType_SCALAR);
+  const void* scalar = attribute(frame, kFailingCallAttribute, XLA_FFI_AttrType_SCALAR);
   if (scalar == nullptr) return -1;
   return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(scalar)->value);
-}
-
-// Classes of PyTorch's errors that Python tells apart; all others are RuntimeError.
-enum class Class : char {
-  LinAlg = 'l',
-  Index = 'i',
-  Value = 'v',
-  Type = 't',
-  NotImplemented = 'n',
-  Memory = 'm',
-  Other = 'o',
-};
-
-Class class_of(const c10::Error& e) {
-  const auto is = [&e]<class T>(std::type_identity<T>) {
-    return dynamic_cast<const T*>(&e) != nullptr;
-  };
-  if (is(std::type_identity<c10::LinAlgError>())) return Class::LinAlg;
-  if (is(std::type_identity<c10::IndexError>())) return Class::Index;
-  if (is(std::type_identity<c10::ValueError>())) return Class::Value;
-  if (is(std::type_identity<c10::TypeError>())) return Class::Type;
-  if (is(std::type_identity<c10::NotImplementedError>())) return Class::NotImplemented;
-  if (is(std::type_identity<c10::OutOfMemoryError>())) return Class::Memory;
-  return Class::Other;
-}
-
-[[noreturn]] void throw_as(Class which, const std::string& message) {
-  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
-  switch (which) {
-    case Class::LinAlg:
-      throw c10::LinAlgError(here, message);
-    case Class::Index:
-      throw c10::IndexError(here, message);
-    case Class::Value:
-      throw c10::ValueError(here, message);
-    case Class::Type:
-      throw c10::TypeError(here, message);
-    case Class::NotImplemented:
-      throw c10::NotImplementedError(here, message);
-    case Class::Memory:
-      throw c10::OutOfMemoryError(here, message);
-    case Class::Other:
-      break;
-  }
-  throw c10::Error(here, message);
-}
-
-// A kernel's message within that of the run: the class and the call follow the first.
-constexpr std::string_view kFailure = "<torch_xla.host_kernel ", kFailureEnd = "</torch_xla>";
-
-struct Failure {
-  Class which;
-  int64_t call;
-  std::string_view message;
-};
-
-std::optional<Failure> failure_in(std::string_view message) {
-  const size_t begin = message.find(kFailure);
-  if (begin == message.npos) return std::nullopt;
-  message.remove_prefix(begin + kFailure.size());
-  Failure failure{static_cast<Class>(message.front()), -1, {}};
-  message.remove_prefix(1);
-  const char* end = message.data() + message.size();
-  const char* number_end = std::from_chars(message.data(), end, failure.call).ptr;
-  message.remove_prefix(static_cast<size_t>(number_end - message.data()) + 1);  // and the '>'
-  failure.message = message.substr(0, message.find(kFailureEnd));
-  return failure;
-}
-
-XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, Class which, const char* message) {
-  const std::string text = util::concat(kFailure, static_cast<char>(which), failing_call_of(frame),
-                                        ">", message, kFailureEnd);
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
-                                    XLA_FFI_Error_Code_INTERNAL};
-  return frame.api->XLA_FFI_Error_Create(&args);
 }
 
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
@@ -678,25 +495,15 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   try {
     kernel_for(config_key(*frame))->run(*frame);
     return nullptr;
-  } catch (const c10::Error& e) {
-    return make_error(*frame, class_of(e), e.what_without_backtrace());
   } catch (const std::exception& e) {
-    return make_error(*frame, Class::Other, e.what());
+    const std::string text = failure_text(e, failing_call_of(*frame));
+    XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
+                                      XLA_FFI_Error_Code_INTERNAL};
+    return frame->api->XLA_FFI_Error_Create(&args);
   }
 }
 
 }  // namespace
-
-std::optional<int64_t> failing_call(std::string_view message) {
-  const std::optional<Failure> failure = failure_in(message);
-  if (!failure || failure->call < 0) return std::nullopt;
-  return failure->call;
-}
-
-void rethrow_host_failure(std::string_view message, const std::string& context) {
-  const std::optional<Failure> failure = failure_in(message);
-  if (failure) throw_as(failure->which, std::string(failure->message) + context);
-}
 
 void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }
 

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "ops/host/host_kernel.h"
+#include "ops/host/on_host.h"
 #include "ops/lowering.h"
 
 namespace torch_xla::ops {
