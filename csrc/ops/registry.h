@@ -17,10 +17,11 @@ class Lowering;
 
 using RuleFunction = hlo::Values (*)(Lowering&);
 
-// How an operator is lowered, and how scalars of a call are treated; filled by the registration.
+// Holds the functions that lower an operator and the treatment of a call's scalars; the
+// registration fills it.
 struct Rule {
   RuleFunction lower = nullptr;
-  // In place of `lower` where the target takes PyTorch's kernels, which is the CPU.
+  // Replaces `lower` where the target takes PyTorch's kernels, which is the CPU.
   RuleFunction on_cpu = nullptr;
   // Schema positions of `Scalar` arguments that are part of the program (default: runtime inputs).
   std::vector<size_t> static_numbers;
@@ -35,12 +36,13 @@ struct Rule {
   }
 };
 
-// The one registry of what is known of operators. Registering a thing twice is an error.
+// Holds the rules and traits of all operators. Registering one twice is an error.
 class Registry {
  public:
-  // The rule of a functional overload: "aten::add.Tensor".
+  // Adds the rule of a functional overload: "aten::add.Tensor".
   Rule& add(std::string_view overload, RuleFunction rule);
-  // What all overloads have in common, by their name: "aten::add"; and what one has instead.
+  // Give the traits that all overloads of a name have ("aten::add"), and those that one has
+  // instead.
   Traits& all(std::string_view name);
   Traits& one(std::string_view overload);
 
@@ -53,11 +55,11 @@ class Registry {
   static Registry& get();
 };
 
-// A file's rules and traits, registered before the first look at the registry:
+// Registers a file's rules and traits before the first look at the registry:
 //   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });
 class Rules {
  public:
-  // Those of the stage Later look at others.
+  // Functions of stage Later may look at what those of stage First have registered.
   enum class Stage : uint8_t { First, Later };
   explicit Rules(std::function<void(Registry&)> fill, Stage stage = Stage::First);
 };
