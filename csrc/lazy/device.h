@@ -28,7 +28,7 @@ class Device {
   Storage* last_pending = nullptr;
 
   std::atomic<int64_t> live_storages{0};
-  RandomState random = RandomState::unseeded();
+  RandomState random;
 
   // Objects that higher floors keep for the device, made when they are first asked for.
   class Slot {
