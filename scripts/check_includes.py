@@ -88,6 +88,8 @@ def check_file_of_area(root: Path, path: Path, area: str) -> Iterator[str]:
             yield f"{where}: only csrc/python/ may include it; include the narrow headers it needs."
         elif area in TORCH_FREE and header.startswith((*TORCH_PREFIXES, "xla/ffi/")):
             yield f"{where}: csrc/{area}/ builds without torch and Python."
+        elif area != "python" and header.startswith(("Python.h", "pybind11/")):
+            yield f"{where}: only csrc/python/ knows Python; util/unlocked.h lets its lock go."
         elif header in ("torch/torch.h", "ATen/ATen.h"):
             yield f"{where}: takes long to compile; include the narrow headers it stands for."
         elif quoted and not header.startswith(FOREIGN_PREFIXES):

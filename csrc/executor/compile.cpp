@@ -10,6 +10,7 @@
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -65,7 +66,7 @@ std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
   const std::string& text = missing.lowered.text;
   TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
   try {
-    const BlockingScope blocking;
+    const util::Unlocked unlocked;
     auto executable = Runtime::get().client().compile(text, missing.options);
     // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
     if (text.size() > (1 << 17)) malloc_trim(0);

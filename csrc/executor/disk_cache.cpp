@@ -23,6 +23,7 @@
 #include "util/flags.h"
 #include "util/hash.h"
 #include "util/log.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -288,7 +289,7 @@ std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
                                                   const pjrt::CompileOptions& options) {
   static const debug::Counter hits("PersistentCacheHit"), misses("PersistentCacheMiss");
   if (!usable_) return nullptr;
-  const BlockingScope blocking;
+  const util::Unlocked unlocked;
   const std::string key = key_of(program, options);
   const std::string path = file_of(key);
   auto executable = load_file(path, key, options);
@@ -340,7 +341,7 @@ void DiskCache::store(std::string_view program, const pjrt::CompileOptions& opti
   static const debug::Counter failures("PersistentCacheStoreFailure");
   static const debug::Metric time("PersistentCacheStoreTime");
   if (read_only_ || !usable_) return;
-  const BlockingScope blocking;
+  const util::Unlocked unlocked;
   const debug::TimedScope scope(time);
   const std::string key = key_of(program, options);
   const std::string path = file_of(key);

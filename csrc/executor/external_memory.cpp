@@ -7,6 +7,7 @@
 #include "executor/sync.h"
 #include "executor/transfer.h"
 #include "util/error.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -49,7 +50,7 @@ at::Tensor lend(lazy::Value& value, int device) {
   const pjrt::Buffer& buffer = array->whole();
   try {
     {
-      const BlockingScope blocking;
+      const util::Unlocked unlocked;
       buffer.ready().await();
     }
     const at::Device place = torch_device_of(buffer, Runtime::get());

@@ -10,6 +10,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "util/error.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -84,7 +85,7 @@ HloDump hlo_of(const std::string& stablehlo, int device) {
   options.env_overrides["xla_dump_hlo_module_re"] = std::string(".*");
   options.env_overrides["xla_dump_compress_protos"] = false;
   try {
-    const BlockingScope blocking;
+    const util::Unlocked unlocked;
     Runtime::get().client().compile(stablehlo, options);
   } catch (const pjrt::Error& e) {
     fail(e);

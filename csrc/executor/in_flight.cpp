@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include <Python.h>
-
 #include "lazy/device.h"
 #include "ops/host/host_failure.h"
 #include "util/error.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 
@@ -32,7 +31,7 @@ bool Mark::reached() const {
 }
 
 void Mark::wait() const {
-  const BlockingScope blocking;
+  const util::Unlocked unlocked;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return left_ == 0; });
 }
@@ -86,7 +85,7 @@ void InFlight::report() {
 
 void InFlight::wait() {
   {
-    const BlockingScope blocking;
+    const util::Unlocked unlocked;
     std::deque<std::shared_ptr<const Run>> runs;
     {
       const std::lock_guard lock(mutex_);
@@ -129,14 +128,6 @@ std::shared_ptr<const Mark> InFlight::mark() {
 void InFlight::fail_read(const pjrt::Error& error) {
   wait();
   fail(error);
-}
-
-BlockingScope::BlockingScope() : state_(nullptr) {
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
-}
-
-BlockingScope::~BlockingScope() {
-  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
 }  // namespace torch_xla::executor

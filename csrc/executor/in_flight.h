@@ -72,16 +72,4 @@ class InFlight {
   std::exception_ptr failure_;
 };
 
-// Lets the Python lock go while this thread waits for a device or the compiler.
-class BlockingScope {
- public:
-  BlockingScope();
-  ~BlockingScope();
-  BlockingScope(const BlockingScope&) = delete;
-  BlockingScope& operator=(const BlockingScope&) = delete;
-
- private:
-  void* state_;
-};
-
 }  // namespace torch_xla::executor

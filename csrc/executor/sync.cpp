@@ -18,6 +18,7 @@
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -70,7 +71,7 @@ void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
 // While a run may fail, what it computes stays recorded.
 void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
   try {
-    const BlockingScope blocking;
+    const util::Unlocked unlocked;
     for (const pjrt::Event& event : done) event.await();
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);

@@ -11,6 +11,7 @@
 #include "ops/dtypes.h"
 #include "ops/target.h"
 #include "util/error.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 
@@ -125,7 +126,7 @@ std::vector<at::Tensor> read(
     bytes.add(static_cast<double>(tensors.back().nbytes()));
   }
   try {
-    const BlockingScope blocking;
+    const util::Unlocked unlocked;
     Copies copies(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& t = tensors[i];

@@ -29,7 +29,7 @@ class Device {
   Storage* last_pending = nullptr;
 
   std::atomic<int64_t> live_storages{0};
-  RandomState random = RandomState::unseeded();
+  RandomState random;
 
   // Holds an object that a higher layer keeps for the device; the first get() makes it.
   class Slot {

@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include <Python.h>
+#include "util/unlocked.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -18,13 +18,9 @@ thread_local int GraphLock::depth_ = 0;
 
 void GraphLock::acquire() {
   if (graph_mutex().try_lock()) return;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
-    PyThreadState* state = PyEval_SaveThread();
-    graph_mutex().lock();
-    PyEval_RestoreThread(state);
-    return;
-  }
+  util::Unlocked unlocked;
   graph_mutex().lock();
+  unlocked.end();
 }
 
 void GraphLock::release() { graph_mutex().unlock(); }

@@ -8,7 +8,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-// Of all states: it is held for some instructions.
+// Of all states: it is held for some instructions, and for the one draw of a seed.
 util::ForkMutex& mutex() {
   static auto& mutex = *new util::ForkMutex;
   return mutex;
@@ -26,14 +26,17 @@ uint64_t mix(uint64_t z) {
 
 }  // namespace
 
-RandomState RandomState::unseeded() {
-  static auto& entropy = *new std::random_device;
-  return RandomState({(uint64_t{entropy()} << 20) ^ entropy(), 0});
+RandomState::Position& RandomState::drawn() const {
+  if (!position_) {
+    std::random_device entropy;
+    position_ = {(uint64_t{entropy()} << 20) ^ entropy(), 0};
+  }
+  return *position_;
 }
 
 RandomState::Position RandomState::position() const {
   const std::lock_guard lock(mutex());
-  return position_;
+  return drawn();
 }
 
 void RandomState::set(Position position) {
@@ -43,8 +46,9 @@ void RandomState::set(Position position) {
 
 uint64_t RandomState::next_seed() {
   const std::lock_guard lock(mutex());
-  ++position_.offset;
-  return mix(counter(position_));
+  Position& position = drawn();
+  ++position.offset;
+  return mix(counter(position));
 }
 
 uint64_t RandomState::as_seed() const { return counter(position()); }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace torch_xla::lazy {
 
@@ -14,9 +15,9 @@ class RandomState {
     uint64_t offset = 0;  // calls so far
   };
 
+  // Its seed differs from process to process; it is drawn when it is first asked for.
+  RandomState() = default;
   explicit RandomState(Position position) : position_(position) {}
-  // Makes a state that differs from process to process.
-  static RandomState unseeded();
 
   Position position() const;
   void set(Position position);
@@ -26,7 +27,10 @@ class RandomState {
   uint64_t as_seed() const;
 
  private:
-  Position position_;
+  // The caller holds the lock of all states.
+  Position& drawn() const;
+
+  mutable std::optional<Position> position_;
 };
 
 }  // namespace torch_xla::lazy

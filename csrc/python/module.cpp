@@ -13,4 +13,5 @@ PYBIND11_MODULE(_XLAC, m) {
   init_dispatch(m);
   init_source(m);
   init_topology(m);
+  init_unlocked(m);
 }

@@ -69,6 +69,8 @@ def test_arrows_are_one_way():
         ("util", '"pybind11/pybind11.h"', "builds without torch"),
         ("util", "<Python.h>", "builds without torch"),
         ("dispatch", "<torch/extension.h>", "only csrc/python/"),
+        ("lazy", "<Python.h>", "only csrc/python/"),
+        ("executor", "<pybind11/pybind11.h>", "only csrc/python/"),
         ("ops", "<ATen/ATen.h>", "narrow headers"),
         ("hlo", '"a.h"', "write it from there"),
         ("hlo", '"../util/a.h"', "write it from there"),
