@@ -179,10 +179,6 @@ Value triangular_solve(const Value& a, const Value& b, const TriangularOptions& 
 // the inverse ones divide by the number of elements.
 Value fft(const Value& x, std::string_view kind, std::span<const int64_t> lengths);
 
-// Returns the new state and the bits. `state` is ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX.
-std::pair<Value, Value> rng_bits(const Value& state, const Type& bits,
-                                 std::string_view algorithm = "PHILOX");
-
 Values call(Builder& b, std::string_view function, std::span<const Value> operands,
             std::span<const Type> results);
 // Calls a typed FFI handler; `config` is MLIR dictionary text such as `{key = "x"}`. `aliases`

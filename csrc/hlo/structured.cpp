@@ -460,19 +460,6 @@ Values while_loop(std::span<const Value> init,
   return b.op(kOp, init, types, {}, regions);
 }
 
-std::pair<Value, Value> rng_bits(const Value& state, const Type& bits, std::string_view algorithm) {
-  constexpr std::string_view kOp = "stablehlo.rng_bit_generator";
-  TXLA_CHECK(state && state.dtype() == DType::U64 && state.rank() == 1 &&
-                 (state.dim(0) == 2 || (state.dim(0) == 3 && algorithm == "PHILOX")),
-             kOp, ": expected a state of tensor<2xui64>, or tensor<3xui64> for PHILOX, got ",
-             show(state), ".");
-  const std::array<Type, 2> types = {state.type(), bits};
-  const Values results =
-      state.builder().op(kOp, std::span<const Value>(&state, 1), types,
-                         {{"rng_algorithm", attr::stablehlo("rng_algorithm", algorithm)}});
-  return {results[0], results[1]};
-}
-
 Value cholesky(const Value& x, bool lower) {
   constexpr const char* kOp = "stablehlo.cholesky";
   TXLA_CHECK(x.rank() >= 2 && x.dim(x.rank() - 1) == x.dim(x.rank() - 2), kOp,

@@ -156,7 +156,6 @@ std::vector<int64_t> Lowering::ints(size_t arg) const {
 std::vector<int64_t> Lowering::ints_or_empty(size_t arg) const {
   return has(arg) ? ints(arg) : std::vector<int64_t>{};
 }
-std::vector<double> Lowering::floats(size_t arg) const { return attr(arg).toDoubleVector(); }
 
 const lazy::Geometry& Lowering::geometry(size_t arg) const {
   const lazy::Argument& a = argument(arg);

@@ -50,11 +50,9 @@ class Lowering {
   std::string text(size_t arg) const;
   std::vector<int64_t> ints(size_t arg) const;
   std::vector<int64_t> ints_or_empty(size_t arg) const;  // `int[]?`
-  std::vector<double> floats(size_t arg) const;
 
   // Return the result types that PyTorch's Meta kernel gave.
   hlo::Type out(size_t i = 0) const { return to_hlo(*signature_.outputs[i]); }
-  at::ScalarType out_dtype(size_t i = 0) const { return signature_.outputs[i]->dtype; }
   size_t num_outputs() const { return signature_.outputs.size(); }
 
   // Return an operand's geometry and PyTorch dtype (strides are of the tensor, values are

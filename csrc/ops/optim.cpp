@@ -81,6 +81,11 @@ class FusedStep {
   Value inverse_scale_, skip_;
 };
 
+// Gives the gradient to descend along, the parameter's decay included.
+Value decayed(const Value& gradient, bool maximize, const Value& parameter, const Value& decay) {
+  return (maximize ? -gradient : gradient) + parameter * spread_number(decay, parameter);
+}
+
 // --- Adam and AdamW ------------------------------------------------------------------------
 
 // Schema: self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1, beta2,
@@ -152,9 +157,7 @@ Values fused_sgd(Lowering& l) {
     const DType compute = compute_dtype(parameters[i].dtype());
     const Value stored = fused.stored_gradient(gradients[i]);
     const Value parameter = cast(parameters[i], compute);
-    Value gradient = cast(stored, compute);
-    if (maximize) gradient = -gradient;
-    gradient = gradient + parameter * spread_number(decay, parameter);
+    Value gradient = decayed(cast(stored, compute), maximize, parameter, decay);
     if (!buffers.empty()) {
       Value buffer = gradient;
       if (!first) {
@@ -190,9 +193,7 @@ Values fused_adagrad(Lowering& l) {
     const DType compute = compute_dtype(parameters[i].dtype());
     const Value stored = fused.stored_gradient(gradients[i]);
     const Value parameter = cast(parameters[i], compute);
-    Value gradient = cast(stored, compute);
-    if (maximize) gradient = -gradient;
-    gradient = gradient + parameter * spread_number(decay, parameter);
+    const Value gradient = decayed(cast(stored, compute), maximize, parameter, decay);
     const Value sum = cast(sums[i], compute) + hlo::square(gradient);
     const Value rate = spread_number(element(rates, i), gradient);
     fused.put(0, parameters[i], parameter - rate * gradient / (hlo::sqrt(sum) + eps));

@@ -81,12 +81,6 @@ std::vector<std::string> Registry::names() const {
   return names;
 }
 
-std::vector<std::pair<std::string, const Traits*>> Registry::all_traits() const {
-  std::vector<std::pair<std::string, const Traits*>> all;
-  for (const auto& [name, traits] : traits_of_all()) all.emplace_back(name, &traits);
-  return all;
-}
-
 Registry& Registry::get() {
   static Registry registry;
   static const bool filled = [] {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "hlo/builder.h"
@@ -49,7 +48,6 @@ class Registry {
   const Rule* find(std::string_view overload) const;
   const Traits& traits(const c10::OperatorName& op) const;
   std::vector<std::string> names() const;  // of overloads with a rule
-  std::vector<std::pair<std::string, const Traits*>> all_traits() const;
 
   // Runs every file's Rules first.
   static Registry& get();

@@ -90,14 +90,6 @@ void Buffer::reset() noexcept {
   buffer_ = nullptr;
 }
 
-size_t Buffer::on_device_size() const {
-  client_->check_process("PJRT_Buffer_OnDeviceSizeInBytes");
-  PJRT_Buffer_OnDeviceSizeInBytes_Args args{};
-  args.buffer = buffer_;
-  client_->plugin().call<&PJRT_Api::PJRT_Buffer_OnDeviceSizeInBytes>(args);
-  return args.on_device_size_in_bytes;
-}
-
 size_t Buffer::host_size() const {
   size_t size = host_element_size(dtype());
   for (int64_t dim : dims()) size *= static_cast<size_t>(dim);

@@ -40,7 +40,6 @@ class Buffer {
 
   DType dtype() const { return type_->dtype; }
   const std::vector<int64_t>& dims() const { return type_->dims; }
-  size_t on_device_size() const;
   // Returns the bytes of a dense row-major copy in host memory.
   size_t host_size() const;
   // Returns an event that is ready once the contents are there, or the computation that makes them

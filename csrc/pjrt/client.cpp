@@ -300,19 +300,6 @@ std::unique_ptr<Buffer> Client::from_host(const void* data, DType dtype,
   return buffer;
 }
 
-std::unique_ptr<Buffer> Client::uninitialized(DType dtype, std::span<const int64_t> dims,
-                                              const Device& device) const {
-  check_process("PJRT_Client_CreateUninitializedBuffer");
-  PJRT_Client_CreateUninitializedBuffer_Args args{};
-  args.client = client_;
-  args.shape_dims = dims.data();
-  args.shape_num_dims = dims.size();
-  args.shape_element_type = dtype;
-  args.device = device.handle();
-  plugin_->call<&PJRT_Api::PJRT_Client_CreateUninitializedBuffer>(args);
-  return std::make_unique<Buffer>(own({dtype, {dims.begin(), dims.end()}}), this, args.buffer);
-}
-
 std::unique_ptr<Buffer> Client::view_of_device_memory(void* data, DType dtype,
                                                       std::span<const int64_t> dims,
                                                       const Device& device,

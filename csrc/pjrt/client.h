@@ -42,10 +42,6 @@ class Client : public std::enable_shared_from_this<Client> {
                                     std::optional<std::span<const int64_t>> byte_strides,
                                     HostSemantics semantics, const Device& device,
                                     std::function<void()> on_done = nullptr) const;
-  // Makes a buffer with undefined contents; throws UNIMPLEMENTED where the plugin cannot.
-  std::unique_ptr<Buffer> uninitialized(DType dtype, std::span<const int64_t> dims,
-                                        const Device& device) const;
-
   // Makes a buffer over dense row-major device memory that another library owns; `on_done` as
   // above.
   std::unique_ptr<Buffer> view_of_device_memory(void* data, DType dtype,

@@ -91,25 +91,8 @@ std::string CompiledProgram::name() const {
   return std::string(args.executable_name, args.executable_name_size);
 }
 
-size_t CompiledProgram::num_replicas() const {
-  return query<&PJRT_Api::PJRT_Executable_NumReplicas>().num_replicas;
-}
-
 size_t CompiledProgram::num_partitions() const {
   return query<&PJRT_Api::PJRT_Executable_NumPartitions>().num_partitions;
-}
-
-std::vector<std::string> CompiledProgram::output_memory_kinds() const {
-  auto args = query<&PJRT_Api::PJRT_Executable_OutputMemoryKinds>();
-  std::vector<std::string> kinds;
-  for (size_t i = 0; i < args.num_outputs; ++i) {
-    kinds.emplace_back(args.memory_kinds[i], args.memory_kind_sizes[i]);
-  }
-  return kinds;
-}
-
-int64_t CompiledProgram::generated_code_size() const {
-  return query<&PJRT_Api::PJRT_Executable_SizeOfGeneratedCodeInBytes>().size_in_bytes;
 }
 
 std::string CompiledProgram::serialize() const {
@@ -150,22 +133,6 @@ CompiledMemoryStats CompiledProgram::memory_stats() const {
   stats.host_temp_bytes = args.host_temp_size_in_bytes;
   stats.peak_bytes = args.peak_memory_in_bytes;
   return stats;
-}
-
-SerializedProgram CompiledProgram::optimized_program() const {
-  if (client_ != nullptr) client_->check_process("PJRT_Executable_OptimizedProgram");
-  PJRT_Program program{};
-  program.struct_size = PJRT_Program_STRUCT_SIZE;
-  PJRT_Executable_OptimizedProgram_Args args{};
-  args.executable = executable_;
-  args.program = &program;
-  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the size
-  SerializedProgram result;
-  result.code.resize(program.code_size);
-  program.code = result.code.data();
-  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // the code
-  result.format.assign(program.format, program.format_size);
-  return result;
 }
 
 Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded)

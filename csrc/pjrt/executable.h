@@ -23,11 +23,6 @@ struct CompiledMemoryStats {
   int64_t peak_bytes = 0;  // 0 where the plugin does not say
 };
 
-struct SerializedProgram {
-  std::string format;  // "hlo", "hlo_with_config" (serialized protocol buffers) or "mlir"
-  std::string code;
-};
-
 // The result of a compilation, loaded or not.
 class CompiledProgram {
  public:
@@ -38,14 +33,11 @@ class CompiledProgram {
   virtual ~CompiledProgram();
 
   std::string name() const;
-  size_t num_replicas() const;
   size_t num_partitions() const;
   // Per device.
   size_t num_outputs() const { return num_outputs_; }
   // Per device; empty where the plugin cannot tell before an execution.
   const std::vector<ArrayType>& outputs() const { return *outputs_; }
-  std::vector<std::string> output_memory_kinds() const;
-  int64_t generated_code_size() const;
   std::string serialize() const;
   // Returns a text that is equal for equal programs and options; throws UNIMPLEMENTED where the
   // plugin makes none.
@@ -53,7 +45,6 @@ class CompiledProgram {
   // Returns properties such as "flops", "bytes accessed", "optimal_seconds".
   Options cost_analysis() const;
   CompiledMemoryStats memory_stats() const;
-  SerializedProgram optimized_program() const;
 
  protected:
   // Calls a method whose only input is the executable.

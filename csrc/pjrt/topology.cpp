@@ -55,21 +55,10 @@ std::unique_ptr<Topology> Topology::create(std::shared_ptr<Plugin> plugin, std::
   args.create_options = values.data();
   args.num_options = values.size();
   plugin->call<&PJRT_Api::PJRT_TopologyDescription_Create>(args);
-  return std::unique_ptr<Topology>(new Topology(std::move(plugin), nullptr, args.topology));
-}
-
-std::unique_ptr<Topology> Topology::of(std::shared_ptr<const Client> client) {
-  client->check_process("PJRT_Client_TopologyDescription");
-  PJRT_Client_TopologyDescription_Args args{};
-  args.client = client->handle();
-  client->plugin().call<&PJRT_Api::PJRT_Client_TopologyDescription>(args);
-  std::shared_ptr<const Plugin> plugin = client->shared_plugin();
-  return std::unique_ptr<Topology>(
-      new Topology(std::move(plugin), std::move(client), args.topology));
+  return std::unique_ptr<Topology>(new Topology(std::move(plugin), args.topology));
 }
 
 Topology::~Topology() {
-  if (client_ != nullptr) return;
   PJRT_TopologyDescription_Destroy_Args args{};
   args.topology = topology_;
   plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_TopologyDescription_Destroy>(args));
@@ -77,7 +66,6 @@ Topology::~Topology() {
 
 template <auto Field>
 typename Method<Field>::Args Topology::query() const {
-  if (client_ != nullptr) client_->check_process(Method<Field>::name);
   typename Method<Field>::Args args{};
   args.topology = topology_;
   plugin_->call<Field>(args);
@@ -87,16 +75,6 @@ typename Method<Field>::Args Topology::query() const {
 std::string Topology::platform_name() const {
   auto args = query<&PJRT_Api::PJRT_TopologyDescription_PlatformName>();
   return std::string(args.platform_name, args.platform_name_size);
-}
-
-std::string Topology::platform_version() const {
-  auto args = query<&PJRT_Api::PJRT_TopologyDescription_PlatformVersion>();
-  return std::string(args.platform_version, args.platform_version_size);
-}
-
-Options Topology::attributes() const {
-  auto args = query<&PJRT_Api::PJRT_TopologyDescription_Attributes>();
-  return read_named_values(args.attributes, args.num_attributes);
 }
 
 std::vector<DeviceDescription> Topology::devices() const {
@@ -110,7 +88,6 @@ std::vector<DeviceDescription> Topology::devices() const {
 
 std::unique_ptr<CompiledProgram> Topology::compile(std::string_view stablehlo,
                                                    const CompileOptions& options) const {
-  if (client_ != nullptr) client_->check_process("PJRT_Compile");
   const std::string serialized = options.serialize();
   PJRT_Program program = stablehlo_program(stablehlo);
   PJRT_Compile_Args args{};
@@ -119,20 +96,7 @@ std::unique_ptr<CompiledProgram> Topology::compile(std::string_view stablehlo,
   args.compile_options = serialized.data();
   args.compile_options_size = serialized.size();
   plugin_->call<&PJRT_Api::PJRT_Compile>(args);
-  return std::make_unique<CompiledProgram>(plugin_, client_, args.executable);
-}
-
-std::string Topology::serialize() const {
-  auto args = query<&PJRT_Api::PJRT_TopologyDescription_Serialize>();
-  std::string result;
-  try {
-    result.assign(args.serialized_bytes, args.serialized_bytes_size);
-  } catch (...) {
-    args.serialized_topology_deleter(args.serialized_topology);
-    throw;
-  }
-  args.serialized_topology_deleter(args.serialized_topology);
-  return result;
+  return std::make_unique<CompiledProgram>(plugin_, nullptr, args.executable);
 }
 
 }  // namespace torch_xla::pjrt

@@ -4,24 +4,6 @@
 
 namespace torch_xla::util {
 
-const char* error_kind_name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::Runtime:
-      return "Runtime";
-    case ErrorKind::Value:
-      return "Value";
-    case ErrorKind::Type:
-      return "Type";
-    case ErrorKind::Index:
-      return "Index";
-    case ErrorKind::NotImplemented:
-      return "NotImplemented";
-    case ErrorKind::OutOfMemory:
-      return "OutOfMemory";
-  }
-  return "unknown";
-}
-
 namespace {
 
 std::atomic<void (*)(ErrorKind, const std::string&)> thrower{nullptr};

@@ -11,8 +11,6 @@ namespace torch_xla::util {
 // Each kind names the Python exception that the bindings raise.
 enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, OutOfMemory };
 
-const char* error_kind_name(ErrorKind kind);
-
 // Sets the function by which errors are thrown. The bindings set one whose exceptions keep their
 // kind on the way through PyTorch's dispatcher to Python. Without one, Error is thrown.
 void set_thrower(void (*thrower)(ErrorKind kind, const std::string& message));

@@ -30,13 +30,9 @@ std::string lower_case(std::string text) {
 
 }  // namespace
 
-bool is_set(const FlagInfo& info) {
-  const char* value = std::getenv(info.name);
-  return value != nullptr && *value != '\0';
-}
-
 std::string text(const FlagInfo& info) {
-  return is_set(info) ? std::getenv(info.name) : info.default_text;
+  const char* value = std::getenv(info.name);
+  return value != nullptr && *value != '\0' ? value : info.default_text;
 }
 
 std::string read_String(const FlagInfo& info) { return text(info); }

@@ -101,7 +101,6 @@ enum class Id : std::size_t {
 
 // Returns the environment's text, or the default where the variable is unset or empty.
 std::string text(const FlagInfo& info);
-bool is_set(const FlagInfo& info);
 // These throw an Error of kind Value, which names the variable, where the text does not fit the
 // type.
 bool read_Bool(const FlagInfo& info);

@@ -300,26 +300,6 @@ TEST(HloStructured, ControlFlow) {
   p.run();
 }
 
-TEST(HloStructured, RandomBits) {
-  Program p;
-  for (const auto& [algorithm, words] : std::vector<std::pair<std::string, int64_t>>{
-           {"THREE_FRY", 2}, {"PHILOX", 2}, {"PHILOX", 3}}) {
-    const Value state = p.input(DType::U64, {words}, std::vector<double>(words, 7));
-    const auto [next, bits] = rng_bits(state, {DType::U32, {64}}, algorithm);
-    const auto [last, more] = rng_bits(next, {DType::U32, {64}}, algorithm);
-    EXPECT_EQ(next.type(), state.type());
-    const auto [same, again] = rng_bits(state, {DType::U32, {64}}, algorithm);
-    const auto all = [&](const Value& flags) {
-      return hlo::reduce(flags, one(p.b, {DType::Pred, {}}), array<int64_t, 1>{0}, logical_and);
-    };
-    p.expect_ints(all(compare(Direction::EQ, bits, again)), {1});
-    p.expect_ints(all(compare(Direction::NE, bits, more)), {1});
-    p.expect_ints(all(compare(Direction::EQ, next, same)), {1});
-    p.expect_ints(all(compare(Direction::EQ, next, last)), {0});
-  }
-  p.run();
-}
-
 namespace ffi = xla::ffi;
 
 ffi::Error axpy(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::F32> y, double factor,
@@ -457,8 +437,6 @@ TEST(HloStructured, OtherErrors) {
                          [] { return Values{}; });
       },
       "expected 1 results of its false branch, got 0");
-  expect_error([&] { rng_bits(rows, x.type()); },
-               "stablehlo.rng_bit_generator: expected a state of tensor<2xui64>");
 
   const Type result{DType::S32, {}};
   const array<std::pair<int64_t, int64_t>, 1> alias = {std::pair<int64_t, int64_t>{0, 0}};

@@ -55,7 +55,6 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
     check(error_of([&] { x->delete_(); }));
     check(error_of([&] { result.done.await(); }));
     check(error_of([&] { device().memory_stats(); }));
-    check(error_of([&] { Topology::of(client()); }));
     check(error_of([&] { Client::create(plugin()); }));
     // Nothing here may touch the parent's device: it would wait for threads that do not exist.
     result = {};
