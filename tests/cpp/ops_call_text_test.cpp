@@ -74,10 +74,11 @@ TEST(CallText, IsThatOfProgramsThatAreStored) {
 
 TEST(CallText, RefusesWhatItDoesNotWrite) {
   for (const char* text :
-       {"aten::add t0", " =", "aten::add t =", "aten::add tx =", "aten::add p0 =",
-        "aten::add (t0 =", "aten::add {u0:} =", "aten::add [i1 =", "aten::add (x0) =",
-        "aten::add c0x1p+0 =", "aten::add q9:cpu =", "aten::add q3 =", "aten::add z1 =",
-        "aten::add ] =", "aten::add t0 = ?", "aten::add t0 = /"}) {
+       {"aten::add t0", " =",
+        "aten::add t =", "aten::add tx =", "aten::add p0 =", "aten::add (t0 =", "aten::add {u0:} =",
+        "aten::add [i1 =", "aten::add (x0) =", "aten::add c0x1p+0 =", "aten::add q9:cpu =",
+        "aten::add q3 =", "aten::add z1 =", "aten::add ] =", "aten::add t-1 =", "aten::add (t-1) =",
+        "aten::add (u0:-1) =", "aten::add t0 = ?", "aten::add t0 = /"}) {
     EXPECT_THROW(CallText::parse(text), util::Error) << text;
   }
 }

@@ -86,6 +86,13 @@ int64_t integer(std::string_view text) {
   return value;
 }
 
+// The position of an operand or result.
+int64_t position(std::string_view text) {
+  const int64_t value = integer(text);
+  TXLA_CHECK(value >= 0, "host kernel: expected a position, got '", text, "'.");
+  return value;
+}
+
 double floating(std::string_view text) { return std::strtod(std::string(text).c_str(), nullptr); }
 
 class Reader {
@@ -118,7 +125,7 @@ class Reader {
     Argument a{.kind = static_cast<Kind>(w.front())};
     const size_t end = a.is_part() ? w.find('/') : w.size();
     TXLA_CHECK(end != std::string_view::npos, "host kernel: expected a dimension in '", w, "'.");
-    a.operand = static_cast<size_t>(integer(w.substr(1, end - 1)));
+    a.operand = static_cast<size_t>(position(w.substr(1, end - 1)));
     if (a.is_part()) a.dim = integer(w.substr(end + 1));
     return a;
   }
@@ -152,9 +159,9 @@ class Reader {
         list.push_back({});
       } else if (colon == std::string_view::npos) {
         TXLA_CHECK(w.front() == 't', "host kernel: cannot read '", w, "' in a list of tensors.");
-        list.push_back({.operand = integer(w.substr(1))});
+        list.push_back({.operand = position(w.substr(1))});
       } else {
-        list.push_back({integer(w.substr(1, colon - 1)), integer(w.substr(colon + 1))});
+        list.push_back({position(w.substr(1, colon - 1)), position(w.substr(colon + 1))});
       }
     }
     return list;
