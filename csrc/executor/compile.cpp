@@ -24,6 +24,8 @@ ProgramCache& programs() {  // guarded by the graph lock
 
 }  // namespace
 
+bool has_program(const Graph& graph) { return programs().find(graph.key) != nullptr; }
+
 std::shared_ptr<const Program> find_program(const char* name, const Graph& graph,
                                             Missing& missing) {
   static const debug::Counter hits("CachedCompile");

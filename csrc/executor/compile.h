@@ -20,6 +20,8 @@ struct Missing {
   std::shared_ptr<Program> program;  // all but the executable
 };
 
+// Returns whether find_program() will give a program. The caller holds the GraphLock.
+bool has_program(const Graph& graph);
 // Returns the program of a graph, or null after filling `missing`. The caller holds the GraphLock.
 // `name` becomes Program::name.
 std::shared_ptr<const Program> find_program(const char* name, const Graph& graph, Missing& missing);

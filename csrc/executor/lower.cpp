@@ -127,7 +127,10 @@ class Lowerer {
                                     : runtime_number(*source, s.numbers[i]));
     }
     size_t next = 0;
+    const bool is_constant = ops::is_constant(*s.op);
+    const hlo::Value none;
     const auto tensor = [&]() -> const hlo::Value& {
+      if (is_constant) return none;
       const Value& v = node.operands()[next++];
       return results.at(v.node.get()).at(v.index);
     };

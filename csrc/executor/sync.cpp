@@ -11,6 +11,7 @@
 #include "executor/donation.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
+#include "executor/new_state.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
 #include "lazy/source.h"
@@ -141,7 +142,7 @@ Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
 
 namespace {
 
-// What waits on a device: storages in the order in which they began to wait. Those that share a
+// What waits on a device: storages in the order in which they were last written. Those that share a
 // value share a root.
 struct Pending {
   std::vector<Storage*> storages;
@@ -195,6 +196,26 @@ struct Pending {
 Graph graph_of_run(Pending& pending, int device) {
   return Graph(std::move(pending.roots), device,
                util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending);
+}
+
+// Puts the constants of new state into `constants` where the run would compile a program for it.
+bool begins_state(const Graph& graph, std::vector<Value>& constants) {
+  if (has_program(graph)) {
+    count_run();
+  } else {
+    constants = constants_of_new_state(graph);
+  }
+  return !constants.empty();
+}
+
+// Calls `attempt` until it sets `complete`, and makes data of what it leaves in `constants`.
+template <class Attempt>
+void run_until(const bool& complete, std::vector<Value>& constants, int device, Attempt attempt) {
+  while (!complete) {
+    with_program(attempt);
+    if (!constants.empty()) materialize(constants, device);
+    constants.clear();
+  }
 }
 
 // Results as leaves. Whoever else uses a call's only result uses the leaf from now on.
@@ -279,11 +300,14 @@ void sync_device(int device, bool wait) {
   InFlight::of(device).report();
   std::exception_ptr failure;
   bool complete = false;
+  std::vector<Value> constants;
   const auto attempt = [&](Missing& missing) {
     Pending pending(device);
     complete = true;
     if (pending.roots.empty()) return true;
     const Graph graph = graph_of_run(pending, device);
+    complete = !begins_state(graph, constants);
+    if (!complete) return true;
     const auto program = find_program("sync", graph, missing);
     if (program == nullptr) return false;
     try {
@@ -295,13 +319,14 @@ void sync_device(int device, bool wait) {
     }
     return true;
   };
-  while (!complete) with_program(attempt);
+  run_until(complete, constants, device, attempt);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
 void materialize(std::vector<Value>& values, int device) {
   bool complete = false;
+  std::vector<Value> constants;
   const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
@@ -324,6 +349,8 @@ void materialize(std::vector<Value>& values, int device) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
+    complete = !begins_state(graph, constants);
+    if (!complete) return true;
     const auto program = find_program("read", graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
@@ -339,7 +366,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     return true;
   };
-  while (!complete) with_program(attempt);
+  run_until(complete, constants, device, attempt);
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }

@@ -80,10 +80,10 @@ void Storage::set_value(Value value) {
 void Storage::hold(Value value) {
   value_ = std::move(value);
   replay_views();
+  unlink();
   if (value_ && !value_.node->is_data()) {
     link();
   } else {
-    unlink();
     past_.clear();
   }
 }

@@ -60,7 +60,7 @@ class Storage final : public c10::StorageImpl {
   void reset(const Geometry* geometry, Value value);
 
   // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
-  // which they began to wait.
+  // which they were last written.
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
 
  private:

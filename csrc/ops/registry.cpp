@@ -92,4 +92,6 @@ Registry& Registry::get() {
   return registry;
 }
 
+bool is_constant(const lazy::Operator& op) { return op.rule != nullptr && op.rule->constant; }
+
 }  // namespace torch_xla::ops

@@ -29,6 +29,7 @@ struct Rule {
   std::vector<size_t> shape_numbers;
   // Schema positions of `float`/`float?` arguments that are runtime inputs (default: static).
   std::vector<size_t> dynamic_floats;
+  bool constant = false;  // results are what numbers say: calls are recorded without operands
 
   RuleFunction on(const Target& target) const {
     return target.host_kernels && on_cpu != nullptr ? on_cpu : lower;
@@ -52,6 +53,9 @@ class Registry {
   // Runs every file's Rules first.
   static Registry& get();
 };
+
+// Returns whether the operator has a rule that says `constant`.
+bool is_constant(const lazy::Operator& op);
 
 // Registers a file's rules and traits before the first look at the registry:
 //   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });

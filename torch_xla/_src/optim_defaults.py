@@ -109,10 +109,7 @@ def _choose_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> No
         for key, value in state.items():
             if not isinstance(value, torch.Tensor) or value.device.type == _DEVICE:
                 continue
-            if key == "step":
-                state[key] = torch.full((), value.item(), device=p.device)
-            else:
-                state[key] = value.to(p.device)
+            state[key] = value.to(p.device)
     if not getattr(optimizer, "_torch_xla_restores_fused", False):
         optimizer._torch_xla_restores_fused = True  # type: ignore[attr-defined]
         optimizer.register_state_dict_post_hook(_forget_choice)

@@ -29,16 +29,27 @@ at::Tensor zeros(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef 
       memory, sizes, strides, [](void* p) { std::free(p); }, at::device(at::kCPU).dtype(dtype));
 }
 
-// An argument of the same call on the CPU.
-c10::IValue on_cpu(const c10::IValue& v, CpuKernel::Show show) {
+// The sizes that a stand-in has in place of `sizes`; `rows` are those of the call's first tensor.
+std::vector<int64_t> shown_sizes(std::vector<int64_t> sizes, CpuKernel::Show show, int64_t rows) {
+  using Show = CpuKernel::Show;
+  if (show == Show::Dtypes) std::ranges::fill(sizes, 1);
+  if (show == Show::Corner) {
+    for (int64_t& size : sizes) size = std::min<int64_t>(size, 2);
+  }
+  const bool is_batch = sizes.size() > 1 && sizes[0] == rows;
+  if (show == Show::Row && is_batch) sizes[0] = std::min<int64_t>(rows, 1);
+  return sizes;
+}
+
+// An argument of the same call on the CPU. `rows` is that of the first tensor, once it is known.
+c10::IValue on_cpu(const c10::IValue& v, CpuKernel::Show show, std::optional<int64_t>& rows) {
   return substitute(v, at::kCPU, [&](const at::Tensor& t) {
     lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
     if (impl == nullptr) return t;
     const lazy::Geometry& g = *impl->geometry();
+    if (!rows) rows = g.sizes.empty() ? 0 : g.sizes[0];
     if (show != CpuKernel::Show::Values) {
-      const bool one = show == CpuKernel::Show::Dtypes;
-      std::vector<int64_t> sizes = g.sizes;
-      for (int64_t& size : sizes) size = one ? 1 : std::min<int64_t>(size, 2);
+      const std::vector<int64_t> sizes = shown_sizes(g.sizes, show, *rows);
       return zeros(g.dtype, sizes, lazy::intern_contiguous(g.dtype, sizes)->strides);
     }
     if (std::optional<at::Tensor> known = known_values(t)) return *known;
@@ -98,12 +109,13 @@ bool blames_dtypes(const c10::Error& error) {
 // other words do not count.
 template <typename Call>
 void judge_dtypes(const Call& call) {
-  for (const CpuKernel::Show show : {CpuKernel::Show::Corner, CpuKernel::Show::Values}) {
+  using Show = CpuKernel::Show;
+  for (const Show show : {Show::Corner, Show::Row, Show::Values}) {
     try {
       call(show);
       return;
     } catch (const c10::Error& e) {
-      if (show == CpuKernel::Show::Values && blames_dtypes(e)) throw;
+      if (show == Show::Values && blames_dtypes(e)) throw;
     } catch (const std::exception&) {
       // not about dtypes
     }
@@ -125,6 +137,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, size_t count, const torch::j
                      size_t base, Show show) const {
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return;
   torch::jit::Stack arguments;
+  std::optional<int64_t> rows;
   try {
     for (size_t i = 0; i < count; ++i) {
       if (i >= plan_.arguments.size()) {
@@ -136,7 +149,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, size_t count, const torch::j
       // The user's generators are left alone.
       const bool is_generator = plan_.arguments[i].type == ArgumentType::Generator;
       arguments.push_back(is_generator ? c10::IValue(at::detail::createCPUGenerator())
-                                       : on_cpu(stack[base + i], show));
+                                       : on_cpu(stack[base + i], show, rows));
     }
   } catch (const std::bad_alloc&) {
     return;  // larger than this machine
@@ -236,8 +249,8 @@ void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit:
   }
   std::vector<at::ScalarType> dtypes = dtypes_of(signature);
   // A call of full size may take half a second.
-  if (known_dtypes_.count(dtypes) != 0 || computes(Show::Corner)) return;
-  computes(Show::Values);
+  if (known_dtypes_.contains(dtypes) || computes(Show::Corner)) return;
+  if (!computes(Show::Row)) computes(Show::Values);
   known_dtypes_.insert(std::move(dtypes));
 }
 

@@ -19,9 +19,10 @@ class CpuKernel {
   bool is_elementwise() const { return elementwise_; }
 
   // The stand-ins that the kernel gets for tensors: one element each (Dtypes), at most two along
-  // each dimension (Corner), or full size (Values) with the values that are known. Others are
-  // zeros, which take no memory until the kernel writes to them.
-  enum class Show : uint8_t { Dtypes, Corner, Values };
+  // each dimension (Corner), one row of those that have as many as the first (Row: a batch of one),
+  // or full size (Values) with the values that are known. Others are zeros, which take no memory
+  // until the kernel writes to them.
+  enum class Show : uint8_t { Dtypes, Corner, Row, Values };
   // Calls the kernel on such stand-ins, which throws what it throws. Does nothing where there is no
   // kernel.
   void call(const torch::jit::Stack& stack, size_t base, Show show) const;

@@ -205,6 +205,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       traits_(*plan_->target->traits),
+      is_constant_(ops::is_constant(*plan_->target)),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
@@ -457,6 +458,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
         cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
       }
       counter_.add();
+      if (is_constant_) s.operands.clear();
       node = lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
       write_outputs(*entry, node, device, *stack, base);
       take_results(*entry, node, device, *stack, base, results);

@@ -73,6 +73,7 @@ class Recorder final : public c10::OperatorKernel {
   // True where no kernel of PyTorch's above this one counts the versions of a written list.
   bool counts_list_writes_ = false;
   const ops::Traits& traits_;
+  const bool is_constant_;
   WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
   debug::Counter counter_;
