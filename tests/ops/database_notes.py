@@ -131,6 +131,8 @@ WAYS_LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
     "linalg.inv_ex": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "linalg.cholesky_ex": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "linalg.eigh": (ALIKE - {"constant"} | {"counted"}, "equal eigenvalues have no gradient"),
+    "qr": (frozenset({"filled"}), SINGULAR),
+    "linalg.qr": (frozenset({"filled"}), SINGULAR),
     "linalg.cond": (ALIKE | {"counted"}, SINGULAR),
     "pinverse": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "view_copy": (ALIKE | {"with_gaps", "transposed"}, "refused where no view would do"),
