@@ -113,9 +113,9 @@ OWN_STRIDES: dict[str, str] = {
 }
 
 SINGULAR = "equal or evenly rising rows are singular, but for what was rounded"
-# entry -> (ways to make its tensors in the program, reason).
+# entry, or entry and check -> (ways to make its tensors in the program, reason).
 ALIKE = frozenset({"constant", "filled", "expanded"})
-WAYS_LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
+WAYS_LEFT_OUT: dict[str | tuple[str, str], tuple[frozenset[str], str]] = {
     **{
         name: (ALIKE, "which of equal elements is taken, each device decides")
         for name in ("sort", "msort", "topk", "kthvalue", "mode", "median", "nanmedian")
@@ -131,8 +131,8 @@ WAYS_LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
     "linalg.inv_ex": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "linalg.cholesky_ex": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "linalg.eigh": (ALIKE - {"constant"} | {"counted"}, "equal eigenvalues have no gradient"),
-    "qr": (frozenset({"filled"}), SINGULAR),
-    "linalg.qr": (frozenset({"filled"}), SINGULAR),
+    ("qr", "gradient"): (frozenset({"filled"}), SINGULAR),
+    ("linalg.qr", "gradient"): (frozenset({"filled"}), SINGULAR),
     "linalg.cond": (ALIKE | {"counted"}, SINGULAR),
     "pinverse": (ALIKE - {"constant"} | {"counted"}, SINGULAR),
     "view_copy": (ALIKE | {"with_gaps", "transposed"}, "refused where no view would do"),
@@ -172,9 +172,10 @@ def tolerances(name: str, dtype: torch.dtype, check: str = "forward") -> dict[st
     return {} if found is None else {"rtol": found[0], "atol": found[1]}
 
 
-def ways_left_out(name: str) -> frozenset[str]:
+def ways_left_out(name: str, check: str) -> frozenset[str]:
     """The ways to make tensors in the program (operands.py) that say nothing of an entry."""
-    return WAYS_LEFT_OUT.get(name, (frozenset(), ""))[0]
+    none: tuple[frozenset[str], str] = (frozenset(), "")
+    return WAYS_LEFT_OUT.get(name, none)[0] | WAYS_LEFT_OUT.get((name, check), none)[0]
 
 
 def marks(name: str, check: str, dtype: torch.dtype | None) -> list[pytest.MarkDecorator]:

@@ -55,7 +55,8 @@ def in_turn(name: str, check: str, dtype: torch.dtype) -> dict[str, int]:
 
 def run(name: str, check: str, dtype: torch.dtype, limit: int | None, ways: dict[str, int]) -> None:
     tolerances = database_notes.tolerances(name, dtype, check)
-    ways = {way: few for way, few in ways.items() if way not in database_notes.ways_left_out(name)}
+    left_out = database_notes.ways_left_out(name, check)
+    ways = {way: few for way, few in ways.items() if way not in left_out}
     strides = name not in database_notes.OWN_STRIDES
     outcome = database.compare(
         ENTRIES[name], dtype, check, limit, in_program=ways, strides=strides, **tolerances
