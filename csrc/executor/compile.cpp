@@ -5,6 +5,7 @@
 #include "debug/metrics.h"
 #include "executor/disk_cache.h"
 #include "executor/in_flight.h"
+#include "executor/new_state.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
 #include "util/error.h"
@@ -24,16 +25,20 @@ ProgramCache& programs() {  // guarded by the graph lock
 
 }  // namespace
 
-bool has_program(const Graph& graph) { return programs().find(graph.key) != nullptr; }
-
 std::shared_ptr<const Program> find_program(const char* name, const Graph& graph,
                                             Missing& missing) {
   static const debug::Counter hits("CachedCompile");
   auto program = programs().find(graph.key);
   const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
-  // A program that was missing a moment ago was counted then.
-  if (program != nullptr && graph.key != missing.key) hits.add();
-  if (program != nullptr && !check) return program;
+  if (program != nullptr) {
+    // A program that was missing a moment ago was counted then.
+    if (graph.key != missing.key) hits.add();
+    count_run();
+    if (!check) return program;
+  } else {
+    missing.constants = constants_of_new_state(graph);
+    if (!missing.constants.empty()) return nullptr;
+  }
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;
   auto made = std::make_shared<Program>();

@@ -5,13 +5,13 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "debug/metrics.h"
 #include "executor/compile.h"
 #include "executor/donation.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
-#include "executor/new_state.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
 #include "lazy/source.h"
@@ -198,23 +198,27 @@ Graph graph_of_run(Pending& pending, int device) {
                util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending);
 }
 
-// Puts the constants of new state into `constants` where the run would compile a program for it.
-bool begins_state(const Graph& graph, std::vector<Value>& constants) {
-  if (has_program(graph)) {
-    count_run();
-  } else {
-    constants = constants_of_new_state(graph);
-  }
-  return !constants.empty();
-}
-
-// Calls `attempt` until it sets `complete`, and makes data of what it leaves in `constants`.
+// Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The
+// compiler runs without the lock, so the graph may have changed when `attempt` is called again.
 template <class Attempt>
-void run_until(const bool& complete, std::vector<Value>& constants, int device, Attempt attempt) {
-  while (!complete) {
-    with_program(attempt);
-    if (!constants.empty()) materialize(constants, device);
-    constants.clear();
+void with_program(int device, Attempt attempt) {
+  constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
+  Missing missing;
+  const auto settle = [&] {
+    std::vector<Value> constants = std::exchange(missing.constants, {});
+    if (constants.empty()) {
+      provide(missing);
+    } else {
+      materialize(constants, device);
+    }
+  };
+  for (int tries = 1;; ++tries) {
+    {
+      const lazy::GraphLock lock;
+      if (attempt(missing)) return;
+      if (tries >= kPatience) settle();
+    }
+    if (tries < kPatience) settle();
   }
 }
 
@@ -300,14 +304,11 @@ void sync_device(int device, bool wait) {
   InFlight::of(device).report();
   std::exception_ptr failure;
   bool complete = false;
-  std::vector<Value> constants;
   const auto attempt = [&](Missing& missing) {
     Pending pending(device);
     complete = true;
     if (pending.roots.empty()) return true;
     const Graph graph = graph_of_run(pending, device);
-    complete = !begins_state(graph, constants);
-    if (!complete) return true;
     const auto program = find_program("sync", graph, missing);
     if (program == nullptr) return false;
     try {
@@ -319,14 +320,13 @@ void sync_device(int device, bool wait) {
     }
     return true;
   };
-  run_until(complete, constants, device, attempt);
+  while (!complete) with_program(device, attempt);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
 void materialize(std::vector<Value>& values, int device) {
   bool complete = false;
-  std::vector<Value> constants;
   const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
@@ -349,8 +349,6 @@ void materialize(std::vector<Value>& values, int device) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    complete = !begins_state(graph, constants);
-    if (!complete) return true;
     const auto program = find_program("read", graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
@@ -366,7 +364,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     return true;
   };
-  run_until(complete, constants, device, attempt);
+  while (!complete) with_program(device, attempt);
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }

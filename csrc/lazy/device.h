@@ -23,8 +23,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Storages whose value waits to be computed, in the order in which they were last written. Guarded
-  // by GraphLock.
+  // Storages whose value waits to be computed, in the order in which they were last written.
+  // Guarded by GraphLock.
   Storage* first_pending = nullptr;
   Storage* last_pending = nullptr;
 

@@ -80,10 +80,10 @@ void Storage::set_value(Value value) {
 void Storage::hold(Value value) {
   value_ = std::move(value);
   replay_views();
-  unlink();
   if (value_ && !value_.node->is_data()) {
     link();
   } else {
+    unlink();
     past_.clear();
   }
 }
@@ -120,7 +120,8 @@ void Storage::reset(const Geometry* geometry, Value value) {
 }
 
 void Storage::link() {
-  if (linked_ || AsideScope::count != 0) return;
+  if (AsideScope::count != 0) return;
+  unlink();
   previous_ = device_.last_pending;
   next_ = nullptr;
   (previous_ != nullptr ? previous_->next_ : device_.first_pending) = this;
