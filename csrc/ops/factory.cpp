@@ -160,18 +160,20 @@ Values triangle_indices(Lowering& l) {
 // Composite operators recorded whole on purpose: all of them but tril and triu; a composite here is
 // an empty tensor and a write to it.
 const Rules registered([](Registry& r) {
-  const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule,
-                        bool constant = false) {
-    for (const char* name : names) r.add(name, rule).constant = constant;
+  const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
+    for (const char* name : names) r.add(name, rule);
+  };
+  const auto constant = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
+    for (const char* name : names) r.add(name, rule).constant = true;
   };
   // What fills in place is needed where what it fills is: a call that fails there raises.
   add({"aten::zero", "aten::_efficientzerotensor"}, zeros);
-  add({"aten::zeros", "aten::zeros_like", "aten::new_zeros"}, zeros, true);
-  add({"aten::ones", "aten::ones_like", "aten::new_ones"}, ones, true);
-  add({"aten::scalar_tensor"}, filled<0>, true);
+  constant({"aten::zeros", "aten::zeros_like", "aten::new_zeros"}, zeros);
+  constant({"aten::ones", "aten::ones_like", "aten::new_ones"}, ones);
+  constant({"aten::scalar_tensor"}, filled<0>);
   add({"aten::fill.Scalar"}, filled<1>);
-  add({"aten::full", "aten::full_like"}, filled<1>, true);
-  add({"aten::new_full"}, filled<2>, true);
+  constant({"aten::full", "aten::full_like"}, filled<1>);
+  constant({"aten::new_full"}, filled<2>);
   r.add("aten::fill.Tensor", fill_tensor);
 
   r.add("aten::arange", arange_end).shape_numbers = {0};
