@@ -1,5 +1,7 @@
 #include "executor/compile.h"
 
+#include <algorithm>
+
 #include <malloc.h>
 
 #include "debug/metrics.h"
@@ -33,7 +35,8 @@ std::shared_ptr<const Program> find_program(const char* name, const Graph& graph
   if (program != nullptr) {
     // A program that was missing a moment ago was counted then.
     if (graph.key != missing.key) hits.add();
-    count_run();
+    const auto updates = [](int32_t result) { return result >= 0; };
+    if (std::ranges::any_of(graph.reused_by, updates)) count_step();
     if (!check) return program;
   } else {
     missing.constants = constants_of_new_state(graph);

@@ -91,6 +91,36 @@ def test_what_each_step_makes_anew_stays_in_its_program():
     assert weight.tolist() == [0.0625] * 4
 
 
+@pytest.fixture(params=[False, True], ids=["lines", "stacks"])
+def sources(request, monkeypatch):
+    """Calls keep the line that recorded them, or the whole stack."""
+    monkeypatch.setenv("XLA_IR_DEBUG", str(int(request.param)))
+    torch_xla._XLAC._xla_refresh_debug_flags()
+    yield
+    monkeypatch.undo()
+    torch_xla._XLAC._xla_refresh_debug_flags()
+
+
+@pytest.mark.usefixtures("sources")
+def test_gradients_that_begin_as_zeros():
+    """The gradient of a slice is written into zeros of the parameter's shape, in each step. Three
+    runs of the training: only the first step of all, and the second, find anything new."""
+    xs = torch.randn(3, 4).to("xla")
+    made = []
+    for _ in range(3):
+        weight = torch.nn.Parameter(torch.ones(6, 4).to("xla"))
+        optimizer = torch.optim.AdamW([weight])
+        for _ in range(3):
+            before = compiles()
+            optimizer.zero_grad()
+            (weight[:3] * xs).sum().backward()
+            optimizer.step()
+            torch_xla.sync()
+            made.append(compiles() - before)
+    assert made[2:3] + made[4:] == [0] * 6
+    assert made[3] <= 1
+
+
 def test_without_older_state_nothing_is_set_apart():
     x = torch.arange(4.0).to("xla")
     before = compiles()
