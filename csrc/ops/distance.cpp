@@ -4,9 +4,12 @@
 #include <array>
 #include <cmath>
 
+#include <ATen/ExpandUtils.h>
+
 #include "ops/common.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -165,6 +168,48 @@ Values cross(Lowering& l) {
   return result(l, turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1));
 }
 
+// Whether distances of the rows of both are usual ones.
+bool are_rows(const at::Tensor& x, const at::Tensor& y) {
+  return x.dim() >= 2 && y.dim() >= 2 && x.size(-1) == y.size(-1) && x.is_floating_point() &&
+         x.scalar_type() == y.scalar_type();
+}
+
+std::vector<int64_t> common_batch(const at::Tensor& x, const at::Tensor& y) {
+  return at::infer_size(x.sizes().slice(0, x.dim() - 2), y.sizes().slice(0, y.dim() - 2));
+}
+
+// (x1, x2, p, compute_mode)
+void cdist_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), y = call.tensor(1);
+  const bool known = call[3].isNone() || (call[3].toInt() >= 0 && call[3].toInt() <= 2);
+  if (!are_rows(x, y) || !known || !(call[2].toDouble() >= 0)) return call.pytorch();
+  std::vector<int64_t> sizes = common_batch(x, y);
+  sizes.insert(sizes.end(), {x.size(-2), y.size(-2)});
+  call.results({meta_of_sizes(x, sizes)});
+}
+
+// (grad, x1, x2, p, cdist)
+void cdist_backward_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(1), y = call.tensor(2);
+  if (!are_rows(x, y) || x.numel() == 0 || y.numel() == 0) return call.pytorch();
+  std::vector<int64_t> sizes = common_batch(x, y);
+  sizes.insert(sizes.end(), {x.size(-2), x.size(-1)});
+  call.results({meta_of_sizes(x, sizes)});
+}
+
+// (self, p)
+void pdist_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (x.dim() != 2 || !x.is_contiguous()) return call.pytorch();
+  call.results({meta_of_sizes(x, {x.size(0) * (x.size(0) - 1) / 2})});
+}
+
+// (grad, self, p, pdist)
+void pdist_backward_meta(MetaCall& call) {
+  if (!call.tensor(1).is_contiguous() || !call.tensor(3).is_contiguous()) return call.pytorch();
+  like_second(call);
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -176,6 +221,11 @@ const Rules registered([](Registry& r) {
   r.add("aten::dist", dist).static_numbers = {2};
   r.add("aten::renorm", renorm).static_numbers = {1};
   r.add("aten::linalg_cross", cross);
+
+  r.all("aten::_cdist_forward").meta = cdist_meta;
+  r.all("aten::_cdist_backward").meta = cdist_backward_meta;
+  r.all("aten::_pdist_forward").meta = pdist_meta;
+  r.all("aten::_pdist_backward").meta = pdist_backward_meta;
 });
 
 }  // namespace torch_xla::ops

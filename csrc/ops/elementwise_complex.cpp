@@ -2,7 +2,10 @@
 #include <limits>
 #include <numbers>
 
+#include <ATen/ops/empty_like.h>
+
 #include "ops/elementwise.h"
+#include "ops/meta.h"
 #include "ops/rules.h"
 
 namespace torch_xla::ops {
@@ -70,9 +73,29 @@ void check_complex(const Arguments& a) {
               at::toComplexType(real), " but got scalar type ", out, " for argument 'out'");
 }
 
+// (real, imag) or (abs, angle)
+void complex_of_pair(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), y = call.tensor(1);
+  const at::ScalarType dtype = x.scalar_type();
+  const bool usual = dtype == at::kHalf || dtype == at::kFloat || dtype == at::kDouble;
+  if (!usual || y.scalar_type() != dtype) return call.pytorch();
+  call.results({meta_of_elementwise({x, y}, c10::toComplexType(dtype))});
+}
+
+void conj_physical_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_complex()) return call.pytorch();
+  call.results({at::empty_like(x)});
+}
+
 // (input): absolute values and the like keep their strides, but not this of complex elements.
 at::MemoryFormat angle_layout(const Arguments& a) {
   return a.tensor(0).is_complex() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve;
+}
+
+void angle_meta(MetaCall& call) {
+  const bool integers = c10::isIntegralType(call.tensor(0).scalar_type(), true);
+  return integers ? call.pytorch() : parts_like_first(call);
 }
 
 }  // namespace
@@ -104,9 +127,10 @@ const Rules registered([](Registry& r) {
     r.add(name, identity);
   }
 
-  r.all("aten::complex").checks_call = check_complex;
-  r.all("aten::polar").autocast = Autocast::Float32;
-  r.all("aten::angle").layout = angle_layout;
+  r.all("aten::complex") = {.meta = complex_of_pair, .checks_call = check_complex};
+  r.all("aten::polar") = {.meta = complex_of_pair, .autocast = Autocast::Float32};
+  r.all("aten::angle") = {.meta = angle_meta, .layout = angle_layout};
+  r.all("aten::_conj_physical").meta = conj_physical_meta;
   r.all("aten::conj_physical").writes_repeated = true;
 });
 

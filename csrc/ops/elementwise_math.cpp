@@ -242,7 +242,7 @@ Values vectorized_on_host(Lowering& l) {
 // Composite operators recorded whole on purpose: abs, nan_to_num.
 const Rules registered([](Registry& r) {
   r.add("aten::abs", abs);
-  r.all("aten::abs").meta = reals_like_first;
+  r.all("aten::abs").meta = parts_like_first;
   r.add("aten::neg", unary_rule<hlo::neg>);
   r.add("aten::sign", unary_rule<sign>);
   r.add("aten::sgn", unary_rule<sgn>);
@@ -253,6 +253,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::round.decimals", round_decimals);
   r.add("aten::frac", unary_rule<frac>);
   r.add("aten::nan_to_num", nan_to_num);
+  r.all("aten::nan_to_num").meta = floats_like_first;
 
   r.add("aten::reciprocal", unary_rule<reciprocal>);
   r.add("aten::sqrt", unary_rule<root>);
@@ -266,6 +267,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::log10", unary_rule<log10, Steps::Many>);
   r.add("aten::sigmoid", unary_rule<sigmoid>);
   r.add("aten::logit", logit);
+  r.all("aten::logit").meta = floats_like_first;
   r.add("aten::logit_backward", logit_backward);
 
   r.add("aten::sin", unary_rule<sine>).on_cpu = vectorized_on_host;

@@ -4,7 +4,10 @@
 #include <limits>
 #include <numbers>
 
+#include <ATen/ops/empty_like.h>
+
 #include "ops/elementwise.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -266,6 +269,12 @@ Value ndtri(const Value& p) {
   return hlo::select(hlo::less(p, 0) | hlo::greater(p, 1), kNan, at_ends);
 }
 
+void frexp_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_floating_point()) return call.pytorch();
+  call.results({at::empty_like(x), at::empty_like(x, x.options().dtype(at::kInt))});
+}
+
 }  // namespace
 
 // Composite operators recorded whole on purpose: the Scalar overloads of xlogy, special_xlog1py
@@ -298,6 +307,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::special_i1", unary_rule<i1, Steps::Many>);
   r.add("aten::special_i1e", unary_rule<i1e, Steps::Many>);
   r.add("aten::frexp.Tensor", frexp);
+  r.all("aten::frexp").meta = frexp_meta;
   r.add("aten::special_ndtri", unary_rule<ndtri, Steps::Many>);
 });
 

@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include <c10/core/DefaultDtype.h>
+
 #include "ops/common.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -155,6 +158,21 @@ Values triangle_indices(Lowering& l) {
   return result(l, hlo::concatenate(parts, 0));
 }
 
+// (start, end, steps, [base,] dtype, ..)
+template <size_t Dtype>
+void steps_meta(MetaCall& call) {
+  const int64_t count = call[2].toInt();
+  bool usual = count >= 0;
+  for (const size_t end : {0, 1}) {
+    usual = usual && (call[end].isTensor() ? call.tensor(end).dim() == 0
+                                           : !call[end].toScalar().isComplex());
+  }
+  if (!usual) return call.pytorch();
+  const at::ScalarType dtype =
+      call[Dtype].isNone() ? at::get_default_dtype_as_scalartype() : call[Dtype].toScalarType();
+  call.results({meta_of_sizes(dtype, {count})});
+}
+
 }  // namespace
 
 // Composite operators recorded whole on purpose: all of them but tril and triu; a composite here is
@@ -206,9 +224,8 @@ const Rules registered([](Registry& r) {
   }
   r.all("aten::arange") = {.fills_any_shape = true, .warns_of_size = true};
   r.all("aten::range").fills_any_shape = true;
-  for (const char* name : {"aten::linspace", "aten::logspace"}) {
-    r.all(name) = {.python_meta = true, .fills_any_shape = true};
-  }
+  r.all("aten::linspace") = {.meta = steps_meta<3>, .python_meta = true, .fills_any_shape = true};
+  r.all("aten::logspace") = {.meta = steps_meta<4>, .python_meta = true, .fills_any_shape = true};
 });
 
 }  // namespace torch_xla::ops

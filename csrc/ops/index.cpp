@@ -546,6 +546,14 @@ void index_select_meta(MetaCall& call) {
   call.results({meta_of_sizes(x, sizes)});
 }
 
+// take(self, index)
+void take_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), index = call.tensor(1);
+  const bool usual = index.scalar_type() == at::kLong && (x.numel() != 0 || index.numel() == 0);
+  if (!usual) return call.pytorch();
+  call.results({meta_of_sizes(x, index.sizes().vec())});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -603,7 +611,7 @@ const Rules registered([](Registry& r) {
                                  .meta_in_place = write_of_slices,
                                  .suspects_values = along_dim<>,
                                  .reads_elsewhere = true};
-  r.all("aten::take") = {.suspects_values = elements, .reads_elsewhere = true};
+  r.all("aten::take") = {.meta = take_meta, .suspects_values = elements, .reads_elsewhere = true};
   r.all("aten::put") = {.checks_call = check_put,
                         .checks_numbers = check_order_of_puts,
                         .suspects_values = elements,

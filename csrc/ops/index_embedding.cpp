@@ -3,6 +3,7 @@
 #include "ops/distance.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 #include "ops/rules.h"
 #include "ops/shape.h"
 #include "ops/value_checks.h"
@@ -184,12 +185,48 @@ Values one_hot(Lowering& l) {
       l, hlo::convert(hlo::equal(spread, hlo::iota(l.b, spread.type(), x.rank())), type.dtype));
 }
 
-// (weight, indices, offsets, ..): integers of two dtypes become int64, as in the CPU kernels.
-void promote_bags(MetaCall& call) {
+bool is_index(const at::Tensor& x) {
+  return x.dim() == 1 && (x.scalar_type() == at::kInt || x.scalar_type() == at::kLong);
+}
+
+// (weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+// include_last_offset, padding_idx) -> (bags, offset2bag, bag_size, max_indices)
+void embedding_bag_meta(MetaCall& call) {
+  // Integers of two dtypes become int64, as in the CPU kernels.
   if (call.tensor(1).scalar_type() != call.tensor(2).scalar_type()) {
     for (const size_t k : {1, 2}) call[k] = call.tensor(k).to(at::kLong);
   }
-  call.pytorch();
+  const at::Tensor weight = call.tensor(0), indices = call.tensor(1), offsets = call.tensor(2);
+  const int64_t mode = call[4].toInt();
+  const int64_t bags = offsets.numel() - (call[7].toBool() ? 1 : 0);
+  bool usual = weight.is_floating_point() && weight.dim() == 2 && is_index(indices) &&
+               is_index(offsets) && bags >= 0;
+  if (call.has(6)) {
+    const at::Tensor each = call.tensor(6);
+    usual = usual && mode == kSum && each.dim() == 1 && each.numel() == indices.numel();
+  }
+  if (!usual) return call.pytorch();
+  const std::vector<int64_t> largest =
+      mode == kMax ? std::vector<int64_t>{bags, weight.size(1)} : std::vector<int64_t>{0};
+  call.results({meta_of_sizes(weight, {bags, weight.size(1)}),
+                meta_of_sizes(indices, {indices.numel()}),
+                meta_of_sizes(indices, {offsets.numel()}), meta_of_sizes(indices, largest)});
+}
+
+// (grad, indices, offset2bag, bag_size, maximum_indices, num_weights, ..)
+void embedding_bag_dense_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0);
+  if (!grad.is_floating_point() || grad.dim() != 2) return call.pytorch();
+  call.results({meta_of_sizes(grad, {call[5].toInt(), grad.size(1)})});
+}
+
+// (grad, weight, indices, offsets, offset2bag, mode, ..)
+void embedding_bag_weights_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), weight = call.tensor(1), indices = call.tensor(2);
+  const bool usual = call[5].toInt() == kSum && grad.dim() == 2 && weight.dim() == 2 &&
+                     weight.size(1) == grad.size(1) && indices.dim() == 1;
+  if (!usual) return call.pytorch();
+  call.results({meta_of_sizes(grad, {indices.numel()})});
 }
 
 // (table, indices, ..)
@@ -230,8 +267,11 @@ const Rules registered([](Registry& r) {
     r.all(name).suspects_values = rows;
   }
   for (const char* name : {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}) {
-    r.all(name) = {.meta = promote_bags, .suspects_values = bags};
+    r.all(name) = {.meta = embedding_bag_meta, .suspects_values = bags};
   }
+  r.all("aten::_embedding_bag_dense_backward").meta = embedding_bag_dense_backward_meta;
+  r.all("aten::_embedding_bag_per_sample_weights_backward").meta =
+      embedding_bag_weights_backward_meta;
 });
 
 }  // namespace torch_xla::ops

@@ -2,9 +2,12 @@
 // LAPACK is called instead (cpu_kernels.cpp).
 #include "ops/linalg.h"
 
+#include <ATen/ExpandUtils.h>
+
 #include "ops/common.h"
 #include "ops/host/host_rules.h"
 #include "ops/lowering.h"
+#include "ops/meta.h"
 
 namespace torch_xla::ops {
 
@@ -164,6 +167,34 @@ Values cholesky_inverse(Lowering& l) {
   return {solve_factored(factor, identity_like(factor), l.flag(1))};
 }
 
+bool is_square(const at::Tensor& x) {
+  return x.dim() >= 2 && x.size(-1) == x.size(-2) && (x.is_floating_point() || x.is_complex());
+}
+
+// (self, ..): the result has the places of LAPACK's.
+void square_by_columns(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!is_square(x)) return call.pytorch();
+  call.results({meta_of_columns(x)});
+}
+
+void old_cholesky_meta(MetaCall& call) {
+  return call.tensor(0).numel() == 0 ? like_first(call) : square_by_columns(call);
+}
+
+// (self, B, upper, left, unitriangular)
+void solve_triangular_meta(MetaCall& call) {
+  const at::Tensor a = call.tensor(0), b = call.tensor(1);
+  const bool usual = is_square(a) && !a.is_conj() && b.dim() >= 2 &&
+                     b.scalar_type() == a.scalar_type() &&
+                     b.size(call[3].toBool() ? -2 : -1) == a.size(-1);
+  if (!usual) return call.pytorch();
+  std::vector<int64_t> sizes =
+      at::infer_size(b.sizes().slice(0, b.dim() - 2), a.sizes().slice(0, a.dim() - 2));
+  sizes.insert(sizes.end(), {b.size(-2), b.size(-1)});
+  call.results({meta_of_columns(b.expand(sizes))});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -174,10 +205,13 @@ const Rules registered([](Registry& r) {
   r.add("aten::_cholesky_solve_helper", cholesky_solve).on_cpu = faster_on_host<>;
   r.add("aten::cholesky_inverse", cholesky_inverse).on_cpu = faster_on_host<>;
 
+  r.all("aten::cholesky") = {.meta = old_cholesky_meta, .autocast = Autocast::Float32};
+  r.all("aten::cholesky_inverse") = {.meta = square_by_columns, .autocast = Autocast::Float32};
+  r.all("aten::linalg_solve_triangular") = {.meta = solve_triangular_meta,
+                                            .autocast = Autocast::Float32};
   for (const char* name :
-       {"aten::cholesky", "aten::cholesky_inverse", "aten::cholesky_solve",
-        "aten::triangular_solve", "aten::linalg_cholesky", "aten::linalg_cholesky_ex",
-        "aten::linalg_solve_triangular", "aten::linalg_cond", "aten::linalg_matrix_rank"}) {
+       {"aten::cholesky_solve", "aten::triangular_solve", "aten::linalg_cholesky",
+        "aten::linalg_cholesky_ex", "aten::linalg_cond", "aten::linalg_matrix_rank"}) {
     r.all(name).autocast = Autocast::Float32;
   }
 });

@@ -2,8 +2,6 @@
 // for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
 #include <algorithm>
 
-#include <ATen/ops/empty.h>
-
 #include "ops/common.h"
 #include "ops/host/host_rules.h"
 #include "ops/linalg.h"
@@ -204,7 +202,33 @@ void geqrf_meta(MetaCall& call) {
   TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
   std::vector<int64_t> tau(x.sizes().begin(), x.sizes().end() - 2);
   tau.push_back(std::min(x.size(-2), x.size(-1)));
-  call.results({at::empty(x.mT().sizes(), x.options()).mT(), meta_of_sizes(x, tau)});
+  call.results({meta_of_columns(x), meta_of_sizes(x, tau)});
+}
+
+// Whether Householder's vectors and their factors tau fit.
+bool are_reflectors(const at::Tensor& vectors, const at::Tensor& tau) {
+  return vectors.dim() >= 2 && tau.dim() == vectors.dim() - 1 &&
+         tau.scalar_type() == vectors.scalar_type() && tau.size(-1) <= vectors.size(-1) &&
+         tau.sizes().slice(0, tau.dim() - 1) == vectors.sizes().slice(0, vectors.dim() - 2);
+}
+
+// (input, tau)
+void householder_product_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const bool usual = are_reflectors(x, call.tensor(1)) && x.size(-2) >= x.size(-1);
+  if (!usual) return call.pytorch();
+  call.results({meta_of_columns(x)});
+}
+
+// (self, input2 = tau, input3, left, transpose)
+void ormqr_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), tau = call.tensor(1), y = call.tensor(2);
+  const bool usual = are_reflectors(x, tau) && y.dim() == x.dim() &&
+                     y.scalar_type() == x.scalar_type() &&
+                     y.sizes().slice(0, y.dim() - 2) == x.sizes().slice(0, x.dim() - 2);
+  const int64_t side = call[3].toBool() ? -2 : -1;
+  if (!usual || y.size(side) < tau.size(-1) || y.size(side) != x.size(-2)) return call.pytorch();
+  call.results({meta_of_columns(y)});
 }
 
 }  // namespace
@@ -216,8 +240,10 @@ const Rules registered([](Registry& r) {
   r.add("aten::ormqr", ormqr).on_cpu = faster_on_host<>;
 
   r.all("aten::geqrf") = {.meta = geqrf_meta, .autocast = Autocast::Float32};
-  for (const char* name : {"aten::linalg_householder_product", "aten::linalg_qr", "aten::ormqr",
-                           "aten::orgqr", "aten::qr"}) {
+  r.all("aten::linalg_householder_product") = {.meta = householder_product_meta,
+                                               .autocast = Autocast::Float32};
+  r.all("aten::ormqr") = {.meta = ormqr_meta, .autocast = Autocast::Float32};
+  for (const char* name : {"aten::linalg_qr", "aten::orgqr", "aten::qr"}) {
     r.all(name).autocast = Autocast::Float32;
   }
 });

@@ -351,6 +351,13 @@ void eig_meta(MetaCall& call) {
       {at::empty(x.sizes().slice(0, x.dim() - 1), complex), at::empty(x.sizes(), complex).mT()});
 }
 
+void matrix_exp_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const bool usual =
+      x.dim() >= 2 && x.size(-1) == x.size(-2) && (x.is_floating_point() || x.is_complex());
+  return usual ? like_first(call) : call.pytorch();
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -360,9 +367,10 @@ const Rules registered([](Registry& r) {
   r.add("aten::linalg_matrix_exp", matrix_exp).on_cpu = faster_on_host<>;
 
   r.all("aten::linalg_eig") = {.meta = eig_meta, .autocast = Autocast::Float32};
-  for (const char* name : {"aten::linalg_eigh", "aten::linalg_eigvals", "aten::linalg_eigvalsh",
-                           "aten::linalg_matrix_exp", "aten::linalg_pinv", "aten::linalg_svd",
-                           "aten::linalg_svdvals", "aten::pinverse", "aten::svd"}) {
+  r.all("aten::linalg_matrix_exp") = {.meta = matrix_exp_meta, .autocast = Autocast::Float32};
+  for (const char* name :
+       {"aten::linalg_eigh", "aten::linalg_eigvals", "aten::linalg_eigvalsh", "aten::linalg_pinv",
+        "aten::linalg_svd", "aten::linalg_svdvals", "aten::pinverse", "aten::svd"}) {
     r.all(name).autocast = Autocast::Float32;
   }
 });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/core/Reduction.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/result_type.h>
 
@@ -150,17 +151,57 @@ Values binary_cross_entropy_with_logits(Lowering& l) {
   return result(l, reduced(losses, reduction(l, 4)));
 }
 
-// PyTorch's Python shape function of the gradient divides by the number of elements, which may be
-// 0. The shape is that of the unreduced loss's gradient.
-void unreduced(MetaCall& call) {
+// Whether so many arguments are floats of one dtype and of one shape; one may be left out.
+bool are_alike(MetaCall& call, size_t first, size_t count) {
+  const at::Tensor x = call.tensor(first);
+  for (size_t i = first; i < first + count; ++i) {
+    if (!call.has(i)) continue;
+    const at::Tensor y = call.tensor(i);
+    if (y.scalar_type() != x.scalar_type() || y.sizes() != x.sizes()) return false;
+  }
+  return x.is_floating_point();
+}
+
+bool is_of_loss(const at::Tensor& grad, const at::Tensor& x) {
+  return grad.scalar_type() == x.scalar_type() && (grad.dim() == 0 || grad.sizes() == x.sizes());
+}
+
+// (grad_output, self, target, reduction, ..)
+void loss_gradient_meta(MetaCall& call) {
+  if (are_alike(call, 1, 2) && is_of_loss(call.tensor(0), call.tensor(1))) {
+    return like_second(call);
+  }
+  // PyTorch's Python function divides by the number of elements, which may be 0. The shape is that
+  // of the unreduced loss's gradient.
   constexpr size_t kReduction = 3;
   call[kReduction] = int64_t{at::Reduction::None};
   call.pytorch();
 }
 
-// (self, target, reduction, delta): PyTorch's Python function promotes, its CPU kernel does not.
+// (self, target, weight, reduction)
+void binary_cross_entropy_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!are_alike(call, 0, 3)) return call.pytorch();
+  const bool each = call[3].toInt() == at::Reduction::None;
+  call.results({each ? at::empty_like(x) : meta_of_sizes(x, {})});
+}
+
+// (grad_output, self, target, weight, reduction)
+void binary_cross_entropy_gradient_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(1);
+  if (!are_alike(call, 1, 3) || !is_of_loss(call.tensor(0), x)) return call.pytorch();
+  call.results({at::empty_like(x)});
+}
+
+// (self, target, reduction, delta)
 void huber_loss_meta(MetaCall& call) {
   const at::Tensor x = call.tensor(0), target = call.tensor(1);
+  if (are_alike(call, 0, 2) && call[3].toDouble() > 0) {
+    const bool each = call[2].toInt() == at::Reduction::None;
+    const at::Tensor losses = meta_of_elementwise({x, target}, x.scalar_type());
+    return call.results({each ? losses : meta_of_sizes(x, {})});
+  }
+  // PyTorch's Python function promotes, its CPU kernel does not.
   check_can_cast(at::result_type(x, target), x.scalar_type());
   call[1] = target.to(x.scalar_type());
   call.pytorch();
@@ -189,12 +230,14 @@ const Rules registered([](Registry& r) {
 
   for (const char* name :
        {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}) {
-    r.all(name).meta = unreduced;
+    r.all(name).meta = loss_gradient_meta;
   }
   r.all("aten::huber_loss").meta = huber_loss_meta;
+  r.all("aten::binary_cross_entropy_backward").meta = binary_cross_entropy_gradient_meta;
   // CPU autocast runs it in float32, CUDA's refuses it: the gradient that comes back to the narrow
   // probabilities overflows float16. bfloat16 has float32's range.
   r.all("aten::binary_cross_entropy") = {
+      .meta = binary_cross_entropy_meta,
       .autocast = Autocast::Float32,
       .refuses_float16 =
           "Use binary_cross_entropy_with_logits on what the sigmoid was applied to, "

@@ -1,6 +1,9 @@
 // Losses against class indices, and their gradients.
 #include <array>
 
+#include <ATen/core/Reduction.h>
+#include <ATen/native/LossMulti.h>
+
 #include "ops/loss.h"
 #include "ops/meta.h"
 #include "ops/value_checks.h"
@@ -257,12 +260,28 @@ Values multilabel_margin_loss_backward(Lowering& l) {
   return result(l, hlo::reshape(slope * g, l.out().dims));
 }
 
-// PyTorch's Meta function answers with one element where the CPU kernel answers with a 0-dim
-// tensor.
-void keep_batch_of_one(MetaCall& call) {
-  const bool one_sample = call.tensor(0).dim() < 2;
-  call.pytorch();
-  if (one_sample) call[0] = call.tensor(0).reshape({});
+// (scores, target, p, margin, weight, reduction)
+void multi_margin_loss_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), target = call.tensor(1);
+  if (target.scalar_type() != at::kLong) return call.pytorch();
+  const c10::Scalar p = call[2].toScalar();
+  TORCH_CHECK(p.equal(1) || p.equal(2), "only p == 1 and p == 2 supported");
+  int64_t samples = 0, classes = 0;
+  at::native::multi_margin_loss_shape_check(samples, classes, x.dim(), x, target,
+                                            call[4].toOptional<at::Tensor>());
+  const bool each = call[5].toInt() == at::Reduction::None && target.dim() != 0;
+  call.results({each ? meta_of_sizes(x, {samples}) : meta_of_sizes(x, {})});
+}
+
+// (scores, target, reduction)
+void multilabel_margin_loss_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), target = call.tensor(1);
+  if (target.scalar_type() != at::kLong) return call.pytorch();
+  int64_t samples = 0, classes = 0;
+  at::native::multilabel_margin_loss_shape_check(samples, classes, x.dim(), x, target);
+  const bool each = call[2].toInt() == at::Reduction::None && target.dim() == 2;
+  call.results({each ? meta_of_sizes(x, {samples}) : meta_of_sizes(x, {}),
+                meta_of_sizes(x, target.sizes().vec())});
 }
 
 // (scores, target, weight, ..)
@@ -302,9 +321,9 @@ const Rules registered([](Registry& r) {
   r.all("aten::nll_loss_forward") = {.checks_call = weights_of_classes, .suspects_values = classes};
   r.all("aten::nll_loss2d_forward") = {
       .checks_call = weights_of_classes, .layout = row_major, .suspects_values = classes};
-  r.all("aten::multi_margin_loss") = {.meta = keep_batch_of_one,
+  r.all("aten::multi_margin_loss") = {.meta = multi_margin_loss_meta,
                                       .suspects_values = last_classes<0>};
-  r.all("aten::multilabel_margin_loss_forward") = {.meta = keep_batch_of_one,
+  r.all("aten::multilabel_margin_loss_forward") = {.meta = multilabel_margin_loss_meta,
                                                    .suspects_values = last_classes<-1>};
   for (const char* name : {"aten::multi_margin_loss_backward",
                            "aten::multilabel_margin_loss_backward", "aten::_ctc_loss_backward"}) {

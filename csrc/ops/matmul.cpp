@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/bmm.h>
@@ -360,6 +361,23 @@ void grouped_mm_meta(MetaCall& call) {
   call.results({meta_tensor(*geometry, false)});
 }
 
+// (self, tensor)
+void dot_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), y = call.tensor(1);
+  const bool usual = x.dim() == 1 && x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type();
+  if (!usual) return call.pytorch();
+  call.results({meta_of_sizes(x, {})});
+}
+
+// (self, batch1, batch2, ..)
+void addbmm_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), a = call.tensor(1), b = call.tensor(2);
+  bool usual = a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1);
+  for (const at::Tensor& factor : {a, b}) usual = usual && factor.scalar_type() == x.scalar_type();
+  if (!usual || !at::is_expandable_to(x.sizes(), {a.size(1), b.size(2)})) return call.pytorch();
+  call.results({meta_of_sizes(x, {a.size(1), b.size(2)})});
+}
+
 void vector_product(at::ScalarType self, at::ScalarType matrix, at::ScalarType vector) {
   TORCH_CHECK(matrix == vector && self == vector,
               "addmv input tensors must have the same dtype, but got ", self, ", ", matrix,
@@ -402,9 +420,11 @@ const Rules registered([](Registry& r) {
 
   r.add("aten::_trilinear", trilinear);
 
+  for (const char* name : {"aten::dot", "aten::vdot"}) r.all(name).meta = dot_meta;
   r.all("aten::mv").checks_call = check_mv;
   r.all("aten::addmv") = {.checks_call = check_addmv, .writes_repeated = true};
   r.all("aten::baddbmm").writes_repeated = true;
+  r.all("aten::addbmm").meta = addbmm_meta;
   r.one("aten::baddbmm.dtype") = {.meta = baddbmm_to_dtype, .writes_repeated = true};
   r.all("aten::_addmm_activation").autocast = Autocast::Narrow;
   r.all("aten::_grouped_mm").meta = grouped_mm_meta;

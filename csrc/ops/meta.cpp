@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty.h>
 
 namespace torch_xla::ops {
 
@@ -14,6 +16,10 @@ at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number) {
 
 at::Tensor meta_of_sizes(at::ScalarType dtype, const std::vector<int64_t>& sizes) {
   return meta_tensor(*lazy::intern_contiguous(dtype, sizes), false);
+}
+
+at::Tensor meta_of_columns(const at::Tensor& like) {
+  return at::empty(like.mT().sizes(), like.options()).mT();
 }
 
 at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::ScalarType dtype) {
@@ -30,10 +36,9 @@ void floats_like_first(MetaCall& call) {
   call.results({meta_of_elementwise({x}, x.scalar_type())});
 }
 
-void reals_like_first(MetaCall& call) {
+void parts_like_first(MetaCall& call) {
   const at::Tensor x = call.tensor(0);
-  if (x.is_complex()) return call.pytorch();
-  call.results({meta_of_elementwise({x}, x.scalar_type())});
+  call.results({meta_of_elementwise({x}, c10::toRealValueType(x.scalar_type()))});
 }
 
 void floats_like_pair(MetaCall& call) {
@@ -46,9 +51,27 @@ void bools_like_first(MetaCall& call) {
   call.results({meta_of_elementwise({call.tensor(0)}, at::kBool)});
 }
 
+void like_first(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  call.results({meta_of_sizes(x, x.sizes().vec())});
+}
+
 void like_second(MetaCall& call) {
   const at::Tensor x = call.tensor(1);
   call.results({meta_of_sizes(x, x.sizes().vec())});
+}
+
+void value_and_position(MetaCall& call, size_t dim) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t along = at::maybe_wrap_dim(call[dim].toInt(), x.dim());
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const bool ordered = !x.is_complex() && x.scalar_type() != at::kBool;
+  if (!ordered || (x.dim() != 0 && sizes[along] == 0)) return call.pytorch();
+  if (x.dim() != 0) {
+    sizes[along] = 1;
+    if (!call[dim + 1].toBool()) sizes.erase(sizes.begin() + along);
+  }
+  call.results({meta_of_sizes(x, sizes), meta_of_sizes(at::kLong, sizes)});
 }
 
 namespace {

@@ -19,6 +19,8 @@ at::Tensor meta_of_sizes(at::ScalarType dtype, const std::vector<int64_t>& sizes
 inline at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes) {
   return meta_of_sizes(like.scalar_type(), sizes);
 }
+// Matrices of these sizes, column-major.
+at::Tensor meta_of_columns(const at::Tensor& like);
 
 // The result of an elementwise operator, with the strides that PyTorch's kernels would give it.
 at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::ScalarType dtype);
@@ -26,15 +28,23 @@ at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::S
 // --- Traits::meta ---
 // In place of Python functions, for the arguments that are usual: PyTorch's see the others.
 //
-// One elementwise result of the first argument: of its dtype where that is of floats, where it is
-// of real numbers; of bool.
+// One elementwise result of the first argument: of its dtype where that is of floats; of its dtype,
+// or of that of a part where it is complex; of bool.
 void floats_like_first(MetaCall& call);
-void reals_like_first(MetaCall& call);
+void parts_like_first(MetaCall& call);
 void bools_like_first(MetaCall& call);
 // One elementwise result of the first two arguments, where they are floats of one dtype.
 void floats_like_pair(MetaCall& call);
-// One result of the sizes of the second argument.
+// One result of the sizes of the first or the second argument.
+void like_first(MetaCall& call);
 void like_second(MetaCall& call);
+// A value and its position of each row of the first argument, along the dimension that the argument
+// `Dim` names; the next one says whether that stays.
+void value_and_position(MetaCall& call, size_t dim);
+template <size_t Dim>
+void value_and_position(MetaCall& call) {
+  value_and_position(call, Dim);
+}
 // Runs PyTorch's, whatever its switch for deterministic algorithms says: its Python functions take
 // Meta tensors for CUDA's, whose kernels are not deterministic.
 void in_any_order(MetaCall& call);

@@ -310,6 +310,19 @@ void group_norm_backward_meta(MetaCall& call) {
   call.results({gradient(0, x.sizes().vec()), gradient(1, {channels}), gradient(2, {channels})});
 }
 
+// _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, mask)
+void rms_norm_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), x = call.tensor(1);
+  const c10::List<bool> wanted = call[5].toBoolList();
+  const bool usual = x.is_floating_point() && x.numel() != 0 && grad.sizes() == x.sizes();
+  if (!usual) return call.pytorch();
+  const auto gradient = [&](bool given, const std::vector<int64_t>& sizes) {
+    return given ? meta_of_sizes(x, sizes) : at::Tensor();
+  };
+  call.results({gradient(wanted[0], x.sizes().vec()),
+                gradient(wanted[1] && call.has(4), call[2].toIntVector())});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -324,6 +337,7 @@ const Rules registered([](Registry& r) {
 
   r.all("aten::native_layer_norm").meta = layer_norm_meta;
   r.all("aten::native_layer_norm_backward").meta = layer_norm_backward_meta;
+  r.all("aten::_fused_rms_norm_backward").meta = rms_norm_backward_meta;
   r.all("aten::native_group_norm_backward").meta = group_norm_backward_meta;
   r.all("aten::native_group_norm") = {.meta = group_norm_meta, .layout = layout_of_input};
 });

@@ -4,6 +4,11 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <optional>
+
+#include <ATen/Context.h>
+#include <ATen/native/Pool.h>
+#include <ATen/ops/empty.h>
 
 #include "ops/common.h"
 #include "ops/meta.h"
@@ -269,15 +274,81 @@ Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::T
 
 namespace {
 
-// Its CPU kernel keeps the memory format of one sample, too: such a sample becomes a batch of one.
-void pool_of_one_volume(MetaCall& call) {
+// How many windows max_pool3d(self, kernel_size, stride, padding, dilation, ceil_mode) puts along
+// each dimension; nothing where PyTorch refuses them.
+std::optional<std::array<int64_t, 3>> windows_of_volume(MetaCall& call) {
+  std::vector<int64_t> kernel, stride, padding, dilation;
+  size_t next = 1;
+  for (auto* list : {&kernel, &stride, &padding, &dilation}) {
+    *list = expanded(call[next++].toIntVector(), 3);
+    if (list == &stride && stride.empty()) stride = kernel;
+    if (list->size() != 3) return std::nullopt;
+  }
+  std::array<int64_t, 3> counts;
+  for (size_t k = 0; k < 3; ++k) {
+    const int64_t extent = call.tensor(0).size(static_cast<int64_t>(k) - 3);
+    const bool usual = extent > 0 && kernel[k] > 0 && stride[k] > 0 && dilation[k] > 0 &&
+                       padding[k] >= 0 && padding[k] <= kernel[k] / 2;
+    if (!usual) return std::nullopt;
+    counts[k] = at::native::pooling_output_shape<int64_t>(extent, kernel[k], padding[k], stride[k],
+                                                          dilation[k], call[next].toBool());
+    if (counts[k] < 1) return std::nullopt;
+  }
+  return counts;
+}
+
+void max_pool3d_meta(MetaCall& call) {
   constexpr auto kLast = at::MemoryFormat::ChannelsLast3d;
   const at::Tensor self = call.tensor(0);
-  const at::Tensor batch = self.dim() == 4 ? self.unsqueeze(0) : self;
-  if (self.dim() != 4 || !batch.is_contiguous(kLast)) return call.pytorch();
-  call[0] = batch.contiguous().contiguous(kLast);  // with the strides of such a batch
-  call.pytorch();
-  for (const size_t k : {0, 1}) call[k] = call.tensor(k).squeeze(0);
+  const bool one_sample = self.dim() == 4;
+  if ((!one_sample && self.dim() != 5) || self.size(-4) == 0) return call.pytorch();
+  const auto counts = windows_of_volume(call);
+  if (!counts) return call.pytorch();
+  // The CPU kernel keeps the memory format of one sample, too: such a sample is a batch of one.
+  at::Tensor batch = one_sample ? self.unsqueeze(0) : self;
+  const bool keeps = !one_sample || batch.is_contiguous(kLast);
+  if (one_sample && keeps) batch = batch.contiguous().contiguous(kLast);
+  const auto format = keeps ? batch.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  std::vector<int64_t> sizes = batch.sizes().vec();
+  std::ranges::copy(*counts, sizes.begin() + 2);
+  const auto shaped = [&](at::ScalarType dtype) {
+    const at::Tensor y = at::empty(sizes, self.options().dtype(dtype), format);
+    return one_sample ? y.squeeze(0) : y;
+  };
+  call.results({shaped(self.scalar_type()), shaped(at::kLong)});
+}
+
+// (grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices)
+void max_pool3d_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), x = call.tensor(1), indices = call.tensor(7);
+  const bool usual = (x.dim() == 4 || x.dim() == 5) && grad.dim() == x.dim() &&
+                     grad.scalar_type() == x.scalar_type() && grad.sizes() == indices.sizes() &&
+                     grad.sizes().slice(0, x.dim() - 3) == x.sizes().slice(0, x.dim() - 3) &&
+                     x.numel() != 0 && grad.numel() != 0;
+  if (!usual) return call.pytorch();
+  const auto format = x.dim() == 5 ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  call.results({at::empty(x.sizes(), x.options(), format)});
+}
+
+// (self, indices, output_size, ..)
+template <int64_t Spatial>
+void max_unpool_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), indices = call.tensor(1);
+  const std::vector<int64_t> spatial = call[2].toIntVector();
+  const auto positive = [](int64_t n) { return n > 0; };
+  bool usual = (x.dim() == Spatial + 1 || x.dim() == Spatial + 2) && x.numel() != 0 &&
+               indices.scalar_type() == at::kLong && indices.sizes() == x.sizes() &&
+               spatial.size() == Spatial && std::ranges::all_of(spatial, positive) &&
+               !at::globalContext().deterministicAlgorithms();
+  if (Spatial == 3) {
+    const std::vector<int64_t> stride = call[3].toIntVector();
+    usual = usual && stride.size() == 3 && std::ranges::all_of(stride, positive) &&
+            call[4].toIntVector().size() == 3;
+  }
+  if (!usual) return call.pytorch();
+  std::vector<int64_t> sizes = x.sizes().vec();
+  std::ranges::copy(spatial, sizes.end() - Spatial);
+  call.results({meta_of_sizes(x, sizes)});
 }
 
 // (self, kernel_size, output_size, random_samples)
@@ -304,8 +375,10 @@ const Rules registered([](Registry& r) {
   r.add("aten::max_unpool2d", max_unpool<2>);
   r.add("aten::max_unpool3d", max_unpool<3>);
 
-  r.all("aten::max_pool3d_with_indices").meta = pool_of_one_volume;
-  r.all("aten::max_unpool2d").layout = layout_of_input;
+  r.all("aten::max_pool3d_with_indices").meta = max_pool3d_meta;
+  r.all("aten::max_pool3d_with_indices_backward").meta = max_pool3d_backward_meta;
+  r.all("aten::max_unpool2d") = {.meta = max_unpool_meta<2>, .layout = layout_of_input};
+  r.all("aten::max_unpool3d").meta = max_unpool_meta<3>;
   r.all("aten::fractional_max_pool2d").checks_call = fractional_max_pool<2>;
   r.all("aten::fractional_max_pool3d").checks_call = fractional_max_pool<3>;
   r.all("aten::fractional_max_pool3d_backward").meta = like_second;

@@ -1,7 +1,11 @@
 // Averages over windows, fixed or adaptive, and their gradients: each is one map per dimension.
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+
 #include "ops/common.h"
+#include "ops/meta.h"
 #include "ops/pool.h"
 #include "ops/resize_taps.h"
 
@@ -130,6 +134,39 @@ Values adaptive_avg_pool_backward(Lowering& l) {
   return result(l, apply_taps(g, transposed(adaptive_taps(l.out().dims, grad.dims(), n))));
 }
 
+bool has_elements_per_sample(const at::Tensor& x) {
+  return c10::multiply_integers(x.sizes().slice(1)) != 0;
+}
+
+// The memory format that the pools of images keep, and those of volumes do not.
+template <int64_t n>
+at::MemoryFormat kept_format(const at::Tensor& x) {
+  return n == 2 ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
+// (self, output_size)
+template <int64_t n>
+void adaptive_avg_pool_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const std::vector<int64_t> windows = call[1].toIntVector();
+  const bool usual = (x.dim() == n + 1 || x.dim() == n + 2) && windows.size() == n &&
+                     std::ranges::min(windows) >= 0 && has_elements_per_sample(x);
+  if (!usual) return call.pytorch();
+  std::vector<int64_t> sizes = x.sizes().vec();
+  std::ranges::copy(windows, sizes.end() - n);
+  call.results({at::empty(sizes, x.options(), kept_format<n>(x))});
+}
+
+// (grad_output, self)
+template <int64_t n>
+void adaptive_avg_pool_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), x = call.tensor(1);
+  const bool usual = (grad.dim() == n + 1 || grad.dim() == n + 2) && grad.dim() == x.dim() &&
+                     grad.scalar_type() == x.scalar_type() && has_elements_per_sample(grad);
+  if (!usual) return call.pytorch();
+  call.results({at::empty(x.sizes(), x.options(), kept_format<n>(x))});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -141,6 +178,11 @@ const Rules registered([](Registry& r) {
   r.add("aten::_adaptive_avg_pool3d", adaptive_avg_pool<3>);
   r.add("aten::_adaptive_avg_pool2d_backward", adaptive_avg_pool_backward<2>);
   r.add("aten::_adaptive_avg_pool3d_backward", adaptive_avg_pool_backward<3>);
+
+  r.all("aten::_adaptive_avg_pool2d").meta = adaptive_avg_pool_meta<2>;
+  r.all("aten::_adaptive_avg_pool3d").meta = adaptive_avg_pool_meta<3>;
+  r.all("aten::_adaptive_avg_pool2d_backward").meta = adaptive_avg_pool_backward_meta<2>;
+  r.all("aten::_adaptive_avg_pool3d_backward").meta = adaptive_avg_pool_backward_meta<3>;
 });
 
 }  // namespace torch_xla::ops

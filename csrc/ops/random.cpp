@@ -539,6 +539,16 @@ void native_dropout_backward_meta(MetaCall& call) {
   call.results({at::mul(masked, call[2].toScalar())});
 }
 
+// (self, num_samples, ..)
+void multinomial_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t count = call[1].toInt();
+  if ((x.dim() != 1 && x.dim() != 2) || count <= 0) return call.pytorch();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 1);
+  sizes.push_back(count);
+  call.results({meta_of_sizes(at::kLong, sizes)});
+}
+
 }  // namespace
 
 namespace rules {
@@ -611,7 +621,8 @@ const Rules registered([](Registry& r) {
   r.one("aten::randint_like.generator").checks_numbers = check_randint<false, 1, 3>;
   r.one("aten::randint_like.low_dtype").checks_numbers = check_randint<true, 2, 3>;
   r.one("aten::randint_like.low_generator_dtype").checks_numbers = check_randint<true, 2, 4>;
-  r.all("aten::multinomial") = {.checks_call = check_multinomial,
+  r.all("aten::multinomial") = {.meta = multinomial_meta,
+                                .checks_call = check_multinomial,
                                 .suspects_values = no_distribution};
   r.all("aten::randn").meta = randn_meta;
   r.all("aten::native_dropout").meta = native_dropout_meta;

@@ -94,12 +94,6 @@ Values masked_softmax_backward(Lowering& l) {
   return result(l, weighted - output * spread_sum(weighted, dim_or_last(l, 3, output)));
 }
 
-// PyTorch has no Meta kernels of masked softmax.
-void like_first(MetaCall& call) {
-  const at::Tensor x = call.tensor(0);
-  call.results({meta_of_sizes(x, x.sizes().vec())});
-}
-
 }  // namespace
 
 // _safe_softmax is a composite recorded whole on purpose: one node for six.
@@ -111,6 +105,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::_log_softmax_backward_data", log_softmax_backward);
   r.add("aten::_masked_softmax", masked_softmax);
   r.add("aten::_masked_softmax_backward", masked_softmax_backward);
+  // PyTorch has no Meta kernels of these.
   for (const char* name : {"aten::_masked_softmax", "aten::_masked_softmax_backward"}) {
     r.all(name).meta = like_first;
   }

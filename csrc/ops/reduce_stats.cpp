@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include "ops/reduce.h"
@@ -137,6 +138,18 @@ bool no_partition(const KnownArguments& a) {
   return lengths->min().item<int64_t>() < 0 || lengths->sum(-1).ne(all).any().item<bool>();
 }
 
+// (self, dim, correction, keepdim), of as many results
+template <size_t Results>
+void statistics_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (!x.is_floating_point()) return call.pytorch();
+  const std::vector<int64_t> dims =
+      call[1].isNone() ? std::vector<int64_t>() : call[1].toIntVector();
+  const at::Tensor result = x.sum(dims, call[3].toBool());
+  if (Results == 1) return call.results({result});
+  call.results({result, at::empty_like(result)});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -153,10 +166,10 @@ const Rules registered([](Registry& r) {
   r.add("aten::logsumexp", logsumexp);
 
   r.all("aten::norm").checks_call = check_norm;
-  r.all("aten::var").checks_numbers = of_var;
-  r.all("aten::std").checks_numbers = of_std;
-  r.all("aten::var_mean").checks_numbers = of_var_mean;
-  r.all("aten::std_mean").checks_numbers = of_std_mean;
+  r.all("aten::var") = {.meta = statistics_meta<1>, .checks_numbers = of_var};
+  r.all("aten::std") = {.meta = statistics_meta<1>, .checks_numbers = of_std};
+  r.all("aten::var_mean") = {.meta = statistics_meta<2>, .checks_numbers = of_var_mean};
+  r.all("aten::std_mean") = {.meta = statistics_meta<2>, .checks_numbers = of_std_mean};
   r.all("aten::segment_reduce").suspects_values = no_partition;
 });
 

@@ -4,7 +4,10 @@
 #include <array>
 #include <limits>
 
+#include <c10/util/accumulate.h>
+
 #include "ops/common.h"
+#include "ops/meta.h"
 #include "ops/pool.h"
 
 namespace torch_xla::ops {
@@ -313,6 +316,34 @@ Values affine_grid(Lowering& l) {
   return result(l, sum);
 }
 
+template <int64_t n>
+bool can_sample(const at::Tensor& x, const at::Tensor& grid, int64_t interpolation) {
+  return x.is_floating_point() && grid.scalar_type() == x.scalar_type() && x.dim() == n + 2 &&
+         grid.dim() == n + 2 && grid.size(0) == x.size(0) && grid.size(-1) == n &&
+         c10::multiply_integers(x.sizes().slice(2)) != 0 && (n == 2 || interpolation != kBicubic);
+}
+
+// (input, grid, interpolation_mode, padding_mode, align_corners)
+template <int64_t n>
+void grid_sampler_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0), grid = call.tensor(1);
+  if (!can_sample<n>(x, grid, call[2].toInt())) return call.pytorch();
+  std::vector<int64_t> sizes = grid.sizes().vec();
+  sizes.pop_back();
+  sizes.insert(sizes.begin() + 1, x.size(1));
+  call.results({meta_of_sizes(x, sizes)});
+}
+
+// (grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask)
+template <int64_t n>
+void grid_sampler_backward_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(1), grid = call.tensor(2);
+  if (!can_sample<n>(x, grid, call[3].toInt())) return call.pytorch();
+  const bool wanted = call[6].toBoolList().get(0);
+  call.results({wanted ? meta_of_sizes(x, x.sizes().vec()) : at::Tensor(),
+                meta_of_sizes(grid, grid.sizes().vec())});
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -321,6 +352,11 @@ const Rules registered([](Registry& r) {
   r.add("aten::grid_sampler_2d_backward", grid_sampler_backward<2>);
   r.add("aten::grid_sampler_3d_backward", grid_sampler_backward<3>);
   r.add("aten::affine_grid_generator", affine_grid);
+
+  r.all("aten::grid_sampler_2d").meta = grid_sampler_meta<2>;
+  r.all("aten::grid_sampler_3d").meta = grid_sampler_meta<3>;
+  r.all("aten::grid_sampler_2d_backward").meta = grid_sampler_backward_meta<2>;
+  r.all("aten::grid_sampler_3d_backward").meta = grid_sampler_backward_meta<3>;
 });
 
 }  // namespace torch_xla::ops

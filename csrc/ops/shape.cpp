@@ -203,12 +203,15 @@ Values diagonal_scatter(Lowering& l) {
   return {hlo::select(mask, d.embed(src, x.dims()), x)};
 }
 
-Values diagonal_backward(Lowering& l) {
+// The first argument on a diagonal of zeros, of which `Offset` and the next two arguments say
+// which.
+template <size_t Offset>
+Values on_diagonal(Lowering& l) {
   const hlo::Type type = l.out();
-  const Value grad = l.in(0);
-  if (grad.type().elements() == 0) return {hlo::zero(l.b, type)};
-  const Diagonal d(type.dims, l.integer(2), l.integer(3), l.integer(4));
-  return result(l, d.embed(grad, type.dims));
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {hlo::zero(l.b, type)};
+  const Diagonal d(type.dims, l.integer(Offset), l.integer(Offset + 1), l.integer(Offset + 2));
+  return result(l, d.embed(x, type.dims));
 }
 
 Values trace(Lowering& l) {
@@ -284,6 +287,21 @@ Values view_dtype(Lowering& l) {
   return {cast(hlo::reshape(x, type.dims), type.dtype)};
 }
 
+// (grad, input_sizes, dim, size, step)
+void unfold_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0);
+  const std::vector<int64_t> sizes = call[1].toIntVector();
+  if (sizes.empty() || static_cast<size_t>(grad.dim()) != sizes.size() + 1) return call.pytorch();
+  call.results({meta_of_sizes(grad, sizes)});
+}
+
+void trace_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  if (x.dim() != 2) return call.pytorch();
+  const bool integers = c10::isIntegralType(x.scalar_type(), true);
+  call.results({meta_of_sizes(integers ? at::kLong : x.scalar_type(), {})});
+}
+
 }  // namespace
 
 namespace rules {
@@ -311,12 +329,14 @@ const Rules registered([](Registry& r) {
     r.add(name, split);
   }
   r.add("aten::diagonal_scatter", diagonal_scatter);
-  r.add("aten::diagonal_backward", diagonal_backward);
+  r.add("aten::diagonal_backward", on_diagonal<2>);
+  r.add("aten::diag_embed", on_diagonal<1>);
   r.add("aten::unfold_backward", unfold_backward);
   r.add("aten::trace", trace);
 
   r.all("aten::diag_embed").layout = row_major;
-  r.all("aten::trace").takes_integers = true;
+  r.all("aten::unfold_backward").meta = unfold_backward_meta;
+  r.all("aten::trace") = {.meta = trace_meta, .takes_integers = true};
 });
 
 }  // namespace torch_xla::ops

@@ -187,6 +187,14 @@ at::MemoryFormat roll_layout(const Arguments& a) {
   return moves ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
 
+// (self, groups)
+void channel_shuffle_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t groups = call[1].toInt();
+  if (x.dim() < 3 || groups <= 0 || x.size(1) % groups != 0) return call.pytorch();
+  like_first(call);
+}
+
 }  // namespace
 
 namespace rules {
@@ -211,10 +219,11 @@ const Rules registered([](Registry& r) {
   r.all("aten::cat").reads_elsewhere = true;
   r.all("aten::flip").checks_call = dims_of_a_bitset;
   r.all("aten::roll").layout = roll_layout;
-  for (const char* name : {"aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::channel_shuffle",
-                           "aten::native_channel_shuffle"}) {
+  for (const char* name :
+       {"aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::native_channel_shuffle"}) {
     r.all(name).layout = layout_of_input;
   }
+  r.all("aten::channel_shuffle") = {.meta = channel_shuffle_meta, .layout = layout_of_input};
 });
 
 }  // namespace torch_xla::ops

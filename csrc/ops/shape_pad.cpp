@@ -217,6 +217,40 @@ void col2im_meta(MetaCall& call) {
   call.results({meta_of_sizes(x, {x.size(0), x.size(1) / window, size[0], size[1]})});
 }
 
+// (self, padding) of images: a reflected edge is narrower than the image
+template <bool Reflected>
+void pad_edges_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const std::vector<int64_t> padding = call[1].toIntVector();
+  if ((x.dim() != 3 && x.dim() != 4) || padding.size() != 4 || x.size(-3) == 0) {
+    return call.pytorch();
+  }
+  std::vector<int64_t> sizes = x.sizes().vec();
+  for (size_t k = 0; k < 2; ++k) {
+    int64_t& size = sizes[sizes.size() - 1 - k];
+    const int64_t before = padding[2 * k], after = padding[2 * k + 1];
+    const int64_t most = Reflected ? size - 1 : std::max(before, after);
+    if (size == 0 || std::min(before, after) < 0 || std::max(before, after) > most) {
+      return call.pytorch();
+    }
+    size += before + after;
+  }
+  call.results({meta_of_sizes(x, sizes)});
+}
+
+// (grad_output, self, padding)
+void pad_edges_backward_meta(MetaCall& call) {
+  const at::Tensor grad = call.tensor(0), x = call.tensor(1);
+  const std::vector<int64_t> padding = call[2].toIntVector();
+  const int64_t spatial = static_cast<int64_t>(padding.size()) / 2;
+  bool usual = (x.dim() == spatial + 1 || x.dim() == spatial + 2) && grad.dim() == x.dim() &&
+               grad.scalar_type() == x.scalar_type();
+  for (int64_t k = 0; usual && k < spatial; ++k) {
+    usual = grad.size(-1 - k) == x.size(-1 - k) + padding[2 * k] + padding[2 * k + 1];
+  }
+  return usual ? like_second(call) : call.pytorch();
+}
+
 }  // namespace
 
 const Rules registered([](Registry& r) {
@@ -236,9 +270,14 @@ const Rules registered([](Registry& r) {
   r.add("aten::col2im", col2im);
   r.all("aten::col2im").meta = col2im_meta;
 
+  for (const char* name : {"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward",
+                           "aten::replication_pad3d_backward"}) {
+    r.all(name).meta = pad_edges_backward_meta;
+  }
   r.all("aten::constant_pad_nd").narrow_floats = NarrowFloats::Exact;
-  for (const char* name : {"aten::reflection_pad2d", "aten::reflection_pad3d",
-                           "aten::replication_pad2d", "aten::replication_pad3d"}) {
+  r.all("aten::reflection_pad2d") = {.meta = pad_edges_meta<true>, .layout = layout_of_input};
+  r.all("aten::replication_pad2d") = {.meta = pad_edges_meta<false>, .layout = layout_of_input};
+  for (const char* name : {"aten::reflection_pad3d", "aten::replication_pad3d"}) {
     r.all(name).layout = layout_of_input;
   }
 });

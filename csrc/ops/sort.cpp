@@ -6,6 +6,7 @@
 
 #include "ops/common.h"
 #include "ops/index.h"
+#include "ops/meta.h"
 #include "ops/rules.h"
 #include "ops/shape.h"
 
@@ -269,6 +270,14 @@ Values mode(Lowering& l) {
               rows.back(at(s.indices, end, l.target())));
 }
 
+// (self, k, dim, keepdim)
+void kthvalue_meta(MetaCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t k = call[1].toInt(), last = x.dim() == 0 ? 1 : x.size(call[2].toInt());
+  if (k < 1 || k > last) return call.pytorch();
+  value_and_position<2>(call);
+}
+
 // (self, ..)
 void check_sort(const Arguments& a) {
   TORCH_CHECK(!a.tensor(0).is_complex(), " Sort does not support complex dtypes on CPU");
@@ -292,6 +301,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::kthvalue", kthvalue);
   r.add("aten::mode", mode);
 
+  r.all("aten::kthvalue").meta = kthvalue_meta;
   r.all("aten::sort").checks_call = check_sort;
 });
 

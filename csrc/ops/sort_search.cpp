@@ -182,6 +182,13 @@ void check_searchsorted(const Arguments& a) {
               order.scalar_type());
 }
 
+// Of a call that the check has let pass.
+void searchsorted_meta(MetaCall& call) {
+  const at::ScalarType dtype = call[2].toBool() ? at::kInt : at::kLong;
+  const bool one = !call[1].isTensor();
+  call.results({meta_of_sizes(dtype, one ? std::vector<int64_t>() : call.tensor(1).sizes().vec())});
+}
+
 // (self, boundaries, out_int32, right), and perhaps out
 void check_bucketize(const Arguments& a) {
   const at::Tensor& boundaries = a.tensor(1);
@@ -217,7 +224,7 @@ const Rules registered([](Registry& r) {
   r.add("aten::isin.Scalar_Tensor", isin);
   r.add("aten::histc", histc);
 
-  r.all("aten::searchsorted").checks_call = check_searchsorted;
+  r.all("aten::searchsorted") = {.meta = searchsorted_meta, .checks_call = check_searchsorted};
   r.all("aten::bucketize").checks_call = check_bucketize;
   // The C++ kernel of this one answers with shape [0], which its CPU kernel corrects.
   r.one("aten::isin.Scalar_Tensor").python_meta = true;

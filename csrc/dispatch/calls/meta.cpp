@@ -48,12 +48,11 @@ const c10::KernelFunction* built_in_kernel(const c10::OperatorHandle& op, c10::D
   return nullptr;
 }
 
-// PyTorch's C++ code that computes shapes: the Meta kernel; else what the CPU runs, where that is
-// the code of all devices.
+// PyTorch's C++ code that computes shapes: the Meta kernel; else the code of all devices.
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const auto* meta = built_in_kernel(op, DispatchKey::Meta, "RegisterMeta");
-  if (meta != nullptr || op.hasKernelForDispatchKey(DispatchKey::CPU)) return meta;
+  if (meta != nullptr) return meta;
   for (const DispatchKey any_device :
        {DispatchKey::CompositeExplicitAutogradNonFunctional, DispatchKey::CompositeExplicitAutograd,
         DispatchKey::CompositeImplicitAutograd}) {

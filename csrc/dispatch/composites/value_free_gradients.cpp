@@ -275,8 +275,16 @@ void fill_with_any_number(ops::MetaCall& call) {
   call.pytorch();
 }
 
+// (grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, ..)
+void embedding_bag_backward_meta(ops::MetaCall& call) {
+  const Tensor grad = call.tensor(0);
+  if (!grad.is_floating_point() || grad.dim() != 2) return call.pytorch();
+  call.results({ops::meta_of_sizes(grad, {call[6].toInt(), grad.size(1)})});
+}
+
 const ops::Rules registered([](ops::Registry& r) {
   namespace rules = ops::rules;
+  r.all("aten::_embedding_bag_backward").meta = embedding_bag_backward_meta;
   r.add("aten::max", rules::max_of_all);
   r.add("aten::min", rules::min_of_all);
   r.add("aten::max.dim", rules::max_along);
@@ -285,7 +293,10 @@ const ops::Rules registered([](ops::Registry& r) {
   r.one("aten::min").checks_call = extreme_of_none<kMin>;
   r.add("aten::median", rules::median_of_all);
   r.add("aten::median.dim", rules::median_along);
-  r.all("aten::median").meta = ops::in_any_order;
+  r.one("aten::median").meta = ops::in_any_order;
+  for (const char* name : {"aten::median.dim", "aten::nanmedian.dim"}) {
+    r.one(name).meta = ops::value_and_position<1>;
+  }
   r.add("aten::nanmedian", rules::nanmedian_of_all);
   r.add("aten::nanmedian.dim", rules::nanmedian_along);
   r.add("aten::prod", rules::prod_of_all);
