@@ -127,7 +127,7 @@ def time_eager(call: Call, length: float) -> float:
         return best(lambda: function(*call.args, **call.kwargs), length)
 
 
-def attention(q, k, v, dropout, is_causal, *, attn_mask=None, scale=None):
+def attention(q, k, v, dropout=0.0, is_causal=False, *, attn_mask=None, scale=None):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return torch.ops.torch_xla.attention(q, k, v, attn_mask, None, dropout, is_causal, scale)
 
@@ -228,11 +228,6 @@ def main() -> None:
             rows.append(
                 (call.title(), call.count, xla, eager.submit(time_eager, call, length).result())
             )
-        if options.train and not options.only:
-            xla = time_optimizer(network, "xla", length) - empty
-            alone = eager.submit(time_optimizer, network, "eager", length).result()
-            alone = eager.submit(time_eager, call, length).result()
-            rows.append((call.title(), call.count, xla, alone))
         if options.train and not options.only:
             xla = time_optimizer(network, "xla", length) - empty
             alone = eager.submit(time_optimizer, network, "eager", length).result()

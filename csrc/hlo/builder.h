@@ -132,12 +132,12 @@ class Builder {
   // alike.
   bool may_read(const Value& value, const Value& whole) const;
 
-  // Returns the matrix that `value` was made from as its transpose, or null.
+  // Returns what `value` was made from by swapping its middle two dimensions, or null.
   const Value* transposed_from(const Value& value) const {
     return origins_[value.id()].transposed_from.get();
   }
-  void set_transposed_from(const Value& value, const Value& matrix) {
-    origins_[value.id()].transposed_from = std::make_shared<const Value>(matrix);
+  void set_transposed_from(const Value& value, const Value& origin) {
+    origins_[value.id()].transposed_from = std::make_shared<const Value>(origin);
   }
 
   // Adds a top-level operation that precedes the functions, e.g. an sdy.mesh.

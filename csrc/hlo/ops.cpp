@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include "hlo/check.h"
 
@@ -221,6 +222,23 @@ Value reshape(const Value& x, const Dims& dims) {
   return x.builder().op("stablehlo.reshape", {x}, type);
 }
 
+namespace {
+
+// The order of `rank` dimensions with the middle two swapped.
+std::vector<int64_t> middle_swapped(int64_t rank) {
+  std::vector<int64_t> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[rank / 2 - 1], order[rank / 2]);
+  return order;
+}
+
+bool swaps_middle(std::span<const int64_t> permutation) {
+  const auto rank = std::ssize(permutation);
+  return rank % 2 == 0 && std::ranges::equal(permutation, middle_swapped(rank));
+}
+
+}  // namespace
+
 Value transpose(const Value& x, std::span<const int64_t> permutation) {
   constexpr std::string_view kOp = "stablehlo.transpose";
   check_per_dim(kOp, "position", x, permutation);
@@ -235,9 +253,11 @@ Value transpose(const Value& x, std::span<const int64_t> permutation) {
   if (is_iota(permutation)) return x;
   const Value result =
       x.builder().op(kOp, {x}, x.type().with(dims), {{"permutation", attr::array(permutation)}});
-  if (x.rank() == 2) x.builder().set_transposed_from(result, x);
+  if (swaps_middle(permutation)) x.builder().set_transposed_from(result, x);
   return result;
 }
+
+Value swap_middle(const Value& x) { return transpose(x, middle_swapped(x.rank())); }
 
 Value reverse(const Value& x, std::span<const int64_t> dims) {
   check_dims("stablehlo.reverse", x, dims);

@@ -210,6 +210,21 @@ int64_t attention_cut(Lowering& l, const AttentionArguments& args) {
   return q.dim(0) >= q.dim(1) ? 0 : 1;
 }
 
+// How heads lie in memory where the kernel or the model makes them: [batch, positions, heads,
+// size].
+hlo::Type laid_out(hlo::Type heads) {
+  std::swap(heads.dims[1], heads.dims[2]);
+  return heads;
+}
+int64_t laid_out(int64_t cut) { return cut == 1 ? 2 : cut; }
+
+// The call's next argument. Where the program makes the heads by swapping dimensions, the kernel
+// takes them as they lie, so that nothing is copied.
+void add_heads(HostCall& call, const Value& heads, int64_t cut) {
+  const Value* from = heads.builder().transposed_from(heads);
+  from != nullptr ? call.transposed(*from, laid_out(cut)) : call.part(heads, cut);
+}
+
 void add_mask(HostCall& call, Lowering& l, const AttentionArguments& args, int64_t cut) {
   const std::optional<Value> mask = additive_mask(l, args);
   if (mask && mask->rank() == 4 && mask->dim(cut) != 1) {
@@ -222,15 +237,18 @@ void add_mask(HostCall& call, Lowering& l, const AttentionArguments& args, int64
 Values attention_on_host(Lowering& l) {
   const AttentionArguments args = kAttentionForward;
   if (!fits_flash(l, args) || !choose_host(attends(l, args))) return xla_code(l);
-  const std::optional<hlo::Type> types[] = {l.out(0), l.out(1)};
+  const std::optional<hlo::Type> types[] = {laid_out(l.out(0)), l.out(1)};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu", Fails::Never);
   const Value q = l.in(args.query);
-  call.part(q, cut);
-  for (const size_t heads : {args.key, args.value}) call.part(for_each_query(l.in(heads), q), cut);
+  add_heads(call, q, cut);
+  for (const size_t heads : {args.key, args.value}) {
+    add_heads(call, for_each_query(l.in(heads), q), cut);
+  }
   call.fixed(0.0).fixed(l.flag(args.is_causal));
   add_mask(call, l, args, cut);
-  return call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut});
+  call.fixed(l.floating(args.scale));
+  return call.transposed_results(1, types, std::array{laid_out(cut), cut});
 }
 
 Values attention_backward_on_host(Lowering& l) {
@@ -240,15 +258,19 @@ Values attention_backward_on_host(Lowering& l) {
   }
   const Value q = l.in(args.query);
   const Value k = for_each_query(l.in(args.key), q), v = for_each_query(l.in(args.value), q);
-  const std::optional<hlo::Type> types[] = {l.out(0), k.type(), v.type()};
+  const std::optional<hlo::Type> types[] = {laid_out(l.out(0)), laid_out(k.type()),
+                                            laid_out(v.type())};
   const int64_t cut = attention_cut(l, args);
   HostCall call(l.b, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", Fails::Never);
-  for (const Value& operand : {l.in(args.grad), q, k, v, l.in(args.output), l.in(args.logsumexp)}) {
-    call.part(operand, cut);
+  for (const Value& heads : {l.in(args.grad), q, k, v, l.in(args.output)}) {
+    add_heads(call, heads, cut);
   }
+  call.part(l.in(args.logsumexp), cut);
   call.fixed(0.0).fixed(l.flag(args.is_causal));
   add_mask(call, l, args, cut);
-  Values results = call.fixed(l.floating(args.scale)).results(types, std::array{cut, cut, cut});
+  const int64_t in_memory = laid_out(cut);
+  Values results = call.fixed(l.floating(args.scale))
+                       .transposed_results(3, types, std::array{in_memory, in_memory, in_memory});
   for (const size_t i : {1, 2}) results[i] = sum_of_queries(results[i], l.out(i));
   results.push_back(hlo::zero(l.b, l.out(3)));
   return results;

@@ -186,14 +186,18 @@ void give(HostCall& call, const Factor& f, bool transpose, int64_t dim) {
   turn ? call.transposed(matrix, own) : call.part(matrix, own);
 }
 
+// Elements of a product that is too large to be copied whole: the C library maps its memory anew
+// each time. Its parts are some of its columns, of which each packs its own weights alone.
+constexpr int64_t kLargeProduct = 1 << 22;
+
 // oneDNN's product by a transposed weight, where it is faster than MKL's though its result must be
 // copied: it takes long to begin.
-bool takes_onednn(DType dtype, const Extents& p, const Factor& left) {
-  constexpr int64_t kMost = 1 << 22;  // the C library maps larger results anew each time
+bool takes_onednn(DType dtype, const Extents& p, const Factor& left, const Factor& right) {
   static const bool found =
       c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""}).has_value();
   return kHasOneDnn && found && dtype == DType::F32 && !left.transposed && p.work() >= 1 << 22 &&
-         std::min({p.left, p.right, p.contracted}) >= 16 && p.left * p.right <= kMost;
+         std::min({p.left, p.right, p.contracted}) >= 16 &&
+         (right.transposed || p.left * p.right <= kLargeProduct);
 }
 
 // XLA packs a right factor anew for each product, at a cost that counts where there are few rows,
@@ -202,7 +206,7 @@ bool is_faster(DType dtype, const Extents& p, const Factor& left, const Factor& 
   if (p.work() == 0 || is_few_long_sums(p, dtype)) return false;
   if (is_narrow(dtype)) return multiplies(dtype);  // XLA widens them to f32 first
   if (!is_whole_float(dtype)) return false;
-  if (takes_onednn(dtype, p, left)) return true;
+  if (takes_onednn(dtype, p, left, right)) return true;
   if (left.transposed) return p.work() >= 1 << 20 && p.contracted >= 256;
   return right.transposed && p.work() >= 1 << 17 && p.left * p.right <= 1024 * p.contracted;
 }
@@ -219,10 +223,12 @@ std::optional<Value> host_product(const Factor& left, const Factor& right,
   const DType dtype = left.matrix.dtype();
   const Extents p{left.columns(), left.rows(), right.columns()};
   if (!choose_host(is_faster(dtype, p, left, right))) return std::nullopt;
-  const bool onednn = takes_onednn(dtype, p, left);
+  const bool onednn = takes_onednn(dtype, p, left, right);
+  const bool is_large = p.left * p.right > kLargeProduct;
   // Parts of the product's larger side. Of a factor with gaps in its memory, oneDNN's product is
   // ten thousand times slower.
-  const bool by_rows = p.left >= p.right || (onednn && !right.transposed);
+  const bool by_rows =
+      onednn ? !right.transposed || (p.left >= p.right && !is_large) : p.left >= p.right;
   const auto rows_cut = [&](int64_t dim) { return by_rows ? dim : Partition::kWhole; };
   const auto columns_cut = [&](int64_t dim) { return by_rows ? Partition::kWhole : dim; };
   HostCall call(left.matrix.builder(),

@@ -3,7 +3,10 @@
 #include <limits>
 
 #include <ATen/OpMathType.h>
+#include <ATen/core/List.h>
 
+#include "lazy/operator.h"
+#include "ops/host/host_rules.h"
 #include "ops/meta.h"
 #include "ops/norm.h"
 
@@ -97,6 +100,26 @@ Values layer_norm_backward(Lowering& l) {
   const Value grad_input = rstd * (inner - by_row(row_mean(l, inner), r) -
                                    normal * by_row(row_mean(l, inner * normal), r));
   return reshaped(l, {grad_input, column_sum(grad * normal), column_sum(grad)});
+}
+
+// By PyTorch's kernel, which reads its rows once. XLA's code is five loops, and each computes anew
+// what the rows are made of: in a stack of residual layers, all that has been added so far.
+Values layer_norm_on_host(Lowering& l) {
+  constexpr int64_t kLeast = 32768;
+  const Value input = l.in(0);
+  const bool faster = is_whole_float(input.dtype()) && input.type().elements() >= kLeast;
+  if (is_empty(l, {0}) || !choose_host(faster)) return xla_code(l);
+  const Rows r = rows_of(input, l.ints(1).size());
+  HostCall call(l.b, l.signature().op->name, Fails::Never);
+  call.part(hlo::reshape(input, r.dims()), 0).fixed(c10::List<int64_t>({r.columns}));
+  for (const size_t arg : {2, 3}) {
+    l.has(arg) ? call.tensor(hlo::reshape(l.in(arg), {r.columns})) : call.none();
+  }
+  call.fixed(l.floating(4));
+  const hlo::Type per_row = {l.out(1).dtype, {r.rows, 1}};
+  const std::optional<hlo::Type> types[] = {hlo::Type{l.out(0).dtype, r.dims()}, per_row, per_row};
+  constexpr int64_t cuts[] = {0, 0, 0};
+  return reshaped(l, call.results(types, cuts));
 }
 
 // (input, normalized_shape, weight, eps) -> (output, rstd)
@@ -326,7 +349,7 @@ void rms_norm_backward_meta(MetaCall& call) {
 }  // namespace
 
 const Rules registered([](Registry& r) {
-  r.add("aten::native_layer_norm", layer_norm);
+  r.add("aten::native_layer_norm", layer_norm).on_cpu = layer_norm_on_host;
   r.add("aten::native_layer_norm_backward", layer_norm_backward);
   r.add("aten::_fused_rms_norm", rms_norm);
   r.add("aten::_fused_rms_norm_backward", rms_norm_backward);

@@ -200,6 +200,14 @@ TEST(HloOps, Shapes) {
   p.expect(reshape(x, {3, 1, 2}), {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(transpose(x, array<int64_t, 2>{0, 1}).id(), x.id());
   p.expect(transpose(x, array<int64_t, 2>{1, 0}), {1, 4, 2, 5, 3, 6});
+  p.expect(swap_middle(x), {1, 4, 2, 5, 3, 6});
+  const Value four = reshape(x, {1, 2, 3, 1});
+  const Value swapped = swap_middle(four);
+  EXPECT_EQ(swapped.dims(), (Dims{1, 3, 2, 1}));
+  p.expect(swapped, {1, 4, 2, 5, 3, 6});
+  EXPECT_EQ(swapped.builder().transposed_from(swapped)->id(), four.id());
+  const Value turned = transpose(four, array<int64_t, 4>{1, 0, 2, 3});
+  EXPECT_EQ(turned.builder().transposed_from(turned), nullptr);
   EXPECT_EQ(reverse(x, {}).id(), x.id());
   p.expect(reverse(x, array<int64_t, 1>{1}), {3, 2, 1, 6, 5, 4});
   p.expect(reverse(x, array<int64_t, 2>{0, 1}), {6, 5, 4, 3, 2, 1});

@@ -44,7 +44,7 @@ CallText every_kind() {
            constant({std::string("a b)] =\"\n q3:x")}),
            constant({std::string()}),
            constant(nested)},
-          {{}, {false}, {true, 1}, {true, Partition::kSum}}};
+          {{}, {false}, {true, 1}, {true, Partition::kSum}, {true, 2, true}}};
 }
 
 TEST(CallText, ReadsWhatItWrites) {
@@ -67,18 +67,22 @@ TEST(CallText, IsThatOfProgramsThatAreStored) {
                        constant({0.5}),
                        constant({std::complex<double>(1, -2)}),
                        constant({std::string("cpu")})},
-                      {{}, {true, 0}, {true, Partition::kSum}, {false}}};
+                      {{}, {true, 0}, {true, Partition::kSum}, {false}, {true, 1, true}}};
   EXPECT_EQ(call.str(),
-            "aten::sum.dim_IntList p0/1 [i0 i2] b1 d0x1p-1 c0x1p+0,-0x1p+1 q3:cpu = * /0 + -");
+            "aten::sum.dim_IntList p0/1 [i0 i2] b1 d0x1p-1 c0x1p+0,-0x1p+1 q3:cpu = * /0 + - x1");
 }
 
 TEST(CallText, RefusesWhatItDoesNotWrite) {
-  for (const char* text :
-       {"aten::add t0", " =",
-        "aten::add t =", "aten::add tx =", "aten::add p0 =", "aten::add (t0 =", "aten::add {u0:} =",
-        "aten::add [i1 =", "aten::add (x0) =", "aten::add c0x1p+0 =", "aten::add q9:cpu =",
-        "aten::add q3 =", "aten::add z1 =", "aten::add ] =", "aten::add t-1 =", "aten::add (t-1) =",
-        "aten::add (u0:-1) =", "aten::add t0 = ?", "aten::add t0 = /"}) {
+  for (const char* text : {"aten::add t0",        " =",
+                           "aten::add t =",       "aten::add tx =",
+                           "aten::add p0 =",      "aten::add (t0 =",
+                           "aten::add {u0:} =",   "aten::add [i1 =",
+                           "aten::add (x0) =",    "aten::add c0x1p+0 =",
+                           "aten::add q9:cpu =",  "aten::add q3 =",
+                           "aten::add z1 =",      "aten::add ] =",
+                           "aten::add t-1 =",     "aten::add (t-1) =",
+                           "aten::add (u0:-1) =", "aten::add t0 = ?",
+                           "aten::add t0 = /",    "aten::add t0 = x"}) {
     EXPECT_THROW(CallText::parse(text), util::Error) << text;
   }
 }

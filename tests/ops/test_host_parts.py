@@ -100,6 +100,58 @@ def test_attention(shape, mask):
     check(attend, q, k, v, **{"rtol": 1e-4, "atol": 1e-4})
 
 
+def text_of(t):
+    return torch_xla._XLAC._get_stablehlo([t])
+
+
+@pytest.mark.parametrize("batch", [5, 1], ids=["batch", "heads"])
+def test_attention_of_heads_as_they_lie(batch):
+    """Models split heads off and join them by swapping dimensions: the kernel leaves them so."""
+    x = random(batch, 64, 3 * 4 * 32)
+
+    def attend(x):
+        q, k, v = (t.view(batch, 64, 4, 32).transpose(1, 2) for t in x.mul(2).split(128, dim=-1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return y.transpose(1, 2).reshape(batch, 64, 128)
+
+    check(attend, x, **{"rtol": 1e-4, "atol": 1e-4})
+    cut = 0 if batch > 1 else 2
+    text = text_of(attend(x.to("xla")))
+    assert f"for_cpu x0/{cut} x1/{cut} x2/{cut} " in text and f" = x{cut} " in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("parameters", [0, 1, 2])
+def test_layer_norm(monkeypatch, dtype, dims, parameters):
+    monkeypatch.setenv("XLA_HOST_KERNELS", "auto")
+    x = random(37, 5, 11, 31, dtype=dtype) + 3
+    shape = tuple(x.shape[-dims:])
+    weights = [random(*shape, dtype=dtype, seed=i) for i in range(1, 1 + parameters)]
+
+    def norm(x, *w):
+        return F.layer_norm(x, shape, *w, eps=1e-3)
+
+    check(norm, x, *weights, **{"rtol": 1e-4, "atol": 1e-4})
+    check(lambda x, *w: norm(x * 2, *w).sin(), x, *weights, **{"rtol": 1e-4, "atol": 1e-4})
+    on_device = [t.to("xla") for t in (x, *weights)]
+    result = norm(*on_device)
+    assert "aten::native_layer_norm" in text_of(result)
+    close(result.cpu(), norm(x, *weights), rtol=0, atol=0)
+    assert "torch_xla.host_kernel" not in text_of(norm(on_device[0][:2], *on_device[1:]))
+
+
+def test_gelu(monkeypatch):
+    monkeypatch.setenv("XLA_HOST_KERNELS", "auto")
+    x = random(3, 119, 93)
+    check(F.gelu, x)
+    result = F.gelu(x.to("xla"))
+    assert "aten::gelu" in text_of(result)
+    close(result.cpu(), F.gelu(x), rtol=0, atol=0, equal_nan=True)
+    for other in (F.gelu(x.to("xla"), approximate="tanh"), F.gelu(x[:1].to("xla"))):
+        assert "torch_xla.host_kernel" not in text_of(other)
+
+
 OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1, fused=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),

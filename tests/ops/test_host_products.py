@@ -69,6 +69,15 @@ def test_a_factor_with_gaps():
     check(lambda a, b: a[:, 1::2] @ b[:600:2].t()[:300].t(), a, b, **CLOSE)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_of_many_parts(bias):
+    """More parts than threads, each some columns that stay in the cache until they are copied."""
+    x, w = values(1100, 40), values(4111, 40, seed=1)
+    b = [values(4111, seed=2)] if bias else []
+    check(F.linear, x, w, *b, **CLOSE)
+    assert "mkldnn::_linear_pointwise p0/-1 p1/0" in program_of(F.linear, x, w, *b)
+
+
 def test_which_kernel_is_called():
     x, w = values(256, 256), values(256, 256, seed=1)
     assert "torch_xla.host_kernel" in program_of(F.linear, x, w)

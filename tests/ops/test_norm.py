@@ -111,6 +111,9 @@ def test_a_mean_far_from_zero(name, make):
     wide = NORMALIZATIONS[name](x.double(), weight.double(), bias.double())
     if make == "near":
         allowed = 1.5 * number * 2**-23 / (x.var().item() + 1e-5) ** 0.5
+        if name == "layer":  # by PyTorch's own kernel, whose mean rounds a little more
+            own = (NORMALIZATIONS[name](x, weight, bias).double() - wide).abs().max().item()
+            allowed = max(allowed, own)
         torch.testing.assert_close(found.cpu().double(), wide, rtol=0, atol=allowed)
     else:
         torch.testing.assert_close(found.cpu(), wide.float())

@@ -72,8 +72,8 @@ std::string str(const Argument& a) {
 
 std::string str(const Result& r) {
   if (!r.wanted) return "-";
-  if (r.cut == Partition::kWhole) return "*";
-  return r.cut == Partition::kSum ? "+" : "/" + std::to_string(r.cut);
+  if (r.cut == Partition::kWhole && !r.transposed) return "*";
+  return r.cut == Partition::kSum ? "+" : (r.transposed ? "x" : "/") + std::to_string(r.cut);
 }
 
 // --- reader --------------------------------------------------------------------------------
@@ -135,8 +135,9 @@ class Reader {
     if (w == "-") return {.wanted = false};
     if (w == "*") return {};
     if (w == "+") return {.cut = Partition::kSum};
-    TXLA_CHECK(w.front() == '/', "host kernel: cannot read the result '", w, "'.");
-    return {.cut = integer(w.substr(1))};
+    const bool transposed = w.front() == 'x';
+    TXLA_CHECK(transposed || w.front() == '/', "host kernel: cannot read the result '", w, "'.");
+    return {.cut = integer(w.substr(1)), .transposed = transposed};
   }
 
  private:

@@ -9,7 +9,8 @@
 //   tN wN    operand N as a tensor; as a 0-dim tensor that is a wrapped Python number
 //   mN       operand N as a tensor whose matrices lie column by column
 //   pN/D     in each part of the call, a part of operand N along dimension D
-//   xN/D     the same of a matrix, transposed after that; the whole where D is -1
+//   xN/D     the same, the middle two dimensions swapped after that (of a matrix, its two); the
+//            whole where D is -1
 //   kN/D     as pN/D, without gaps in its memory
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
@@ -21,6 +22,7 @@
 // Results:
 //   * /D + - given whole; each part of the call gives its part along D; the parts' values are added
 //            up; not given, as the program needs none
+//   xD       as /D, the middle two dimensions swapped after that
 #pragma once
 
 #include <complex>
@@ -92,6 +94,7 @@ struct CallText {
   struct Result {
     bool wanted = true;
     int64_t cut = Partition::kWhole;  // as in Partition
+    bool transposed = false;
 
     friend bool operator==(const Result&, const Result&) = default;
   };

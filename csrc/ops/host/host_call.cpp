@@ -116,17 +116,26 @@ std::string HostCall::config() const {
 
 Values HostCall::results(std::span<const std::optional<hlo::Type>> types,
                          std::span<const int64_t> cuts) {
+  return transposed_results(0, types, cuts);
+}
+
+Values HostCall::transposed_results(size_t transposed,
+                                    std::span<const std::optional<hlo::Type>> types,
+                                    std::span<const int64_t> cuts) {
   std::vector<hlo::Type> given;
   for (size_t i = 0; i < types.size(); ++i) {
     const bool wanted = types[i].has_value();
-    text_.results.push_back({wanted, wanted && i < cuts.size() ? cuts[i] : Partition::kWhole});
+    text_.results.push_back({wanted, wanted && i < cuts.size() ? cuts[i] : Partition::kWhole,
+                             wanted && i < transposed});
     if (wanted) given.push_back(*types[i]);
   }
   const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config());
   Values all;
   size_t next = 0;
-  for (const std::optional<hlo::Type>& type : types)
-    all.push_back(type ? results[next++] : Value());
+  for (const CallText::Result& result : text_.results) {
+    all.push_back(result.wanted ? results[next++] : Value());
+    if (result.transposed) all.back() = hlo::swap_middle(all.back());
+  }
   return all;
 }
 

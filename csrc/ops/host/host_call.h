@@ -30,7 +30,7 @@ class HostCall {
   HostCall& tensor(const hlo::Value& x);
   HostCall& tensor(const std::optional<hlo::Value>& x);
   // Each part of the call takes one along `dim`, or all of it (Partition::kWhole). The kernel sees
-  // a transposed matrix as it lies.
+  // one that is transposed with its middle two dimensions swapped, nothing is copied.
   HostCall& part(const hlo::Value& x, int64_t dim);
   HostCall& transposed(const hlo::Value& x, int64_t dim);
   HostCall& dense_part(const hlo::Value& x, int64_t dim);
@@ -55,6 +55,10 @@ class HostCall {
   // nullopt where the program needs none. Gives the others, in order. `cuts` as in Partition.
   hlo::Values results(std::span<const std::optional<hlo::Type>> types,
                       std::span<const int64_t> cuts = {});
+  // Those of a kernel that lays out its first `transposed` results with the middle two dimensions
+  // swapped. `types` and `cuts` are of how they lie; gives them as the kernel does.
+  hlo::Values transposed_results(size_t transposed, std::span<const std::optional<hlo::Type>> types,
+                                 std::span<const int64_t> cuts);
   hlo::Value result(const hlo::Type& type, int64_t cut = Partition::kWhole);
   // Of an operator that returns nothing: the updated tensors, in order.
   hlo::Values updates();

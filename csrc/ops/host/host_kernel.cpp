@@ -123,8 +123,14 @@ struct Part {
   }
 };
 
+// The middle two dimensions swapped.
+at::Tensor transposed(const at::Tensor& x) { return x.transpose(x.dim() / 2 - 1, x.dim() / 2); }
+
 // Fewer elements than these are not worth another thread.
 constexpr int64_t kGrain = 32768;
+// Results larger than these bytes are computed in parts small enough to be still in the cache when
+// they are copied: the C library would map their memory anew each time.
+constexpr int64_t kLarge = 1 << 24, kCached = 1 << 20;
 // Shared lists: tensors with fewer elements go to one part as they are.
 constexpr int64_t kSmall = 4096;
 
@@ -196,6 +202,8 @@ class HostKernel {
   };
 
   int64_t count_parts(const XLA_FFI_CallFrame& frame) const;
+  // So many that each leaves its results in the cache, where they are large and must be copied.
+  int64_t parts_in_cache(const XLA_FFI_CallFrame& frame) const;
   // Runs one part; its share of the results that are sums goes to `sums`.
   void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
   IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
@@ -273,6 +281,17 @@ HostKernel::HostKernel(std::string_view key) {
   if (into_given) out_ = find_out_overload(*op_);
 }
 
+int64_t HostKernel::parts_in_cache(const XLA_FFI_CallFrame& frame) const {
+  const auto whole = [](const Result& r) { return r.wanted && r.cut < 0; };
+  const bool copies = !out_ && updates_ == 0 && std::ranges::none_of(results_, whole);
+  if (!copies) return 1;
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < frame.rets.size; ++i) {
+    bytes += static_cast<int64_t>(result_tensor(frame, static_cast<size_t>(i)).nbytes());
+  }
+  return bytes > kLarge ? bytes / kCached : 1;
+}
+
 int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   bool divisible = shared_out_ != nullptr;
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -287,7 +306,8 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
     const XLA_FFI_Buffer& buffer = operand(frame, static_cast<size_t>(i));
     elements += c10::multiply_integers(buffer.dims, buffer.dims + buffer.rank);
   }
-  return elements < kGrain ? 1 : std::max<int64_t>(1, std::min(most, thread_count(frame)));
+  if (elements < kGrain) return 1;
+  return std::max<int64_t>(1, std::min(most, std::max(thread_count(frame), parts_in_cache(frame))));
 }
 
 at::Tensor HostKernel::share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
@@ -320,7 +340,7 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
     case Kind::DensePart:
       return part.of(as_tensor(operand(frame, a.operand)), a.dim).contiguous();
     case Kind::TransposedPart:
-      return part.of(as_tensor(operand(frame, a.operand)), a.dim).t();
+      return transposed(part.of(as_tensor(operand(frame, a.operand)), a.dim));
     case Kind::WrappedNumber: {
       at::Tensor t = as_tensor(operand(frame, a.operand));
       t.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -365,8 +385,8 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
 
 at::Tensor HostKernel::target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
                               const Part& part) const {
-  const at::Tensor whole = result_tensor(frame, index);
-  return result.cut < 0 ? whole : part.of(whole, result.cut);
+  const at::Tensor own = part.of(result_tensor(frame, index), result.cut);
+  return result.transposed ? transposed(own) : own;
 }
 
 void HostKernel::store(const at::Tensor& value, const at::Tensor& target, size_t index) const {
