@@ -18,8 +18,8 @@ struct Graph : lazy::Function {
   int device = 0;
   util::Hash128 key;  // over everything that the program depends on
 
-  // `ending` has a call as often as the caller will have let it go when the run has begun. Without
-  // it, no buffer is reused.
+  // `ending` lists the calls that the caller will release once the run has begun, each as often as
+  // it holds it. Without it, no buffer is reused.
   Graph(std::vector<lazy::Value> results, int device,
         const std::vector<const lazy::Node*>* ending = nullptr);
 
@@ -32,7 +32,8 @@ struct Graph : lazy::Function {
   void choose_reuse();
 };
 
-// Tells which nodes a graph computes or need what it computes. Valid until the next walk.
+// Tells whether a graph computes a node, or the node needs what it computes. Valid until the next
+// walk.
 class Dependents {
  public:
   explicit Dependents(const Graph& graph);

@@ -1,4 +1,4 @@
-// Runs that a device has not finished, and the failure that nobody was told of yet.
+// Keeps the runs that a device has not finished, and the failure that was not reported yet.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace torch_xla::executor {
 
-// The exception for a plugin's error: out of memory has its own type in Python.
+// Throws a plugin's error; out of memory has its own type in Python.
 [[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
 
-// A moment in a device's work: reached when all runs that were launched before it have ended.
+// A point in the order of launches: reached when all runs launched before it have ended.
 class Mark {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,19 +42,19 @@ class InFlight {
 
   using Arrays = std::vector<std::shared_ptr<pjrt::Array>>;
 
-  // `done` is the end, on each real device, of a run launched at `line` of the user's program (may
-  // be empty). `donated` is kept until then: PJRT's CPU client waits for the run before it lets go
-  // of a buffer that the run takes over.
+  // Adds a run that was launched at `line` of the user's program (may be empty); `done` has an
+  // event per device. `donated` is kept until the run ends: PJRT's CPU client waits for the run
+  // before it releases a buffer that the run takes over.
   void add(std::vector<pjrt::Event> done, std::string line, Arrays donated);
-  // Throws if a run has failed since the last report: each failure is reported once.
+  // Throws if a run has failed since the last report. Each failure is reported once.
   void report();
   // Waits for all runs, then reports.
   void wait();
-  // Whether there is nothing to wait for.
+  // Returns whether all runs have ended.
   bool idle();
   std::shared_ptr<const Mark> mark();
-  // Results of a failed run cannot be read: throws the run's failure if it was not reported yet,
-  // otherwise `error`.
+  // Called when a result cannot be read. Throws the failure of the run that should have made it, if
+  // that was not reported yet, else `error`.
   [[noreturn]] void fail_read(const pjrt::Error& error);
 
  private:

@@ -13,7 +13,7 @@ namespace torch_xla::executor {
 struct Parameter {
   const lazy::Geometry* geometry;
   at::ScalarType dtype;    // in which the device holds it
-  int32_t reused_by = -1;  // the result that takes its buffer over, if one does
+  int32_t reused_by = -1;  // the result that takes over its buffer, or -1
 };
 
 // What a program takes: arrays, then its numbers, packed.
@@ -31,8 +31,8 @@ struct Lowered {
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
 
-// Lowers one call alone and throws what its rule throws, so that it is known when the call is made.
-// Whether the program calls a kernel of PyTorch's.
+// Lowers one call alone, so that what its rule throws is thrown when the call is recorded. Returns
+// whether the program calls a kernel of PyTorch's.
 bool try_lowering(const lazy::Signature& signature, const ops::Target& target);
 
 }  // namespace torch_xla::executor

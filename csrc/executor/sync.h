@@ -10,26 +10,26 @@
 
 namespace torch_xla::executor {
 
-// Data that the metrics count from its making to its end.
+// Wraps an array as data that the metrics count while it lives.
 lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array);
-// A leaf that stands for data on a device.
+// Makes a leaf node for data on a device.
 lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceData data);
 
-// Computes everything that waits on a device and lets overwritten buffers be reused. Returns once
-// the run is launched, or done if `wait`. Nothing is lost when it throws.
+// Computes everything that is pending on a device; buffers of overwritten tensors are donated.
+// Returns once the run is launched, or done if `wait`. When it throws, all values stay recorded.
 void sync_device(int device, bool wait);
 
-// Computes these values, and what else needs something on the way to them; the rest of the graph
-// stays recorded. They come back as data.
+// Computes these values and replaces them by data. Pending values that depend on what is computed
+// on the way are computed too; the rest of the graph stays recorded.
 void materialize(std::vector<lazy::Value>& values, int device);
 
-// Waits until the device has finished all runs; throws what failed since the last call.
+// Waits until the device has finished all runs. Throws the first failure since the last call.
 void wait_device(int device);
 
-// StableHLO of the graph that computes these values, for the platform in use or for another.
+// Returns the StableHLO of the graph that computes these values, for `platform` or the one in use.
 std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
                          std::string_view platform = {});
-// Its key among the compiled programs.
+// Returns the graph's key in the table of compiled programs.
 util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device);
 
 }  // namespace torch_xla::executor

@@ -1,5 +1,5 @@
-// Linear algebra that StableHLO has: Cholesky factors and triangular systems. On the CPU platform
-// LAPACK is called instead (cpu_kernels.cpp).
+// Linear algebra that StableHLO has: Cholesky factors and triangular systems. CPU programs call
+// LAPACK instead (Rule::on_cpu).
 #include "ops/linalg.h"
 
 #include <ATen/ExpandUtils.h>

@@ -1,5 +1,5 @@
 // Householder's QR decomposition, and what is made of it, in loops over panels and their columns:
-// for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the CPU).
+// for platforms whose programs cannot call LAPACK. CPU programs call it (Rule::on_cpu).
 #include <algorithm>
 
 #include "ops/common.h"

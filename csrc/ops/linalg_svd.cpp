@@ -1,6 +1,6 @@
 // Singular values by the polar factor, small problems by Jacobi's rotations, and the matrix
-// exponential: for platforms whose programs cannot call LAPACK (cpu_kernels.cpp calls it on the
-// CPU).
+// exponential: for platforms whose programs cannot call LAPACK. CPU programs call it
+// (Rule::on_cpu).
 #include <algorithm>
 #include <cmath>
 

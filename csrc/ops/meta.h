@@ -1,4 +1,5 @@
-// What the traits of several families have in common: shapes, and checks of PyTorch's CPU kernels.
+// Functions for the traits of several families: shapes, layouts, and the checks of PyTorch's CPU
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@
 
 namespace torch_xla::ops {
 
-// A tensor without memory that has this geometry.
+// Makes a tensor of this geometry without memory.
 at::Tensor meta_tensor(const lazy::Geometry& geometry, bool wrapped_number);
-// One of these sizes, row-major.
+// The same, of these sizes, row-major.
 at::Tensor meta_of_sizes(at::ScalarType dtype, const std::vector<int64_t>& sizes);
 inline at::Tensor meta_of_sizes(const at::Tensor& like, const std::vector<int64_t>& sizes) {
   return meta_of_sizes(like.scalar_type(), sizes);
 }
-// Matrices of these sizes, column-major.
+// The same, of matrices, column-major.
 at::Tensor meta_of_columns(const at::Tensor& like);
 
-// The result of an elementwise operator, with the strides that PyTorch's kernels would give it.
+// Makes the result of an elementwise operator, with the strides of PyTorch's CPU kernels.
 at::Tensor meta_of_elementwise(std::initializer_list<at::Tensor> operands, at::ScalarType dtype);
 
 // --- Traits::meta ---
-// In place of Python functions, for the arguments that are usual: PyTorch's see the others.
+// These stand in place of Python functions for usual arguments; others go to PyTorch's functions.
 //
 // One elementwise result of the first argument: of its dtype where that is of floats; of its dtype,
 // or of that of a part where it is complex; of bool.
@@ -38,15 +39,15 @@ void floats_like_pair(MetaCall& call);
 // One result of the sizes of the first or the second argument.
 void like_first(MetaCall& call);
 void like_second(MetaCall& call);
-// A value and its position of each row of the first argument, along the dimension that the argument
-// `Dim` names; the next one says whether that stays.
+// Two results, a value and its position, of a reduction of the first argument along the dimension
+// that argument `Dim` gives. The argument after `Dim` is keepdim.
 void value_and_position(MetaCall& call, size_t dim);
 template <size_t Dim>
 void value_and_position(MetaCall& call) {
   value_and_position(call, Dim);
 }
-// Runs PyTorch's, whatever its switch for deterministic algorithms says: its Python functions take
-// Meta tensors for CUDA's, whose kernels are not deterministic.
+// Runs PyTorch's function with the switch for deterministic algorithms off: it takes Meta tensors
+// for CUDA's, whose kernels are not deterministic.
 void in_any_order(MetaCall& call);
 
 // --- Traits::layout ---
@@ -58,10 +59,10 @@ inline at::MemoryFormat layout_of_input(const Arguments& a) {
 // --- Traits::checks_call ---
 void dims_of_a_bitset(const Arguments& a);
 
-// Throws PyTorch's words where a result of one dtype is not to be written to another: fractions to
-// integers, and the like.
+// Throws PyTorch's message if a `result` dtype may not be written to an `out` dtype, as floats to
+// integers.
 void check_can_cast(at::ScalarType result, at::ScalarType out);
-// Throws PyTorch's words where a window that starts at element `offset` does not lie in a storage.
+// Throws PyTorch's message if a window that starts at element `offset` reaches out of a storage.
 void check_window(const lazy::Geometry& window, int64_t offset, size_t storage_bytes);
 
 inline bool is_mask(const at::Tensor& index) {

@@ -1,5 +1,6 @@
-// What is known of an operator beside its lowering: where PyTorch's Meta kernel says less than its
-// CPU kernel, which values that refuses, how autocast treats it. Said once, where it is registered.
+// Facts about an operator beside its lowering: where PyTorch's Meta kernel differs from its CPU
+// kernel, which values the CPU kernel refuses, how autocast treats it. Each operator's are given
+// once, where its rule is registered.
 #pragma once
 
 #include <cstdint>
@@ -79,14 +80,14 @@ enum class Autocast : uint8_t { Unnamed, Narrow, Float32, Widest };
 // dtype itself, which must hold them; or by rounding.
 enum class NarrowFloats : uint8_t { AsFloat, Exact, Rounded };
 
-// Throws PyTorch's words for a call that it refuses.
+// Throws PyTorch's message for a call that PyTorch refuses.
 using Check = void (*)(const Arguments&);
 
-// A write through a view, taken back to what the view is of.
+// A write through a view, to be applied to the view's base.
 struct Inversion {
   const lazy::Signature& step;  // the view's call
-  const lazy::Value& parent;    // the present value of what it is a view of
-  const lazy::Value& value;     // what the view shall hold
+  const lazy::Value& parent;    // the present value of its base
+  const lazy::Value& value;     // the new value of the view
   bool whole;                   // the view itself was written, not a part of it
   int device;
 
@@ -96,13 +97,13 @@ struct Inversion {
   const c10::IValue& attr(size_t i) const { return step.arguments[i].value; }
 };
 
-// Views of which two are one, the same elements in another shape, and in another order; and those
-// whose elements are not those of memory.
+// Shape and Order: two such views in a row are one view of the same kind. Conjugated and Negated:
+// elements differ from those in memory.
 enum class ViewKind : uint8_t { Other, Shape, Order, Conjugated, Negated };
 
 struct ViewTraits {
   ViewKind kind = ViewKind::Other;
-  // Gives the new value of what the view is of.
+  // Returns the new value of the base.
   lazy::Value (*inverse)(const Inversion&) = nullptr;
   bool repeats = false;  // may show an element several times
   // Of the kind Order: the dimension of its input that each dimension of the view is.
