@@ -139,16 +139,18 @@ def attention_backward(g, q, k, v, out, lse, dropout, is_causal, *, attn_mask=No
     )
 
 
-def rnn_layer(x, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, _sizes, _mode, *rest):
-    parameters = (w_ih, w_hh, b_ih, b_hh)
-    return torch.ops.torch_xla.rnn_layer(x, hx, cx, *parameters, "lstm", reverse, rest[-1])
+def lstm_layer(x, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, _sizes, _mode, *rest):
+    parameters, train = [w_ih, w_hh, b_ih, b_hh], rest[-1]
+    if train or reverse:
+        return torch.ops.torch_xla.rnn_layer(x, hx, cx, *parameters, "lstm", reverse, train)
+    return torch.ops.torch_xla.lstm(x, hx[None], cx[None], parameters, True, 1, False, False)
 
 
 # What xla makes of PyTorch's calls that are for the CPU alone.
 ON_XLA = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
-    "aten.mkldnn_rnn_layer.default": rnn_layer,
+    "aten.mkldnn_rnn_layer.default": lstm_layer,
 }
 
 

@@ -1,10 +1,10 @@
 // One direction of one layer of an LSTM, GRU or plain RNN, and its gradient: torch_xla::rnn_layer
-// and rnn_layer_backward (dispatch/composites/rnn.cpp defines them and builds PyTorch's modules
-// from them). What does not depend on another step is computed for all steps at once, outside the
-// loop over time. The loop's body is written for XLA on CPU, where it costs most: eight kernels at
-// most (more run as tasks of a thread pool, at several times their own cost), and in them a value
-// read from a sequence has one use and no reshape between different shapes, or they are not
-// vectorized.
+// and rnn_layer_backward; and a whole LSTM in inference, torch_xla::lstm.
+// dispatch/composites/rnn.cpp defines them and builds PyTorch's modules from them. What does not
+// depend on another step is computed for all steps at once, outside the loop over time. The loop's
+// body is written for XLA on CPU, where it costs most: eight kernels at most (more run as tasks of
+// a thread pool, at several times their own cost), and in them a value read from a sequence has one
+// use and no reshape between different shapes, or they are not vectorized.
 #include <array>
 #include <functional>
 #include <optional>
@@ -16,6 +16,7 @@
 #include "ops/contraction.h"
 #include "ops/host/host_rules.h"
 #include "ops/rules.h"
+#include "ops/shape.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -35,7 +36,7 @@ Cell read_cell(const std::string& mode) {
   if (mode == "rnn_tanh") return Cell::Tanh;
   if (mode == "rnn_relu") return Cell::Relu;
   util::fail(util::ErrorKind::Value,
-             "rnn_layer: expected the mode lstm, gru, rnn_tanh or rnn_relu, got ", mode, ".");
+             "recurrent layer: expected the mode lstm, gru, rnn_tanh or rnn_relu, got ", mode, ".");
 }
 
 // A sequence [T, ...] at step t.
@@ -97,43 +98,56 @@ Value swapped(const Value& x) { return hlo::transpose(x, std::array<int64_t, 2>{
 
 Value empty_result(Lowering& l, size_t i) { return hlo::zero(l.b, l.out(i)); }
 
-// rnn_layer(input [T, B, I], hx [B, H], cx?, w_ih, w_hh, b_ih?, b_hh?, mode, reverse, train)
-//   -> (output [T, B, H], hy, cy, gates [T, B, G], extra)
-// The last two are for the gradient: the gates before their nonlinearity and the cell states of an
-// LSTM; of a GRU the input's and the hidden part of the gates.
-Values rnn_layer(Lowering& l) {
-  const Value w_hh = l.in(4);
-  const Cell cell = read_cell(l.text(7));
-  const bool is_lstm = cell == Cell::Lstm, is_gru = cell == Cell::Gru;
-  const bool reverse = l.flag(8), train = l.flag(9) && (is_lstm || is_gru);
-  const DType dtype = l.out(0).dtype, wide = accumulator(dtype);
-  const int64_t size = w_hh.dim(1);
+// One direction of one layer: x is [T, B, I], states are [B, H].
+struct Layer {
+  Value x, hx;
+  std::optional<Value> cx = {};  // of an LSTM
+  Value w_ih, w_hh;
+  std::optional<Value> b_ih = {}, b_hh = {};
+  Cell cell;
+  bool reverse;
+  bool train = false;  // keeps what the gradient needs
+};
 
-  Value gates_x = contract(l.in(0), "tbi", l.in(3), "gi", "tbg");
-  if (l.has(5)) {
-    Value bias = cast(l.in(5), wide);
+struct LayerResults {
+  Value output, hy;                            // [T, B, H], [B, H]
+  std::optional<Value> cy = {};                // of an LSTM
+  std::optional<Value> gates = {}, kept = {};  // as rnn_layer gives them
+};
+
+LayerResults run(const Layer& layer) {
+  hlo::Builder& b = layer.x.builder();
+  const bool is_lstm = layer.cell == Cell::Lstm, is_gru = layer.cell == Cell::Gru;
+  const bool train = layer.train && (is_lstm || is_gru);
+  const DType dtype = layer.x.dtype(), wide = accumulator(dtype);
+  const int64_t steps = layer.x.dim(0), size = layer.w_hh.dim(1);
+  const Dims dims = {steps, layer.x.dim(1), size};
+
+  Value gates_x = contract(layer.x, "tbi", layer.w_ih, "gi", "tbg");
+  if (layer.b_ih) {
+    Value bias = cast(*layer.b_ih, wide);
     // The GRU multiplies the hidden part, bias included, by a gate.
-    if (!is_gru) bias = bias + cast(l.in(6), wide);
+    if (!is_gru) bias = bias + cast(*layer.b_hh, wide);
     gates_x = add_row(gates_x, bias);
   }
 
   // Other is the cell state of an LSTM and the new gate of a GRU.
   enum { H, Other, Output, FromX, Weight, Bias, Kept, KeptCell };
-  const Value hx = l.in(1);
-  Values state = {hx,
-                  is_lstm ? cast(l.in(2), wide) : cast(hx, wide),
-                  hlo::zero(l.b, l.out(0)),
+  const bool adds_bias = is_gru && layer.b_hh;
+  Values state = {layer.hx,
+                  is_lstm ? cast(*layer.cx, wide) : cast(layer.hx, wide),
+                  hlo::zero(b, {dtype, dims}),
                   gates_x,
-                  swapped(w_hh),
-                  is_gru && l.has(6) ? cast(l.in(6), wide) : hx};
-  if (train) state.push_back(hlo::zero(l.b, {wide, gates_x.dims()}));
-  if (train && is_lstm) state.push_back(hlo::zero(l.b, {wide, l.out(0).dims}));
+                  swapped(layer.w_hh),
+                  adds_bias ? cast(*layer.b_hh, wide) : layer.hx};
+  if (train) state.push_back(hlo::zero(b, {wide, gates_x.dims()}));
+  if (train && is_lstm) state.push_back(hlo::zero(b, {wide, dims}));
   const Values end =
-      over_time(l.b, l.in(0).dim(0), reverse, state, [&](const Value& t, std::span<const Value> s) {
+      over_time(b, steps, layer.reverse, state, [&](const Value& t, std::span<const Value> s) {
         Values next(s.begin(), s.end());
         const auto x_part = [&](int64_t i) { return at_step(s[FromX], t, i * size, size); };
         Value from_h = contract(s[H], "bh", s[Weight], "hg", "bg"), h;
-        if (is_gru && l.has(6)) from_h = add_row(from_h, s[Bias]);
+        if (adds_bias) from_h = add_row(from_h, s[Bias]);
         const auto gate = [&](int64_t i) { return x_part(i) + part(from_h, i, size); };
         if (is_lstm) {
           const Value c =
@@ -148,41 +162,98 @@ Values rnn_layer(Lowering& l) {
           next[Other] = n;
           if (train) next[Kept] = with_step(s[Kept], t, from_h);
         } else {
-          h = cell == Cell::Tanh ? hlo::tanh(gate(0)) : hlo::max(gate(0), like(gate(0), 0));
+          h = layer.cell == Cell::Tanh ? hlo::tanh(gate(0)) : hlo::max(gate(0), like(gate(0), 0));
         }
         next[H] = cast(h, dtype);
         next[Output] = with_step(s[Output], t, next[H]);
         return next;
       });
-  Values results = {end[Output], end[H], is_lstm ? cast(end[Other], dtype) : empty_result(l, 2)};
-  if (train) {
-    results.push_back(cast(is_gru ? gates_x : end[Kept], dtype));
-    results.push_back(cast(end[is_gru ? Kept : KeptCell], dtype));
-  } else {
-    results.insert(results.end(), {empty_result(l, 3), empty_result(l, 4)});
-  }
+  LayerResults results = {.output = end[Output], .hy = end[H]};
+  if (is_lstm) results.cy = cast(end[Other], dtype);
+  if (train) results.gates = cast(is_gru ? gates_x : end[Kept], dtype);
+  if (train) results.kept = cast(end[is_gru ? Kept : KeptCell], dtype);
   return results;
 }
 
-// oneDNN's layer, in parts of the batch. It is an LSTM's, without what its gradient needs.
-Values rnn_layer_on_host(Lowering& l) {
-  const Value x = l.in(0), hx = l.in(1), w_hh = l.in(4);
-  const bool possible = read_cell(l.text(7)) == Cell::Lstm && !l.flag(9) && kHasOneDnn &&
-                        x.dtype() == DType::F32 && !is_empty(l, {0, 1, 3});
-  if (!possible || !choose_host(x.dim(1) >= kBatch)) return xla_code(l);
-  const Value no_bias = hlo::zero(l.b, {DType::F32, {w_hh.dim(0)}});
-  HostCall call(l.b, "aten::mkldnn_rnn_layer", Fails::Never);
-  call.dense_part(x, 1).tensor(l.in(3)).tensor(w_hh);
-  for (const size_t bias : {5, 6}) call.tensor(l.has(bias) ? l.in(bias) : no_bias);
-  call.part(hx, 0).part(l.in(2), 0);
-  constexpr int64_t kLstm = 2, kLayers = 1;
-  call.fixed(l.flag(8)).fixed(c10::List<int64_t>()).fixed(kLstm);  // reverse, batch_sizes, mode
-  call.fixed(w_hh.dim(1)).fixed(kLayers);
-  call.fixed(true).fixed(false).fixed(false).fixed(false);  // has_biases; bidirectional, ..., train
-  const std::optional<Type> types[] = {l.out(0), l.out(1), l.out(2), std::nullopt};
-  constexpr int64_t cuts[] = {1, 0, 0, Partition::kWhole};
-  const Values results = call.results(types, cuts);
-  return {results[0], results[1], results[2], empty_result(l, 3), empty_result(l, 4)};
+// rnn_layer(input [T, B, I], hx [B, H], cx?, w_ih, w_hh, b_ih?, b_hh?, mode, reverse, train)
+//   -> (output [T, B, H], hy, cy, gates [T, B, G], kept)
+// The last two are for the gradient: the gates before their nonlinearity and the cell states of an
+// LSTM; of a GRU the input's and the hidden part of the gates.
+Values rnn_layer(Lowering& l) {
+  const auto given = [&](size_t arg) {
+    return l.has(arg) ? std::optional(l.in(arg)) : std::nullopt;
+  };
+  const LayerResults r = run({.x = l.in(0),
+                              .hx = l.in(1),
+                              .cx = given(2),
+                              .w_ih = l.in(3),
+                              .w_hh = l.in(4),
+                              .b_ih = given(5),
+                              .b_hh = given(6),
+                              .cell = read_cell(l.text(7)),
+                              .reverse = l.flag(8),
+                              .train = l.flag(9)});
+  const auto or_empty = [&](const std::optional<Value>& x, size_t i) {
+    return x ? *x : empty_result(l, i);
+  };
+  return {r.output, r.hy, or_empty(r.cy, 2), or_empty(r.gates, 3), or_empty(r.kept, 4)};
+}
+
+// Swaps the dimensions of time and batch.
+Value batch_swapped(const Value& x) { return hlo::transpose(x, std::array<int64_t, 3>{1, 0, 2}); }
+
+// lstm(input [T, B, I], hx [L, B, H], cx, weights, has_biases, layers, bidirectional, batch_first)
+//   -> (output [T, B, D H], hy, cy)
+// L counts the directions of all layers. With batch_first, input and output are [B, T, ..].
+Values lstm(Lowering& l) {
+  const Values weights = l.list(3);
+  const bool has_biases = l.flag(4), batch_first = l.flag(7);
+  const int64_t directions = l.flag(6) ? 2 : 1;
+  Value x = batch_first ? batch_swapped(l.in(0)) : l.in(0);
+  Values hy, cy;
+  const auto state = [&](size_t arg, int64_t i) {
+    return remove_dim(hlo::slice_dim(l.in(arg), 0, i, i + 1), 0);
+  };
+  const Value* w = weights.data();
+  for (int64_t layer = 0, i = 0; layer < l.integer(5); ++layer) {
+    Values outputs;
+    for (int64_t direction = 0; direction < directions; ++direction, ++i) {
+      Layer one = {.x = x,
+                   .hx = state(1, i),
+                   .cx = state(2, i),
+                   .w_ih = w[0],
+                   .w_hh = w[1],
+                   .cell = Cell::Lstm,
+                   .reverse = direction == 1};
+      if (has_biases) one.b_ih = w[2];
+      if (has_biases) one.b_hh = w[3];
+      w += has_biases ? 4 : 2;
+      const LayerResults r = run(one);
+      outputs.push_back(r.output);
+      hy.push_back(insert_dim(r.hy, 0));
+      cy.push_back(insert_dim(*r.cy, 0));
+    }
+    x = hlo::concatenate(outputs, 2);
+  }
+  return {batch_first ? batch_swapped(x) : x, hlo::concatenate(hy, 0), hlo::concatenate(cy, 0)};
+}
+
+// oneDNN's layers, in parts of the batch: each runs all layers.
+Values lstm_on_host(Lowering& l) {
+  const Value x = l.in(0);
+  const int64_t batch = l.flag(7) ? 0 : 1;
+  const bool possible = kHasOneDnn && x.dtype() == DType::F32 && !is_empty(l, {0, 1});
+  if (!possible || !choose_host(x.dim(batch) >= kBatch)) return xla_code(l);
+  HostCall call(l.b, "aten::lstm.input", Fails::Never);
+  call.part(x, batch).parts(std::array{l.in(1), l.in(2)}, 1);
+  std::vector<std::optional<Value>> weights;
+  for (const Value& w : l.list(3)) weights.emplace_back(w);
+  call.tensors(weights).fixed(l.flag(4)).fixed(l.integer(5));
+  call.fixed(0.0).fixed(false);  // dropout, train
+  call.fixed(l.flag(6)).fixed(l.flag(7));
+  const std::optional<Type> types[] = {l.out(0), l.out(1), l.out(2)};
+  const int64_t cuts[] = {batch, 1, 1};
+  return call.results(types, cuts);
 }
 
 // Each step's predecessor: x one step later in time, `first` in the place without one.
@@ -356,7 +427,8 @@ Values rnn_layer_backward(Lowering& l) {
 
 namespace rules {
 
-const RuleFunction rnn_layer = ops::rnn_layer, rnn_layer_on_host = ops::rnn_layer_on_host;
+const RuleFunction lstm = ops::lstm, lstm_on_host = ops::lstm_on_host;
+const RuleFunction rnn_layer = ops::rnn_layer;
 const RuleFunction rnn_layer_backward = ops::rnn_layer_backward;
 
 }  // namespace rules

@@ -27,7 +27,7 @@ extern const RuleFunction bernoulli, bernoulli_tensor, bernoulli_number;
 // reduce.cpp
 extern const RuleFunction prod_of_all, prod_along, max_of_all, min_of_all, max_along, min_along;
 // rnn.cpp
-extern const RuleFunction rnn_layer, rnn_layer_on_host, rnn_layer_backward;
+extern const RuleFunction lstm, lstm_on_host, rnn_layer, rnn_layer_backward;
 // scan.cpp
 extern const RuleFunction cumprod;
 // shape.cpp

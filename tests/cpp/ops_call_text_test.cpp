@@ -26,11 +26,11 @@ CallText every_kind() {
            {.kind = Kind::Columns, .operand = 12},
            {.kind = Kind::Part, .operand = 3, .dim = 0},
            {.kind = Kind::TransposedPart, .operand = 4, .dim = Partition::kWhole},
-           {.kind = Kind::DensePart, .operand = 5, .dim = 2},
+           {.kind = Kind::Part, .operand = 5, .dim = 2},
            {.kind = Kind::Scalar, .operand = 6},
            {.kind = Kind::Float, .operand = 7},
            {.kind = Kind::Seed, .operand = 8},
-           {.kind = Kind::List, .list = {{9}, {}, {10}}},
+           {.kind = Kind::List, .list = {{9}, {}, {10}, {.operand = 14, .dim = 1}}},
            {.kind = Kind::List},
            {.kind = Kind::SharedOut, .list = {{11, 0}, {12, 1}}},
            {.kind = Kind::SharedOut, .list = {{13}}},
@@ -57,7 +57,8 @@ TEST(CallText, ReadsWhatItWrites) {
 // Programs of the persistent cache hold such texts.
 TEST(CallText, IsThatOfProgramsThatAreStored) {
   const std::string operands =
-      "aten::name.overload t0 w1 m12 p3/0 x4/-1 k5/2 s6 f7 g8 (t9 - t10) () {u11:0 u12:1 } {t13 } "
+      "aten::name.overload t0 w1 m12 p3/0 x4/-1 p5/2 s6 f7 g8 (t9 - t10 p14/1) () {u11:0 u12:1 } "
+      "{t13 } "
       "-";
   EXPECT_EQ(every_kind().str().substr(0, operands.size()), operands);
   const CallText call{"aten::sum.dim_IntList",
@@ -82,7 +83,10 @@ TEST(CallText, RefusesWhatItDoesNotWrite) {
                            "aten::add z1 =",      "aten::add ] =",
                            "aten::add t-1 =",     "aten::add (t-1) =",
                            "aten::add (u0:-1) =", "aten::add t0 = ?",
-                           "aten::add t0 = /",    "aten::add t0 = x"}) {
+                           "aten::add (p0) =",    "aten::add (p0/-1) =",
+                           "aten::add {p0/1 } =", "aten::add (t0/1) =",
+                           "aten::add (p0:1) =",  "aten::add t0 = /",
+                           "aten::add t0 = x"}) {
     EXPECT_THROW(CallText::parse(text), util::Error) << text;
   }
 }

@@ -128,6 +128,15 @@ def packed_lstm(o: Operands) -> list[torch.Tensor]:
     return [y, *state, x.grad, *(p.grad for p in layer.parameters())]
 
 
+def lstm_inference(o: Operands) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    layers = torch.nn.LSTM(4, 3, 2, batch_first=True).to("xla")
+    x = o._of(torch.rand(8, 2, 4))
+    with torch.no_grad():
+        y, state = layers(x)
+    return [y, *state]
+
+
 def packed_gru(o: Operands) -> list[torch.Tensor]:
     torch.manual_seed(0)
     layer = torch.nn.GRU(4, 3).to("xla")
@@ -314,6 +323,7 @@ CALLS: dict[str, Callable[[Operands], Any]] = {
     "reflection_pad3d": lambda o: padded(o, "reflect"),
     "remainder.Scalar_Tensor": lambda o: torch.remainder(7, o.f),
     "replication_pad3d": lambda o: padded(o, "replicate"),
+    "lstm": lstm_inference,
     "rnn_layer": packed_lstm,
     "rnn_layer_backward": packed_gru,
     "scatter.reduce": lambda o: torch.scatter(o.f, 0, o.index[:, None], o.f, reduce="add"),

@@ -169,17 +169,70 @@ def test_under_functorch():
     assert_same(torch.func.grad(lambda x: twin(x)[0].sum())(x.to(DEVICE)), of_cpu, **TOLERANCE)
 
 
+LAYERS = [
+    {},
+    {"num_layers": 2, "bidirectional": True},
+    {"num_layers": 3, "batch_first": True, "bias": False},
+    {"bidirectional": True, "batch_first": True},
+]
+
+
 @pytest.mark.parametrize("batch", [1, 8, 17])
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}])
-def test_inference_of_lstm(batch, options):
-    """Without gradients PyTorch's kernel computes a layer, in parts of the batch."""
-    module = nn.LSTM(6, 5, **options).eval()
+@pytest.mark.parametrize("options", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inference_of_lstm(batch, options, dtype):
+    """Without gradients all layers are one call: on the CPU PyTorch's, in parts of the batch."""
+    module = nn.LSTM(6, 5, dtype=dtype, **options).eval()
     twin = copy.deepcopy(module).to(DEVICE)
     states = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
-    x, h, c = R(7, batch, 6), R(states, batch, 5), R(states, batch, 5)
-    with torch.no_grad():
-        for given in ((), ((h, c),)):
-            given_xla = [tuple(t.to(DEVICE) for t in state) for state in given]
-            y, last = module(x, *given)
-            y_xla, last_xla = twin(x.to(DEVICE) * 1, *given_xla)
+    x = R((batch, 7, 6) if options.get("batch_first") else (7, batch, 6), dtype=dtype)
+    h, c = R(states, batch, 5, dtype=dtype), R(states, batch, 5, dtype=dtype)
+    for given in ((), ((h, c),)):
+        given_xla = [tuple(t.to(DEVICE) for t in state) for state in given]
+        for x_xla in (x.to(DEVICE), x.to(DEVICE) * 1):
+            before = met.counter_value("xla::lstm") or 0
+            with torch.no_grad():
+                y, last = module(x, *given)
+                y_xla, last_xla = twin(x_xla, *given_xla)
+            assert met.counter_value("xla::lstm") == before + 1
+            text = torch_xla._XLAC._get_stablehlo([y_xla, *last_xla])
+            assert ("aten::lstm.input" in text) == (batch >= 8 and dtype == torch.float32)
             assert_same([y_xla, *last_xla], [y, *last], **TOLERANCE)
+            assert [t.stride() for t in (y_xla, *last_xla)] == [t.stride() for t in (y, *last)]
+
+
+@pytest.mark.parametrize("options", LAYERS)
+def test_inference_of_lstm_in_parts(options):
+    """Large enough for several threads."""
+    module = nn.LSTM(64, 64, **options).eval()
+    twin = copy.deepcopy(module).to(DEVICE)
+    x = R((33, 20, 64) if options.get("batch_first") else (20, 33, 64))
+    with torch.inference_mode():
+        y, last = module(x)
+        y_xla, last_xla = twin(x.to(DEVICE))
+        assert_same([y_xla, *last_xla], [y, *last], **TOLERANCE)
+
+
+def test_dropout_in_inference():
+    """A module that is training drops what is between its layers, with gradients or without."""
+    twin = nn.LSTM(5, 7, num_layers=2, dropout=0.9).to(DEVICE)
+    x = R(4, 8, 5).to(DEVICE)
+    with torch.no_grad():
+        first, second = twin(x)[0].cpu(), twin(x)[0].cpu()
+        assert not torch.equal(first, second)
+        twin.eval()
+        assert torch.equal(twin(x)[0].cpu(), twin(x)[0].cpu())
+
+
+def test_inference_with_wrong_sizes():
+    x, state = R(7, 8, 6).to(DEVICE), R(1, 8, 5).to(DEVICE)
+    weights = [R(20, 6).to(DEVICE), R(20, 5).to(DEVICE)]
+
+    def call(weights, state=state):
+        return torch.lstm(x, [state, state], weights, False, 1, 0.0, False, False, False)
+
+    call(weights)
+    with pytest.raises(RuntimeError, match="expected the input's weight of size"):
+        call([weights[0][:, :4], weights[1]])
+    with pytest.raises(RuntimeError, match="expected a state of size"):
+        call(weights, state[:, :4])

@@ -1,5 +1,6 @@
 // torch.nn.LSTM, GRU and RNN on xla: one recorded call for each layer and direction, with a
-// gradient of its own, where PyTorch would unroll every step into a dozen calls.
+// gradient of its own, where PyTorch would unroll every step into a dozen calls. A whole LSTM is
+// one call in inference.
 #include <array>
 #include <tuple>
 #include <vector>
@@ -37,29 +38,39 @@ int64_t gates_of(c10::string_view mode) { return mode == "lstm" ? 4 : mode == "g
 bool keeps_gates(c10::string_view mode) { return mode == "lstm" || mode == "gru"; }
 
 void check_sizes(const char* name, const Tensor& t, c10::IntArrayRef expected) {
-  TORCH_CHECK(t.sizes() == expected, "rnn_layer: expected ", name, " of size ", expected, ", got ",
-              t.sizes());
+  TORCH_CHECK(t.sizes() == expected, "recurrent layer: expected ", name, " of size ", expected,
+              ", got ", t.sizes());
+}
+
+void check_dtype(const Tensor& t, const Tensor& input) {
+  TORCH_CHECK(t.scalar_type() == input.scalar_type(),
+              "recurrent layer: expected states and weights of the input's dtype ",
+              input.scalar_type(), ", got ", t.scalar_type());
+}
+
+void check_weights(const Tensor& input, int64_t inputs, int64_t hidden, int64_t gates,
+                   const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
+                   const OptionalTensor& b_hh) {
+  check_sizes("the input's weight", w_ih, {gates, inputs});
+  check_sizes("the hidden state's weight", w_hh, {gates, hidden});
+  for (const OptionalTensor* bias : {&b_ih, &b_hh}) {
+    if (*bias) check_sizes("a bias", **bias, {gates});
+  }
+  for (const Tensor* t : {&w_ih, &w_hh}) check_dtype(*t, input);
 }
 
 LayerResults rnn_layer_meta(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
                             const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
                             const OptionalTensor& b_hh, c10::string_view mode, bool /*reverse*/,
                             bool train) {
-  TORCH_CHECK(input.dim() == 3, "rnn_layer: expected an input of 3 dimensions, got ", input.dim());
+  TORCH_CHECK(input.dim() == 3, "recurrent layer: expected an input of 3 dimensions, got ",
+              input.dim());
   const int64_t steps = input.size(0), batch = input.size(1), hidden = w_hh.size(1);
   const int64_t gates = gates_of(mode) * hidden;
   check_sizes("hx", hx, {batch, hidden});
-  check_sizes("the input's weight", w_ih, {gates, input.size(2)});
-  check_sizes("the hidden state's weight", w_hh, {gates, hidden});
   if (cx) check_sizes("cx", *cx, {batch, hidden});
-  for (const OptionalTensor* bias : {&b_ih, &b_hh}) {
-    if (*bias) check_sizes("a bias", **bias, {gates});
-  }
-  for (const Tensor* t : {&hx, &w_ih, &w_hh}) {
-    TORCH_CHECK(t->scalar_type() == input.scalar_type(),
-                "rnn_layer: expected states and weights of the input's dtype ", input.scalar_type(),
-                ", got ", t->scalar_type());
-  }
+  check_dtype(hx, input);
+  check_weights(input, input.size(2), hidden, gates, w_ih, w_hh, b_ih, b_hh);
   const auto options = input.options();
   const bool keep = train && keeps_gates(mode);
   return {at::empty({steps, batch, hidden}, options), at::empty({batch, hidden}, options),
@@ -89,10 +100,39 @@ LayerGradients rnn_layer_backward_meta(const Tensor& grad_output, const Tensor& 
           bias()};
 }
 
+std::tuple<Tensor, Tensor, Tensor> lstm_meta(const Tensor& input, const Tensor& hx,
+                                             const Tensor& cx, at::TensorList weights,
+                                             bool has_biases, int64_t layers, bool bidirectional,
+                                             bool batch_first) {
+  const size_t directions = bidirectional ? 2 : 1, per_direction = has_biases ? 4 : 2;
+  TORCH_CHECK(input.dim() == 3 && hx.dim() == 3, "lstm: expected input and states of 3 dimensions");
+  TORCH_CHECK(weights.size() == static_cast<size_t>(layers) * directions * per_direction,
+              "lstm: expected ", per_direction, " weights a layer and direction");
+  const int64_t steps = input.size(batch_first ? 1 : 0), batch = input.size(batch_first ? 0 : 1);
+  const int64_t hidden = hx.size(2), outputs = static_cast<int64_t>(directions) * hidden;
+  for (const Tensor* state : {&hx, &cx}) {
+    check_sizes("a state", *state, {layers * static_cast<int64_t>(directions), batch, hidden});
+    check_dtype(*state, input);
+  }
+  for (size_t i = 0; i < weights.size(); i += per_direction) {
+    const Tensor* w = &weights[i];
+    const auto bias = [&](size_t k) { return has_biases ? OptionalTensor(w[k]) : std::nullopt; };
+    const int64_t inputs = i < directions * per_direction ? input.size(2) : outputs;
+    check_weights(input, inputs, hidden, 4 * hidden, w[0], w[1], bias(2), bias(3));
+  }
+  const Tensor output = at::empty({steps, batch, outputs}, input.options());
+  const auto state = [&] { return at::empty(hx.sizes(), input.options()); };
+  return {batch_first ? output.transpose(0, 1) : output, state(), state()};
+}
+
+const OwnOperator lstm_inference(
+    "lstm(Tensor input, Tensor hx, Tensor cx, Tensor[] weights, bool has_biases, int layers, "
+    "bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)",
+    lstm_meta, ops::rules::lstm, ops::rules::lstm_on_host);
 const OwnOperator rnn_layer(
     "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
     "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    rnn_layer_meta, ops::rules::rnn_layer, ops::rules::rnn_layer_on_host);
+    rnn_layer_meta, ops::rules::rnn_layer);
 const OwnOperator rnn_layer_backward(
     "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
     "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
@@ -255,6 +295,12 @@ std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, at::TensorList hx,
       !has_plain_layers(input, hx, params, has_biases, num_layers, bidirectional)) {
     return at::native::lstm(input, hx, params, has_biases, num_layers, dropout, train,
                             bidirectional, batch_first);
+  }
+  const bool drops = train && dropout != 0 && num_layers > 1;
+  if (!drops && !any_requires_grad(input, hx, params)) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return lstm_inference(input, hx[0], hx[1], params, has_biases, num_layers, bidirectional,
+                          batch_first);
   }
   return run_layers(input, hx, params, "lstm", has_biases, num_layers, dropout, train,
                     bidirectional, batch_first);

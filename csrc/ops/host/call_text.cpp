@@ -45,6 +45,7 @@ struct ConstantWriter {
 
 std::string str(const Argument::Element& e) {
   if (e.operand < 0) return "-";
+  if (e.dim >= 0) return "p" + std::to_string(e.operand) + "/" + std::to_string(e.dim);
   if (e.result < 0) return "t" + std::to_string(e.operand);
   return "u" + std::to_string(e.operand) + ":" + std::to_string(e.result);
 }
@@ -118,7 +119,7 @@ class Reader {
     if (accept('(')) return {.kind = Kind::List, .list = elements(')')};
     if (accept('{')) return {.kind = Kind::SharedOut, .list = elements('}')};
     TXLA_CHECK(!empty(), "host kernel: the text of a call ends early.");
-    if (std::string_view("twmpxksfg").find(rest_.front()) == std::string_view::npos) {
+    if (std::string_view("twmpxsfg").find(rest_.front()) == std::string_view::npos) {
       return {.constant = constant()};
     }
     const std::string_view w = word();
@@ -155,14 +156,20 @@ class Reader {
     std::vector<Argument::Element> list;
     while (!accept(end)) {
       const std::string_view w = word();
-      const size_t colon = w.front() == 'u' ? w.find(':') : std::string_view::npos;
+      const size_t middle = w.find_first_of(":/");
+      const bool has_middle = middle != std::string_view::npos;
+      const auto first = [&] { return position(w.substr(1, middle - 1)); };
       if (w == "-") {
         list.push_back({});
-      } else if (colon == std::string_view::npos) {
-        TXLA_CHECK(w.front() == 't', "host kernel: cannot read '", w, "' in a list of tensors.");
+      } else if (w.front() == 't' && !has_middle) {
         list.push_back({.operand = position(w.substr(1))});
+      } else if (w.front() == 'p' && end == ')' && has_middle && w[middle] == '/') {
+        list.push_back({.operand = first(), .dim = position(w.substr(middle + 1))});
+      } else if (w.front() == 'u' && has_middle && w[middle] == ':') {
+        list.push_back({.operand = first(), .result = position(w.substr(middle + 1))});
       } else {
-        list.push_back({position(w.substr(1, colon - 1)), position(w.substr(colon + 1))});
+        util::fail(util::ErrorKind::Runtime, "host kernel: cannot read '", w,
+                   "' in a list of tensors.");
       }
     }
     return list;
@@ -215,7 +222,7 @@ class Reader {
 }  // namespace
 
 bool CallText::Argument::is_part() const {
-  return kind == Kind::Part || kind == Kind::TransposedPart || kind == Kind::DensePart;
+  return kind == Kind::Part || kind == Kind::TransposedPart;
 }
 
 std::string CallText::str() const {

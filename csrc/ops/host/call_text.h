@@ -11,10 +11,9 @@
 //   pN/D     in each part of the call, a part of operand N along dimension D
 //   xN/D     the same, the middle two dimensions swapped after that (of a matrix, its two); the
 //            whole where D is -1
-//   kN/D     as pN/D, without gaps in its memory
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
-//   (..)     list of tensors, with - for a missing one; in it uN:R is operand N, which the operator
-//            updates to be result R
+//   (..)     list of tensors tN and parts pN/D, with - for a missing one; in it uN:R is operand N,
+//            which the operator updates to be result R
 //   {..}     the same, of tensors whose elements are shared out among the parts of the call
 //   -        None
 //   iN dX bN cX,Y qN:text    int, float (hexadecimal), bool, complex, string of N bytes
@@ -65,7 +64,6 @@ struct CallText {
     Columns = 'm',
     Part = 'p',
     TransposedPart = 'x',
-    DensePart = 'k',
     Scalar = 's',
     Float = 'f',
     Seed = 'g',
@@ -79,8 +77,9 @@ struct CallText {
     int64_t dim = Partition::kWhole;  // of a part
     Constant constant = {};
     struct Element {
-      int64_t operand = -1;  // none: a missing tensor
-      int64_t result = -1;   // of an operand that the operator updates
+      int64_t operand = -1;             // none: a missing tensor
+      int64_t result = -1;              // of an operand that the operator updates
+      int64_t dim = Partition::kWhole;  // of a part
 
       friend bool operator==(const Element&, const Element&) = default;
     };

@@ -68,9 +68,6 @@ HostCall& HostCall::part(const Value& x, int64_t dim) { return operand(Kind::Par
 HostCall& HostCall::transposed(const Value& x, int64_t dim) {
   return operand(Kind::TransposedPart, x, dim);
 }
-HostCall& HostCall::dense_part(const Value& x, int64_t dim) {
-  return operand(Kind::DensePart, x, dim);
-}
 HostCall& HostCall::wrapped_number(const Value& x) { return operand(Kind::WrappedNumber, x); }
 HostCall& HostCall::number(const Value& x) { return operand(Kind::Scalar, x); }
 HostCall& HostCall::floating(const Value& x) {
@@ -90,12 +87,18 @@ HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
   return this->argument(std::move(argument));
 }
 
+HostCall& HostCall::parts(std::span<const Value> list, int64_t dim) {
+  CallText::Argument argument{.kind = Kind::List};
+  for (const Value& x : list) argument.list.push_back({.operand = add_operand(x), .dim = dim});
+  return this->argument(std::move(argument));
+}
+
 HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
   CallText::Argument argument{.kind = Kind::SharedOut};
   for (const Value& x : list) {
     const int64_t operand = add_operand(x), result = updated ? std::ssize(updates_) : -1;
     if (updated) updates_.emplace_back(result, operand);
-    argument.list.push_back({operand, result});
+    argument.list.push_back({.operand = operand, .result = result});
   }
   return this->argument(std::move(argument));
 }

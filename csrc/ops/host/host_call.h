@@ -33,10 +33,11 @@ class HostCall {
   // one that is transposed with its middle two dimensions swapped, nothing is copied.
   HostCall& part(const hlo::Value& x, int64_t dim);
   HostCall& transposed(const hlo::Value& x, int64_t dim);
-  HostCall& dense_part(const hlo::Value& x, int64_t dim);
   HostCall& columns(const hlo::Value& x);
   HostCall& wrapped_number(const hlo::Value& x);
   HostCall& tensors(std::span<const std::optional<hlo::Value>> list);
+  // A list of which each part of the call takes parts, all along `dim`.
+  HostCall& parts(std::span<const hlo::Value> list, int64_t dim);
   // Lists of one operation element by element: each part takes the same elements of all of them,
   // and whole tensors of other sizes that belong to those. `updated`: see on_host_in_place.
   HostCall& shared_out(std::span<const hlo::Value> list, bool updated);

@@ -295,10 +295,14 @@ int64_t HostKernel::parts_in_cache(const XLA_FFI_CallFrame& frame) const {
 int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
   bool divisible = shared_out_ != nullptr;
   int64_t most = std::numeric_limits<int64_t>::max();
-  for (const Argument& a : arguments_) {
-    if (!a.is_part() || a.dim < 0) continue;
+  const auto divide = [&](size_t index, int64_t dim) {
+    if (dim < 0) return;
     divisible = true;
-    most = std::min(most, operand(frame, a.operand).dims[a.dim]);
+    most = std::min(most, operand(frame, index).dims[dim]);
+  };
+  for (const Argument& a : arguments_) {
+    if (a.is_part()) divide(a.operand, a.dim);
+    for (const Element& e : a.list) divide(static_cast<size_t>(e.operand), e.dim);
   }
   if (!divisible) return 1;
   int64_t elements = 0;
@@ -337,8 +341,6 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
       return as_tensor(operand(frame, a.operand)).mT().contiguous().mT();
     case Kind::Part:
       return part.of(as_tensor(operand(frame, a.operand)), a.dim);
-    case Kind::DensePart:
-      return part.of(as_tensor(operand(frame, a.operand)), a.dim).contiguous();
     case Kind::TransposedPart:
       return transposed(part.of(as_tensor(operand(frame, a.operand)), a.dim));
     case Kind::WrappedNumber: {
@@ -364,7 +366,7 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
     }
     case Kind::List: {
       const auto element = [&](const Element& e) {
-        return as_tensor(operand(frame, static_cast<size_t>(e.operand)));
+        return part.of(as_tensor(operand(frame, static_cast<size_t>(e.operand))), e.dim);
       };
       if (a.optional_list) {
         c10::List<std::optional<at::Tensor>> list;
