@@ -70,7 +70,7 @@ void Graph::walk(util::Hasher& h) {
   const auto visit_leaf = [&](const Node* node) {
     TXLA_CHECK(node->data().array != nullptr,
                "xla: expected a tensor with a value, got a "
-               "placeholder. Values cannot be read while an operator is being decomposed.");
+               "placeholder. Values cannot be read while a function is being recorded.");
     node->ordinal = ordinal++;
     parameters.push_back(node);
     h.add(0xda7a).add(node->output(0).hash);

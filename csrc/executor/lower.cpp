@@ -84,9 +84,9 @@ class Lowerer {
   };
 
   // The results of a function of these arguments. Its numbers come from `source`; without one they
-  // are constants.
+  // are constants but for the seeds, which are given.
   hlo::Values lower(const lazy::Function& function, const hlo::Values& arguments,
-                    NumberSource* source) {
+                    NumberSource* source, std::span<const hlo::Value> seeds = {}) {
     Results results;
     for (size_t i = 0; i < function.parameters.size(); ++i) {
       results[function.parameters[i]] = {arguments[i]};
@@ -94,7 +94,7 @@ class Lowerer {
     for (const Node* call : function.calls) {
       // What an operator expands to belongs to the operator.
       if (source != nullptr) b_.set_call(call->ordinal);
-      lower_call(*call, results, source);
+      lower_call(*call, results, source, seeds);
     }
     hlo::Values values;
     for (const Value& v : function.results) {
@@ -115,12 +115,19 @@ class Lowerer {
  private:
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
-  void lower_call(const Node& node, Results& results, NumberSource* source) {
+  // Takes the seeds that it uses off `seeds`.
+  void lower_call(const Node& node, Results& results, NumberSource* source,
+                  std::span<const hlo::Value>& seeds) {
     const Signature& s = node.signature();
     const bool located = with_locations_ && source != nullptr && node.source();
     if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
+      if (source == nullptr && s.is_seed(i)) {
+        numbers.push_back(seeds.front());
+        seeds = seeds.subspan(1);
+        continue;
+      }
       const bool is_constant =
           source == nullptr || constant_numbers().contains(s, node.numbers(), i);
       numbers.push_back(is_constant ? constant_number(node.numbers()[i], s.numbers[i])
@@ -160,7 +167,9 @@ class Lowerer {
       }
       return results;
     }
-    if (s.expansion != nullptr) return lower(*s.expansion, operands, nullptr);
+    if (s.expansion != nullptr) {
+      return lower(*s.expansion, operands, nullptr, std::span(numbers).last(s.num_seeds));
+    }
     ops::RuleFunction rule = s.op->rule == nullptr ? nullptr : s.op->rule->on(target_);
     if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
       rule = [](ops::Lowering& l) { return ops::on_host(l); };

@@ -30,7 +30,7 @@ ConstantNumbers& constant_numbers() {
 bool ConstantNumbers::contains(const Signature& s, const lazy::Numbers& numbers, size_t i) const {
   if (!zero_and_one && !all) [[likely]]
     return false;
-  if (s.has_seed && i + 1 == numbers.size()) return false;
+  if (s.is_seed(i)) return false;
   if (all) return true;
   const lazy::Number& n = numbers[i];
   const bool is_real = s.numbers[i] == NumberKind::Float || s.numbers[i] == NumberKind::Complex;

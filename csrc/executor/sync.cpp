@@ -335,7 +335,7 @@ void materialize(std::vector<Value>& values, int device) {
       if (value.node->is_data()) {
         TXLA_CHECK(value.node->data().array != nullptr,
                    "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
-                   "while an operator is being decomposed.");
+                   "while a function is being recorded.");
         continue;
       }
       const auto known = std::find(roots.begin(), roots.end(), value);

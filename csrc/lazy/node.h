@@ -64,11 +64,14 @@ struct Signature : c10::intrusive_ptr_target {
   std::vector<OperandInfo> operands;     // in the order of Node::operands
   std::vector<NumberKind> numbers;       // in the order of Node::numbers
   std::vector<const Geometry*> outputs;  // of the functional form
-  bool has_seed = false;                 // the last number is a fresh random seed
+  uint32_t num_seeds = 0;                // the last numbers are fresh random seeds
   // PyTorch's default dtype at the call; it may have changed when the program is made.
   at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
-  // The decomposition of the operator, where it has no lowering of its own.
+  // What the call is made of: the decomposition of an operator without a lowering of its own, or a
+  // traced function.
   std::shared_ptr<const KeptFunction> expansion;
+
+  bool is_seed(size_t number) const { return number + num_seeds >= numbers.size(); }
 };
 
 // Result `index` of `node`.
@@ -161,6 +164,8 @@ class Node final : public c10::intrusive_ptr_target {
   const Geometry* leaf_geometry_ = nullptr;
   DeviceData data_;
   Source source_;
+
+  friend struct KeptFunction;
 };
 
 // Makes the node of a recorded call; every call is recorded by it. The caller holds the GraphLock.

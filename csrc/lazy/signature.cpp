@@ -127,7 +127,7 @@ void SignatureBuilder::begin_numbers(size_t size) {
 
 void SignatureBuilder::seed() {
   signature_->numbers.push_back(NumberKind::Int);
-  signature_->has_seed = true;
+  ++signature_->num_seeds;
 }
 
 void SignatureBuilder::output(const Geometry* geometry) {

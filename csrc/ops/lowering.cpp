@@ -198,7 +198,7 @@ hlo::Value Lowering::in(size_t arg, hlo::DType dtype, const hlo::Dims& dims) con
 }
 
 hlo::Value Lowering::seed() const {
-  if (!signature_.has_seed) {
+  if (signature_.num_seeds == 0) {
     throw std::logic_error(signature_.op->name +
                            ": lowering asked for a seed of an operator that "
                            "is not tagged nondeterministic_seeded. Please report this operator.");

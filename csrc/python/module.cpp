@@ -13,5 +13,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_dispatch(m);
   init_source(m);
   init_topology(m);
+  init_traced(m);
   init_unlocked(m);
 }

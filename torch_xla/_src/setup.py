@@ -38,6 +38,7 @@ def install() -> None:
     loading.install()
     dlpack.install()
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
+    after_import("torch._dynamo.backends.registry", _name_backends)
     atexit.register(_finish)
 
 
@@ -45,6 +46,12 @@ def _describe_to_dynamo() -> None:
     from torch_xla._src import dynamo_device
 
     dynamo_device.register()
+
+
+def _name_backends() -> None:
+    from torch_xla._src import dynamo_backends
+
+    dynamo_backends.register()
 
 
 def _old_extension_name(name: str) -> Any:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -30,46 +29,7 @@ using lazy::KeptFunction;
 using lazy::Node;
 using lazy::Value;
 
-thread_local std::vector<util::Hash128> running;  // the keys of signatures, the outermost first
-
-// While PyTorch's decomposition of a signature runs. Tensors that outlive it, as those of an
-// exception's frames may, have no value that a sync could compute.
-class DecompositionScope {
- public:
-  explicit DecompositionScope(const lazy::Signature& signature) {
-    running.push_back(signature.key);
-  }
-  ~DecompositionScope() { running.pop_back(); }
-  DecompositionScope(const DecompositionScope&) = delete;
-  DecompositionScope& operator=(const DecompositionScope&) = delete;
-
- private:
-  lazy::Storage::AsideScope aside_;
-};
-
-// Operands before users, down to the placeholders. False where a call draws random numbers, whose
-// seed must not be frozen, or where data other than placeholders is used.
-bool collect(KeptFunction& expansion) {
-  std::unordered_set<const Node*> known(expansion.parameters.begin(), expansion.parameters.end());
-  std::vector<std::pair<const Node*, size_t>> stack;
-  for (const Value& result : expansion.results) {
-    if (!result || known.count(result.node.get()) != 0) continue;
-    known.insert(result.node.get());
-    stack.emplace_back(result.node.get(), 0);
-    while (!stack.empty()) {
-      const Node* node = stack.back().first;
-      if (node->is_data() || node->signature().has_seed) return false;
-      if (stack.back().second < node->operands().size()) {
-        const Value& operand = node->operands()[stack.back().second++];
-        if (known.insert(operand.node.get()).second) stack.emplace_back(operand.node.get(), 0);
-        continue;
-      }
-      expansion.calls.push_back(stack.back().first);
-      stack.pop_back();
-    }
-  }
-  return true;
-}
+thread_local std::vector<util::Hash128> running;  // the keys of scopes, the outermost first
 
 Route route_without_decomposition(const lazy::Operator& op) {
   const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().target());
@@ -161,12 +121,11 @@ bool expand(lazy::Signature& signature, int device) {
   for (const lazy::OperandInfo& info : signature.operands) {
     Value value = executor::data_value(
         lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
-    expansion->parameters.push_back(value.node.get());
-    expansion->placeholders.push_back(value);
+    expansion->add_parameter(value);
     placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
   }
   torch::jit::Stack stack = arguments_of(signature, placeholders);
-  const DecompositionScope scope(signature);
+  const FunctionScope scope(signature.key);
   try {
     decompositions().run(signature.op->handle, &stack);
   } catch (const std::exception& e) {
@@ -174,7 +133,12 @@ bool expand(lazy::Signature& signature, int device) {
     return false;
   }
   if (!add_results(stack, *expansion)) return false;
-  if (!fits(*expansion, signature) || !collect(*expansion)) {
+  // A seed must not be frozen.
+  const auto part_of = [](const Node& node) {
+    using Part = KeptFunction::Part;
+    return node.is_data() || node.signature().num_seeds != 0 ? Part::Foreign : Part::Call;
+  };
+  if (!fits(*expansion, signature) || !expansion->collect(part_of)) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
     return false;
   }
@@ -184,7 +148,10 @@ bool expand(lazy::Signature& signature, int device) {
 
 }  // namespace
 
-bool is_decomposing() { return !running.empty(); }
+FunctionScope::FunctionScope(const util::Hash128& key) { running.push_back(key); }
+FunctionScope::~FunctionScope() { running.pop_back(); }
+
+bool is_recording_function() { return !running.empty(); }
 
 Route route_of(const lazy::Operator& op) {
   if (op.rule != nullptr) return Route::Record;

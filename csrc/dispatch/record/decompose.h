@@ -17,8 +17,22 @@ Route route_of(const lazy::Operator& op);
 // program calls the CPU kernel if its platform can.
 Route expand_signature(lazy::Signature& signature, int device);
 
-// Whether a decomposition is running on this thread; host work is refused meanwhile.
-bool is_decomposing();
+// Lives while this thread records a function of placeholders: the decomposition of the signature
+// with this key, or a traced function. Tensors that outlive it, as those of an exception's frames
+// may, have no value that a sync could compute. The caller holds the GraphLock.
+class FunctionScope {
+ public:
+  explicit FunctionScope(const util::Hash128& key = {});
+  ~FunctionScope();
+  FunctionScope(const FunctionScope&) = delete;
+  FunctionScope& operator=(const FunctionScope&) = delete;
+
+ private:
+  lazy::Storage::AsideScope aside_;
+};
+
+// Returns whether a FunctionScope lives on this thread; host work is refused meanwhile.
+bool is_recording_function();
 
 // Installed by the Python bindings. `has` looks an operator up in PyTorch's tables; `run` calls the
 // decomposition with the stack's arguments and leaves the results.

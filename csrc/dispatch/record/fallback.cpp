@@ -258,7 +258,8 @@ void check_fallback(const std::string& name) {
 
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string name = lazy::full_name(op.operator_name());
-  TXLA_CHECK(!is_decomposing(), name, ": runs on the host, which a decomposition cannot.");
+  TXLA_CHECK(!is_recording_function(), name,
+             ": runs on the host, which a recorded function cannot.");
   check_fallback(name);
   debug::counter(op.schema().name())->add();
   FallbackCall(op, stack).run();

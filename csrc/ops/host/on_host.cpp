@@ -59,7 +59,7 @@ void add_argument(HostCall& call, Lowering& l, size_t i) {
   const lazy::Signature& signature = l.signature();
   const lazy::Argument& a = signature.arguments.at(i);
   const c10::Argument& formal = signature.op->schema().arguments()[i];
-  if (signature.has_seed && formal.name() == "generator") {
+  if (signature.num_seeds != 0 && formal.name() == "generator") {
     call.seed(l.seed());
     return;
   }
@@ -110,7 +110,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, const Target& target) {
 Values on_host(Lowering& l, const Partition& partition, Fails fails) {
   const lazy::Signature& signature = l.signature();
   const c10::FunctionSchema& schema = signature.op->schema();
-  if (signature.has_seed && !has_generator(schema)) {
+  if (signature.num_seeds != 0 && !has_generator(schema)) {
     throw std::invalid_argument(signature.op->name +
                                 ": expected a Generator argument to seed, got none. This random "
                                 "operator needs a lowering of its own.");

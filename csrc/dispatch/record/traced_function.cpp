@@ -1,0 +1,385 @@
+#include "dispatch/record/traced_function.h"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+
+#include <torch/library.h>
+
+#include "debug/metrics.h"
+#include "dispatch/calls/plan.h"
+#include "dispatch/record/decompose.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "lazy/signature.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::Geometry;
+using lazy::KeptFunction;
+using lazy::Node;
+using lazy::Storage;
+using lazy::Value;
+using lazy::View;
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def("traced_function(Tensor[] storages, str function) -> Tensor[]");
+}
+
+const lazy::Operator& call_operator() {
+  static const std::shared_ptr<const lazy::Operator> op =
+      find_operator(lazy::operator_name("torch_xla::traced_function"));
+  return *op;
+}
+
+const lazy::TensorImpl& lazy_of(const at::Tensor& tensor) {
+  const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+  TXLA_CHECK(impl != nullptr, "traced function: expected xla tensors, got one on ", tensor.device(),
+             ".");
+  return *impl;
+}
+
+// Equal chains of views show the same elements of a storage.
+bool same_view(const View* a, const View* b) {
+  for (; a != b; a = a->parent().get(), b = b->parent().get()) {
+    if (a == nullptr || b == nullptr || a->step() != b->step() || a->index() != b->index()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A view object belongs to one storage.
+c10::intrusive_ptr<View> copy_of(const View* view) {
+  if (view == nullptr) return {};
+  return c10::make_intrusive<View>(copy_of(view->parent().get()), view->step(), view->index(),
+                                   view->offset());
+}
+
+const Geometry* row_major(const Geometry& g) {
+  return g.contiguous ? &g : lazy::intern_contiguous(g.dtype, g.sizes);
+}
+
+// Over all that decides what the function computes.
+util::Hash128 hash_of(const KeptFunction& function) {
+  util::Hasher h;
+  std::unordered_map<const Node*, uint64_t> ordinals;
+  const auto add = [&](const Value& v) { h.add(ordinals.at(v.node.get())).add(v.index); };
+  for (const Node* parameter : function.parameters) {
+    ordinals.emplace(parameter, ordinals.size());
+    h.add(parameter->output(0).hash);
+  }
+  for (const Node* call : function.calls) {
+    ordinals.emplace(call, ordinals.size());
+    const lazy::Signature& s = call->signature();
+    h.add(s.key);
+    for (const Value& operand : call->operands()) add(operand);
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      if (s.is_seed(i)) continue;
+      h.add(static_cast<uint64_t>(call->numbers()[i].integer)).add_double(call->numbers()[i].imag);
+    }
+  }
+  for (const Value& result : function.results) add(result);
+  return h.finish();
+}
+
+// The place of each seed that the calls use among `draws` of a state from `start` on.
+std::vector<size_t> places_of_seeds(const KeptFunction& function, lazy::RandomState::Position start,
+                                    size_t draws) {
+  lazy::RandomState state(start);
+  std::unordered_map<int64_t, size_t> places;
+  for (size_t i = 0; i < draws; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
+  std::vector<size_t> used;
+  for (const Node* call : function.calls) {
+    const lazy::Signature& s = call->signature();
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      if (!s.is_seed(i)) continue;
+      const auto place = places.find(call->numbers()[i].integer);
+      TXLA_CHECK(place != places.end(), s.op->name,
+                 ": draws from a generator of its own, which a recorded function cannot.");
+      used.push_back(place->second);
+    }
+  }
+  return used;
+}
+
+// Takes a device's random state back when it dies.
+class KeptRandomState {
+ public:
+  explicit KeptRandomState(int device)
+      : state_(lazy::Device::of(device).random), start_(state_.position()) {}
+  ~KeptRandomState() { state_.set(start_); }
+  KeptRandomState(const KeptRandomState&) = delete;
+  KeptRandomState& operator=(const KeptRandomState&) = delete;
+
+  lazy::RandomState::Position start() const { return start_; }
+  size_t draws() const { return state_.position().offset - start_.offset; }
+
+ private:
+  lazy::RandomState& state_;
+  lazy::RandomState::Position start_;
+};
+
+}  // namespace
+
+TracedFunction::Layout TracedFunction::layout_of(const Tensors& tensors) {
+  Layout layout;
+  for (const at::Tensor& tensor : tensors) {
+    const lazy::TensorImpl& impl = lazy_of(tensor);
+    Storage* storage = &impl.lazy_storage();
+    const auto known = std::ranges::find(layout.storages, storage);
+    layout.places.push_back({static_cast<size_t>(known - layout.storages.begin()), impl.geometry(),
+                             impl.storage_offset(), impl.view()});
+    if (known == layout.storages.end()) layout.storages.push_back(storage);
+  }
+  return layout;
+}
+
+at::Tensor TracedFunction::at_place(const Place& place,
+                                    c10::intrusive_ptr<c10::StorageImpl> storage) {
+  return at::Tensor(c10::make_intrusive<lazy::TensorImpl>(std::move(storage), place.geometry,
+                                                          place.offset, copy_of(place.view.get())));
+}
+
+// Fills a TracedFunction step by step.
+class TracedFunction::Tracer {
+ public:
+  Tracer(const Tensors& arguments, const Layout& given, int device)
+      : given_(given), device_(device), random_(device) {
+    traced_->device_ = device;
+    for (const at::Tensor& t : arguments) {
+      TXLA_CHECK(!t.is_conj() && !t.is_neg(), "traced function: expected tensors as they lie.");
+    }
+    for (const Storage* storage : given.storages) {
+      const Value leaf = placeholder(storage->geometry());
+      function_->add_parameter(leaf);
+      storages_.push_back(c10::make_intrusive<Storage>(&storage->geometry(), device, leaf));
+      traced_->storages_.push_back(&storage->geometry());
+    }
+    for (const Place& place : given.places) {
+      stand_ins_.push_back(at_place(place, storages_[place.storage]));
+      traced_->arguments_.push_back(own(place));
+    }
+  }
+
+  std::unique_ptr<TracedFunction> run(c10::function_ref<Tensors(const Tensors&)> body) {
+    const uint64_t start = placeholder(*lazy::intern(at::kBool, {}, {})).node->id();
+    const Tensors results = body(stand_ins_);
+    check_geometries();
+    take_written();
+    take_results(results);
+    collect(start);
+    lift_constants();
+    traced_->draws_ = random_.draws();
+    traced_->used_draws_ = places_of_seeds(*function_, random_.start(), traced_->draws_);
+    if (!function_->results.empty()) traced_->signature_ = signature();
+    return std::move(traced_);
+  }
+
+ private:
+  Value placeholder(const Geometry& geometry) const {
+    return executor::data_value(row_major(geometry), device_, {});
+  }
+
+  static Place own(const Place& place) {
+    return {place.storage, place.geometry, place.offset, copy_of(place.view.get())};
+  }
+
+  void check_geometries() const {
+    for (size_t i = 0; i < stand_ins_.size(); ++i) {
+      const lazy::TensorImpl& impl = lazy_of(stand_ins_[i]);
+      const Place& place = given_.places[i];
+      const Storage* storage = storages_[place.storage].get();
+      TXLA_CHECK(impl.geometry() == place.geometry && impl.storage_offset() == place.offset &&
+                     &impl.lazy_storage() == storage &&
+                     &storage->geometry() == traced_->storages_[place.storage],
+                 "traced function: changes the geometry of its argument ", i, ".");
+    }
+  }
+
+  void take_written() {
+    for (size_t i = 0; i < storages_.size(); ++i) {
+      if (storages_[i]->value() == function_->placeholders[i]) continue;
+      traced_->written_.push_back(i);
+      function_->results.push_back(storages_[i]->value());
+    }
+  }
+
+  void take_results(const Tensors& results) {
+    Tensors defined = stand_ins_;
+    std::ranges::copy_if(results, std::back_inserter(defined), &at::Tensor::defined);
+    const Layout all = layout_of(defined);
+    for (size_t i = storages_.size(); i < all.storages.size(); ++i) {
+      TXLA_CHECK(all.storages[i]->device_index() == device_,
+                 "traced function: expected results on xla:", device_,
+                 ", got one on xla:", all.storages[i]->device_index(), ".");
+      traced_->made_.push_back(&all.storages[i]->geometry());
+      function_->results.push_back(all.storages[i]->value());
+    }
+    size_t next = stand_ins_.size();
+    for (const at::Tensor& t : results) {
+      Result result{t.defined() ? Result::Kind::Place : Result::Kind::Undefined};
+      if (t.defined()) {
+        TXLA_CHECK(!t.is_conj() && !t.is_neg(), "traced function: expected results as they lie.");
+        result.place = own(all.places[next++]);
+        const auto same = std::ranges::find_if(stand_ins_, [&](auto& s) { return s.is_same(t); });
+        result.argument = static_cast<size_t>(same - stand_ins_.begin());
+        if (same != stand_ins_.end()) result.kind = Result::Kind::Argument;
+      }
+      traced_->results_.push_back(std::move(result));
+    }
+  }
+
+  // What was recorded before the node `start` does not belong to the function.
+  void collect(uint64_t start) {
+    const bool complete = function_->collect([&](const Node& node) {
+      using Part = KeptFunction::Part;
+      if (node.is_data()) return node.data().array != nullptr ? Part::Parameter : Part::Foreign;
+      return node.id() > start ? Part::Call : Part::Foreign;
+    });
+    TXLA_CHECK(complete, "traced function: reads what another function or thread records.");
+  }
+
+  // Data that the function reads beside its arguments become operands of its calls. The function
+  // itself, which the table of signatures keeps, holds no memory of the device.
+  void lift_constants() {
+    for (size_t i = storages_.size(); i < function_->parameters.size(); ++i) {
+      const Value constant = function_->placeholders[i];
+      traced_->constants_.push_back(constant);
+      function_->replace_parameter(i, placeholder(constant.geometry()));
+    }
+  }
+
+  c10::intrusive_ptr<const lazy::Signature> signature() {
+    lazy::SignatureBuilder builder(call_operator());
+    builder.begin_list(function_->parameters.size());
+    for (const Node* parameter : function_->parameters) builder.tensor(&parameter->output(0));
+    builder.fixed(c10::IValue(hash_of(*function_).hex()));
+    for (size_t i = 0; i < traced_->used_draws_.size(); ++i) builder.seed();
+    for (const Value& result : function_->results) builder.output(row_major(result.geometry()));
+    auto signature = builder.build();
+    signature->expansion = function_;
+    return lazy::intern(std::move(signature));
+  }
+
+  const Layout& given_;
+  int device_;
+  KeptRandomState random_;
+  std::unique_ptr<TracedFunction> traced_ = std::make_unique<TracedFunction>();
+  std::shared_ptr<KeptFunction> function_ = std::make_shared<KeptFunction>();
+  std::vector<c10::intrusive_ptr<Storage>> storages_;  // of the stand-ins
+  Tensors stand_ins_;
+};
+
+std::unique_ptr<TracedFunction> TracedFunction::trace(
+    const Tensors& arguments, c10::function_ref<Tensors(const Tensors&)> body) {
+  const Layout given = layout_of(arguments);
+  const int device =
+      given.storages.empty() ? executor::current_device() : given.storages[0]->device_index();
+  for (const Storage* storage : given.storages) {
+    TXLA_CHECK(storage->device_index() == device,
+               "traced function: expected tensors of one device, got xla:", device,
+               " and xla:", storage->device_index(), ".");
+  }
+  executor::sync_device(device, /*wait=*/false);  // what `body` reads beside its arguments is data
+  const lazy::GraphLock lock;
+  const FunctionScope scope;
+  return Tracer(arguments, given, device).run(body);
+}
+
+bool TracedFunction::fits(const Tensors& arguments) const {
+  if (arguments.size() != arguments_.size()) return false;
+  c10::SmallVector<const Storage*, 16> storages;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const lazy::TensorImpl* impl = lazy::as_lazy(arguments[i]);
+    const Place& place = arguments_[i];
+    if (impl == nullptr || impl->geometry() != place.geometry ||
+        impl->storage_offset() != place.offset || impl->is_conj() || impl->is_neg()) {
+      return false;
+    }
+    const Storage& storage = impl->lazy_storage();
+    if (place.storage == storages.size()) {
+      if (storage.device_index() != device_ || &storage.geometry() != storages_[place.storage]) {
+        return false;
+      }
+      storages.push_back(&storage);
+    } else if (storages[place.storage] != &storage) {
+      return false;
+    }
+    if (!same_view(impl->view().get(), place.view.get())) return false;
+  }
+  // Storages that the function takes for different ones must be.
+  std::ranges::sort(storages);
+  return std::ranges::adjacent_find(storages) == storages.end();
+}
+
+TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages(storages_.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto& storage = storages[arguments_[i].storage];
+    if (!storage.defined()) {
+      storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+          &lazy::as_lazy(arguments[i])->lazy_storage());
+    }
+  }
+  static const debug::Counter counter("xla::traced_function");
+  counter.add();
+  std::vector<Value> computed;
+  {
+    const lazy::GraphLock lock;
+    c10::intrusive_ptr<Node> node;
+    if (signature_.defined()) {
+      lazy::Operands operands;
+      for (const auto& storage : storages) {
+        operands.push_back(static_cast<Storage&>(*storage).value());
+      }
+      operands.insert(operands.end(), constants_.begin(), constants_.end());
+      std::vector<uint64_t> seeds;
+      for (size_t i = 0; i < draws_; ++i) {
+        seeds.push_back(lazy::Device::of(device_).random.next_seed());
+      }
+      lazy::Numbers numbers;
+      for (const size_t draw : used_draws_) {
+        lazy::Number number{};
+        number.integer = static_cast<int64_t>(seeds[draw]);
+        numbers.push_back(number);
+      }
+      node = lazy::make_node(signature_, std::move(operands), std::move(numbers), device_);
+      computed.push_back({node, 0});
+    }
+    uint32_t result = 0;
+    for (const size_t i : written_) {
+      static_cast<Storage&>(*storages[i]).set_value({node, result++});
+    }
+    for (const Geometry* geometry : made_) {
+      storages.push_back(c10::make_intrusive<Storage>(geometry, device_, Value{node, result++}));
+    }
+  }
+  for (const size_t written : written_) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      at::TensorImpl* impl = arguments[i].unsafeGetTensorImpl();
+      if (arguments_[i].storage == written && !impl->is_inference()) impl->bump_version();
+    }
+  }
+  Tensors results;
+  for (const Result& r : results_) {
+    switch (r.kind) {
+      case Result::Kind::Undefined:
+        results.emplace_back();
+        break;
+      case Result::Kind::Argument:
+        results.push_back(arguments[r.argument]);
+        break;
+      case Result::Kind::Place:
+        results.push_back(at_place(r.place, storages[r.place.storage]));
+        break;
+    }
+  }
+  storages.clear();
+  if (!computed.empty()) executor::materialize(computed, device_);
+  return results;
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,72 @@
+// TracedFunction, a function of tensors that was recorded once. A call of it records a single node,
+// of which the function's calls are the expansion, so that programs, donation and failures are
+// those of any other call.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include "lazy/function.h"
+#include "lazy/tensor.h"
+
+namespace torch_xla::dispatch {
+
+class TracedFunction {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // Runs `body` on stand-ins of the arguments, tensors of the same geometries that share storages
+  // as the arguments do, and keeps what it records. Throws what `body` throws, and where the
+  // function cannot be kept: it needs values, runs calls on the host, returns a tensor that is not
+  // of xla, draws from a generator of its own, or changes a tensor's geometry.
+  static std::unique_ptr<TracedFunction> trace(const Tensors& arguments,
+                                               c10::function_ref<Tensors(const Tensors&)> body);
+
+  // Returns whether tensors have the geometries and share storages as those that were traced.
+  bool fits(const Tensors& arguments) const;
+  // Records a call of arguments that fit, launches it and returns its results. Tensors that the
+  // function writes have their new values; an undefined result stays undefined.
+  Tensors call(const Tensors& arguments) const;
+
+ private:
+  // A tensor as a view of one of several storages.
+  struct Place {
+    size_t storage;
+    const lazy::Geometry* geometry;
+    int64_t offset;
+    c10::intrusive_ptr<lazy::View> view;
+  };
+  // The tensors of a list as places of distinct storages, in the order of their first use.
+  struct Layout {
+    std::vector<lazy::Storage*> storages;
+    std::vector<Place> places;
+  };
+  struct Result {
+    enum class Kind { Undefined, Argument, Place } kind;
+    size_t argument = 0;  // the tensor itself
+    Place place = {};     // storages of results come after those of arguments
+  };
+
+  class Tracer;
+
+  static Layout layout_of(const Tensors& tensors);
+  static at::Tensor at_place(const Place& place, c10::intrusive_ptr<c10::StorageImpl> storage);
+
+  int device_ = 0;
+  std::vector<const lazy::Geometry*> storages_;  // of the arguments
+  std::vector<Place> arguments_;
+  std::vector<lazy::Value> constants_;  // operands after the storages
+  // Of the call's results, in order: the arguments' storages that are written, then new storages.
+  std::vector<size_t> written_;
+  std::vector<const lazy::Geometry*> made_;
+  std::vector<Result> results_;
+  c10::intrusive_ptr<const lazy::Signature> signature_;  // undefined where nothing is computed
+  size_t draws_ = 0;                // random seeds that a run of the function draws
+  std::vector<size_t> used_draws_;  // those that the call takes, in order
+};
+
+}  // namespace torch_xla::dispatch
