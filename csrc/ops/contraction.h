@@ -20,7 +20,10 @@ hlo::Value dot(const hlo::Value& lhs, const hlo::Value& rhs, const hlo::DotDims&
 struct Extents {
   int64_t contracted = 1, left = 1, right = 1;
 
-  int64_t work() const { return contracted * left * right; }
+  // Of the largest products it has more than 64 bits.
+  double work() const {
+    return static_cast<double>(contracted) * static_cast<double>(left) * static_cast<double>(right);
+  }
 };
 
 // Returns whether a product is better made as a reduction. XLA's CPU backend and kernels of PyTorch
