@@ -10,8 +10,6 @@
 #include <optional>
 #include <string>
 
-#include <ATen/core/List.h>
-
 #include "ops/common.h"
 #include "ops/contraction.h"
 #include "ops/host/host_rules.h"
@@ -246,9 +244,7 @@ Values lstm_on_host(Lowering& l) {
   if (!possible || !choose_host(x.dim(batch) >= kBatch)) return xla_code(l);
   HostCall call(l.b, "aten::lstm.input", Fails::Never);
   call.part(x, batch).parts(std::array{l.in(1), l.in(2)}, 1);
-  std::vector<std::optional<Value>> weights;
-  for (const Value& w : l.list(3)) weights.emplace_back(w);
-  call.tensors(weights).fixed(l.flag(4)).fixed(l.integer(5));
+  call.tensors(l.optional_list(3)).fixed(l.flag(4)).fixed(l.integer(5));
   call.fixed(0.0).fixed(false);  // dropout, train
   call.fixed(l.flag(6)).fixed(l.flag(7));
   const std::optional<Type> types[] = {l.out(0), l.out(1), l.out(2)};

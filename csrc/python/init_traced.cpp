@@ -22,35 +22,53 @@ bool equal(const py::object& a, const py::object& b) {
   return a.is(b) || (Py_TYPE(a.ptr()) == Py_TYPE(b.ptr()) && a.equal(b));
 }
 
+// Arguments or results, the tensors apart.
+struct Split {
+  explicit Split(const py::handle& values) {
+    for (const py::handle value : values) {
+      const bool is_tensor = THPVariable_Check(value.ptr());
+      if (is_tensor) tensors.push_back(THPVariable_Unpack(value.ptr()));
+      others.push_back(is_tensor ? py::object() : py::reinterpret_borrow<py::object>(value));
+    }
+  }
+
+  Tensors tensors;
+  std::vector<py::object> others;  // null where there is a tensor
+};
+
+// `others` with these tensors in the empty places.
+py::tuple joined(const std::vector<py::object>& others, const Tensors& tensors) {
+  py::tuple all(others.size());
+  size_t next = 0;
+  for (size_t i = 0; i < others.size(); ++i) {
+    all[i] = others[i] ? others[i] : py::cast(tensors[next++]);
+  }
+  return all;
+}
+
 // The versions of one Python function, one for each set of geometries and of arguments that are not
 // tensors.
 class TracedFunctions {
  public:
   // Returns the results of a call, or None where no version fits.
   py::object call(const py::args& args) const {
-    const Arguments given(args);
+    const Split given(args);
     for (const Version& version : versions_) {
       if (!version.fits(given)) continue;
-      return version.results(version.function->call(given.tensors));
+      return joined(version.constants, version.function->call(given.tensors));
     }
     return py::none();
   }
 
   // Traces `body(*args)`, which returns a flat list or tuple.
   void trace(const py::function& body, const py::args& args) {
-    const Arguments given(args);
+    const Split given(args);
     Version version;
     version.others = given.others;
     version.function = TracedFunction::trace(given.tensors, [&](const Tensors& stand_ins) {
-      Tensors tensors;
-      const py::object results = body(*given.with(stand_ins));
-      for (const py::handle result : results) {
-        const bool is_tensor = THPVariable_Check(result.ptr());
-        if (is_tensor) tensors.push_back(THPVariable_Unpack(result.ptr()));
-        version.constants.push_back(is_tensor ? py::object()
-                                              : py::reinterpret_borrow<py::object>(result));
-      }
-      return tensors;
+      Split results(body(*joined(given.others, stand_ins)));
+      version.constants = std::move(results.others);
+      return std::move(results.tensors);
     });
     versions_.push_back(std::move(version));
   }
@@ -58,53 +76,18 @@ class TracedFunctions {
   size_t size() const { return versions_.size(); }
 
  private:
-  struct Arguments {
-    explicit Arguments(const py::args& args) {
-      tensors.reserve(args.size());
-      for (const py::handle arg : args) {
-        if (THPVariable_Check(arg.ptr())) {
-          tensors.push_back(THPVariable_Unpack(arg.ptr()));
-          others.emplace_back();
-        } else {
-          others.push_back(py::reinterpret_borrow<py::object>(arg));
-        }
-      }
-    }
-
-    py::tuple with(const Tensors& stand_ins) const {
-      py::tuple all(others.size());
-      size_t next = 0;
-      for (size_t i = 0; i < others.size(); ++i) {
-        all[i] = others[i] ? others[i] : py::cast(stand_ins[next++]);
-      }
-      return all;
-    }
-
-    Tensors tensors;
-    std::vector<py::object> others;  // null where there is a tensor
-  };
-
   struct Version {
     std::vector<py::object> others;
     std::unique_ptr<TracedFunction> function;
     std::vector<py::object> constants;  // results; null where there is a tensor
 
-    bool fits(const Arguments& given) const {
+    bool fits(const Split& given) const {
       if (given.others.size() != others.size()) return false;
       for (size_t i = 0; i < others.size(); ++i) {
         if (static_cast<bool>(others[i]) != static_cast<bool>(given.others[i])) return false;
         if (others[i] && !equal(others[i], given.others[i])) return false;
       }
       return function->fits(given.tensors);
-    }
-
-    py::tuple results(const Tensors& tensors) const {
-      py::tuple all(constants.size());
-      size_t next = 0;
-      for (size_t i = 0; i < constants.size(); ++i) {
-        all[i] = constants[i] ? constants[i] : py::cast(tensors[next++]);
-      }
-      return all;
     }
   };
 

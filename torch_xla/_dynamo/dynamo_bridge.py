@@ -43,8 +43,7 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: tuple) -> 
     return _CompiledGraph(xla_model)
 
 
-def extract_compiled_graph_helper(xla_model: torch.fx.GraphModule, xla_args: tuple) -> Callable:
-    return extract_compiled_graph(xla_model, xla_args)
+extract_compiled_graph_helper = extract_compiled_graph  # its name in earlier versions
 
 
 class _CompiledGraph:

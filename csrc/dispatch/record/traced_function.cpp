@@ -11,6 +11,7 @@
 #include "dispatch/record/decompose.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/function.h"
 #include "lazy/signature.h"
 #include "util/error.h"
 
@@ -52,14 +53,16 @@ bool same_view(const View* a, const View* b) {
 }
 
 // A view object belongs to one storage.
+// Without recursion: chains may be long.
 c10::intrusive_ptr<View> copy_of(const View* view) {
-  if (view == nullptr) return {};
-  return c10::make_intrusive<View>(copy_of(view->parent().get()), view->step(), view->index(),
-                                   view->offset());
-}
-
-const Geometry* row_major(const Geometry& g) {
-  return g.contiguous ? &g : lazy::intern_contiguous(g.dtype, g.sizes);
+  std::vector<const View*> chain;
+  for (; view != nullptr; view = view->parent().get()) chain.push_back(view);
+  c10::intrusive_ptr<View> copy;
+  for (; !chain.empty(); chain.pop_back()) {
+    const View& step = *chain.back();
+    copy = c10::make_intrusive<View>(std::move(copy), step.step(), step.index(), step.offset());
+  }
+  return copy;
 }
 
 // Over all that decides what the function computes.
@@ -180,7 +183,8 @@ class TracedFunction::Tracer {
 
  private:
   Value placeholder(const Geometry& geometry) const {
-    return executor::data_value(row_major(geometry), device_, {});
+    return executor::data_value(lazy::intern_contiguous(geometry.dtype, geometry.sizes), device_,
+                                {});
   }
 
   static Place own(const Place& place) {
@@ -258,7 +262,10 @@ class TracedFunction::Tracer {
     for (const Node* parameter : function_->parameters) builder.tensor(&parameter->output(0));
     builder.fixed(c10::IValue(hash_of(*function_).hex()));
     for (size_t i = 0; i < traced_->used_draws_.size(); ++i) builder.seed();
-    for (const Value& result : function_->results) builder.output(row_major(result.geometry()));
+    for (const Value& result : function_->results) {
+      const Geometry& g = result.geometry();
+      builder.output(lazy::intern_contiguous(g.dtype, g.sizes));
+    }
     auto signature = builder.build();
     signature->expansion = function_;
     return lazy::intern(std::move(signature));

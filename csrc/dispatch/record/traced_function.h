@@ -4,13 +4,11 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
-#include "lazy/function.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
