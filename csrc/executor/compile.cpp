@@ -130,6 +130,8 @@ std::vector<std::shared_ptr<const Program>> cached_programs() {
   return programs().programs();
 }
 
+void drop_programs_with(const util::Hash128& signature) { programs().drop_users_of(signature); }
+
 void clear_cached_programs() {
   const lazy::GraphLock lock;
   programs().clear();

@@ -34,5 +34,8 @@ pjrt::CompileOptions compile_options_of(int device);
 // Returns the programs that are kept, the most recently used first.
 std::vector<std::shared_ptr<const Program>> cached_programs();
 void clear_cached_programs();
+// Drops the programs that were made from a call with this signature key. The caller holds the
+// GraphLock.
+void drop_programs_with(const util::Hash128& signature);
 
 }  // namespace torch_xla::executor

@@ -65,6 +65,16 @@ bool ProgramCache::nears_map_limit() {
   return true;
 }
 
+void ProgramCache::drop_users_of(const util::Hash128& signature) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    const bool uses = std::ranges::any_of(entry.program->recipe.calls, [&](const auto& call) {
+      return call.signature->key == signature;
+    });
+    if (uses) index_.erase(entry.key);
+    return uses;
+  });
+}
+
 void ProgramCache::clear() {
   entries_.clear();
   index_.clear();

@@ -20,6 +20,8 @@ class ProgramCache {
   size_t size() const { return entries_.size(); }
   // Returns all programs, the most recently used first.
   std::vector<std::shared_ptr<const Program>> programs() const;
+  // Drops the programs that were made from a call with this signature key.
+  void drop_users_of(const util::Hash128& signature);
   void clear();
 
  private:

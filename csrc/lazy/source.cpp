@@ -43,7 +43,7 @@ class ForwardCalls {
   }
 
  private:
-  static constexpr uint64_t kSlots = 1 << 16, kThreads = 256;
+  static constexpr uint64_t kSlots = 1 << 16, kThreads = 1 << 12;
   struct Last {
     void* thread = nullptr;
     uint64_t next = 0;

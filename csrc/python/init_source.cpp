@@ -51,23 +51,23 @@ lazy::SourceFrame frame_of(PyCodeObject* code, int32_t instruction) {
 // References that are to be given back: places are let go by threads that do not hold the GIL.
 class Dropped {
  public:
-  void add(PyCodeObject* code) {
+  void add(PyObject* object) {
     const std::lock_guard lock(mutex_);
-    codes_.push_back(code);
+    objects_.push_back(object);
   }
   // The caller holds the GIL.
   void release() {
-    std::vector<PyCodeObject*> codes;
+    std::vector<PyObject*> objects;
     {
       const std::lock_guard lock(mutex_);
-      codes.swap(codes_);
+      objects.swap(objects_);
     }
-    for (PyCodeObject* code : codes) Py_DECREF(code);
+    for (PyObject* object : objects) Py_DECREF(object);
   }
 
  private:
   util::ForkMutex mutex_;
-  std::vector<PyCodeObject*> codes_;
+  std::vector<PyObject*> objects_;
 };
 
 Dropped& dropped() {
@@ -75,26 +75,48 @@ Dropped& dropped() {
   return dropped;
 }
 
+// A copy of `code` that still tells its lines, but keeps nothing of what a program holds: with a
+// code object end the functions that torch.compile generated for it.
+PyCodeObject* without_constants(PyCodeObject* code) {
+  const auto replace =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code)).attr("replace");
+  return reinterpret_cast<PyCodeObject*>(
+      replace(py::arg("co_consts") = py::tuple()).release().ptr());
+}
+
+PyObject* weak_reference(PyCodeObject* code) {
+  PyObject* reference = PyWeakref_NewRef(reinterpret_cast<PyObject*>(code), nullptr);
+  if (reference == nullptr) throw py::error_already_set();
+  return reference;
+}
+
 class PythonCode final : public lazy::Code {
  public:
   // The caller holds the GIL.
-  explicit PythonCode(PyCodeObject* code) : code_(code), hidden_(is_hidden(code)) {
-    Py_INCREF(code);
+  explicit PythonCode(PyCodeObject* code)
+      : lines_(is_hidden(code) ? nullptr : without_constants(code)),
+        reference_(weak_reference(code)) {}
+  ~PythonCode() override {
+    dropped().add(reference_);
+    if (lines_ != nullptr) dropped().add(reinterpret_cast<PyObject*>(lines_));
   }
-  ~PythonCode() override { dropped().add(code_); }
 
-  PyCodeObject* object() const { return code_; }
-  bool hidden() const { return hidden_; }
+  // Whether this is the code object `code`, which is alive; another may have been at its address.
+  bool is(PyCodeObject* code) const {
+    return reinterpret_cast<PyWeakReference*>(reference_)->wr_object ==
+           reinterpret_cast<PyObject*>(code);
+  }
+  bool hidden() const { return lines_ == nullptr; }
 
   lazy::SourceFrames frames(int32_t instruction) const override {
     if (Py_IsInitialized() == 0) return {};
     const py::gil_scoped_acquire gil;
-    return {frame_of(code_, instruction)};
+    return {frame_of(lines_, instruction)};
   }
 
  private:
-  PyCodeObject* const code_;
-  const bool hidden_;
+  PyCodeObject* const lines_;  // null for code that is not the user's
+  PyObject* const reference_;
 };
 
 // Frames that have been looked up.
@@ -107,15 +129,14 @@ class Stack final : public lazy::Code {
   const lazy::SourceFrames frames_;
 };
 
-// The code objects that were met last. Guarded by GraphLock. A function that is gone keeps its code
-// object until another takes its slot.
+// The code objects that were met last. Guarded by GraphLock.
 class KnownCode {
  public:
   const c10::intrusive_ptr<PythonCode>& of(PyCodeObject* code) {
     // Objects are aligned to 16 bytes.
     c10::intrusive_ptr<PythonCode>& known =
         known_[(reinterpret_cast<uintptr_t>(code) >> 4) % kSlots];
-    if (!known.defined() || known->object() != code) [[unlikely]] {
+    if (!known.defined() || !known->is(code)) [[unlikely]] {
       // PyTorch lets the GIL go around operators. Nobody waits for the graph with the GIL in hand.
       const py::gil_scoped_acquire gil;
       known = c10::make_intrusive<PythonCode>(code);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -354,3 +356,71 @@ def test_traced_functions_refuse_what_they_cannot_keep():
             functions.trace(body, x)
     assert len(functions) == 0
     close(x + 1, torch.full((3,), 2.0))
+
+
+def traced_programs():
+    return sum("traced_function" in p["calls"][-1] for p in _XLAC._xla_programs() if p["calls"])
+
+
+def test_reset_frees_what_was_compiled():
+    gc.collect()
+    before = traced_programs()  # PyTorch itself keeps graphs that break
+    functions = [compiled(lambda x, i=i: x.sin() * 2 + i) for i in range(3)]
+    for function in functions:
+        function(torch.ones(3, device="xla"))
+    assert traced_programs() == before + 3
+    torch._dynamo.reset()
+    gc.collect()
+    assert traced_programs() == before
+    close(functions[2](torch.zeros(3, device="xla")), torch.full((3,), 2.0))
+
+
+def test_a_function_that_dies_is_freed():
+    def compile_one(size):
+        layer = nn.Linear(8, 8).to("xla")
+        compiled(lambda x: layer(x) * 2)(torch.ones(size, 8, device="xla"))
+        return weakref.ref(layer.weight)
+
+    weights = [compile_one(4 + i) for i in range(3)]
+    gc.collect()
+    torch.ones(3, device="xla").sin()  # gives back what threads without Python's lock let go
+    gc.collect()
+    assert not any(weight() is not None for weight in weights)
+
+
+def test_an_equal_function_keeps_the_programs():
+    def double(x):
+        return x * 2 + 1
+
+    x = torch.ones(3, device="xla")
+    first, second = compiled(double), compiled(double, dynamic=False)
+    close(first(x), torch.full((3,), 3.0))
+    close(second(x), torch.full((3,), 3.0))
+    before = compiles()
+    close(first(x), torch.full((3,), 3.0))
+    close(second(x), torch.full((3,), 3.0))
+    assert compiles() == before
+
+
+@pytest.mark.parametrize("device", ["xla", torch.device("xla"), "xla:0"])
+def test_tensors_made_on_the_current_device(device):
+    def function(x):
+        return x + torch.ones(3, device=device) * torch.arange(3, device=device)
+
+    close(compiled(function)(torch.ones(3, device="xla")), torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.quantile(x, 0.4, dim=-1),
+        lambda x: torch.nanquantile(x, torch.tensor([0.1, 0.7], device=x.device), dim=0),
+        lambda x: torch.view_as_real(torch.stft(x, 8, 4, return_complex=True)),
+        lambda x: x.clone().t_().unsqueeze_(0).squeeze_() * 2,
+        lambda x: x.clone().as_strided_((3, 4), (5, 2)) + 1,
+    ],
+    ids=["quantile", "nanquantile", "stft", "t_", "as_strided_"],
+)
+def test_views_in_place_are_captured(function):
+    x = torch.randn(4, 32)
+    close(compiled(function)(x.to("xla")), function(x))

@@ -1,7 +1,6 @@
 """What PyTorch, the plugin, Python and the C library promise nobody, and this project depends on.
 
-docs/leaning.md lists it, one row for each thing, and names the test that fails when the thing
-moves. Each message says what to do then.
+docs/leaning.md lists it and names the test that fails when a thing moves; messages say what to do.
 """
 
 from __future__ import annotations
@@ -148,6 +147,7 @@ torch.optim.Adagrad._init_group(self, group, params_with_grad, grads, state_sums
 torch.utils._foreach_utils._get_foreach_kernels_supported_devices()
 torch.utils._foreach_utils._get_fused_kernels_supported_devices()
 torch.optim.optimizer._get_capturable_supported_devices(supports_xla=True)
+torch._subclasses.fake_tensor.FakeTensor.__new__(...)
 """
 PATCHED = re.findall(r"^(\S+?)\.(\w+)(\(.*\))$", PATCHED.replace("\n    ", " "), re.M)
 

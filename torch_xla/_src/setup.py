@@ -37,6 +37,7 @@ def install() -> None:
     clip_grad.install()
     loading.install()
     dlpack.install()
+    after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
     atexit.register(_finish)
@@ -46,6 +47,12 @@ def _describe_to_dynamo() -> None:
     from torch_xla._src import dynamo_device
 
     dynamo_device.register()
+
+
+def _index_fake_devices() -> None:
+    from torch_xla._src import fake_tensors
+
+    fake_tensors.install()
 
 
 def _name_backends() -> None:

@@ -9,6 +9,7 @@
 #include "debug/metrics.h"
 #include "dispatch/calls/plan.h"
 #include "dispatch/record/decompose.h"
+#include "executor/compile.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/function.h"
@@ -108,6 +109,12 @@ std::vector<size_t> places_of_seeds(const KeptFunction& function, lazy::RandomSt
   return used;
 }
 
+// How many functions have a signature of this key. Guarded by GraphLock.
+std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>& alive() {
+  static auto& counts = *new std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>;
+  return counts;
+}
+
 // Takes a device's random state back when it dies.
 class KeptRandomState {
  public:
@@ -177,7 +184,10 @@ class TracedFunction::Tracer {
     lift_constants();
     traced_->draws_ = random_.draws();
     traced_->used_draws_ = places_of_seeds(*function_, random_.start(), traced_->draws_);
-    if (!function_->results.empty()) traced_->signature_ = signature();
+    if (!function_->results.empty()) {
+      traced_->signature_ = signature();
+      ++alive()[traced_->signature_->key];
+    }
     return std::move(traced_);
   }
 
@@ -294,6 +304,15 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
   const lazy::GraphLock lock;
   const FunctionScope scope;
   return Tracer(arguments, given, device).run(body);
+}
+
+TracedFunction::~TracedFunction() {
+  if (!signature_.defined()) return;
+  const lazy::GraphLock lock;
+  const auto count = alive().find(signature_->key);
+  if (--count->second > 0) return;
+  alive().erase(count);
+  executor::drop_programs_with(signature_->key);
 }
 
 bool TracedFunction::fits(const Tensors& arguments) const {

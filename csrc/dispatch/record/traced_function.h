@@ -24,6 +24,12 @@ class TracedFunction {
   static std::unique_ptr<TracedFunction> trace(const Tensors& arguments,
                                                c10::function_ref<Tensors(const Tensors&)> body);
 
+  TracedFunction() = default;
+  // Drops the programs that call the function, unless an equal one is alive.
+  ~TracedFunction();
+  TracedFunction(const TracedFunction&) = delete;
+  TracedFunction& operator=(const TracedFunction&) = delete;
+
   // Returns whether tensors have the geometries and share storages as those that were traced.
   bool fits(const Tensors& arguments) const;
   // Records a call of arguments that fit, launches it and returns its results. Tensors that the

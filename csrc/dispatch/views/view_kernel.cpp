@@ -52,6 +52,11 @@ void InplaceViewKernel::operator()(const c10::OperatorHandle& op, c10::DispatchK
                                    Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const at::Tensor self = (*stack)[stack->size() - count].toTensor();
+  // Of wrappers of other classes (FunctionalTensor), PyTorch's code for all devices turns the
+  // sizes.
+  if (!lazy::is_lazy(self)) {
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
   view_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::XLA), stack);
   const at::Tensor view = stack->back().toTensor();
   TensorImpl* target = lazy::as_lazy(self);
@@ -67,7 +72,7 @@ ViewKernel::ViewKernel(const c10::OperatorHandle& op)
 
 at::Tensor ViewKernel::call_meta(const at::Tensor& self, Stack arguments) const {
   arguments.insert(arguments.begin(), self);
-  handle_.callBoxedForDispatchKey(c10::DispatchKey::Meta, arguments);
+  handle_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &arguments);
   return arguments[0].toTensor();
 }
 

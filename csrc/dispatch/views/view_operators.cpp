@@ -231,6 +231,10 @@ at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size,
 
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
                               c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  if (!lazy::is_lazy(self)) {
+    return at::_ops::as_strided_::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), self, size,
+                                             stride, std::move(offset));
+  }
   const at::Tensor view = as_strided(self, size, stride, std::move(offset));
   TensorImpl* source = lazy::as_lazy(view);
   lazy::as_lazy(self)->assign(storage_of(*source), source->geometry(), source->storage_offset(),
