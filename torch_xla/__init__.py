@@ -19,6 +19,7 @@ except ImportError as error:
     ) from error
 
 from torch_xla._src import setup as _setup
+from torch_xla._src.compiling import compile
 from torch_xla._src.devices import (
     device,
     device_count,

@@ -1,6 +1,7 @@
 """Where earlier versions had what `torch_xla` itself offers."""
 
 from torch_xla import (
+    compile,
     device,
     device_count,
     devices,
@@ -12,6 +13,7 @@ from torch_xla import (
 )
 
 __all__ = [
+    "compile",
     "device",
     "device_count",
     "devices",

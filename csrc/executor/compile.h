@@ -24,7 +24,8 @@ struct Missing {
 
 // Returns the program of a graph, or null after filling `missing`. The caller holds the GraphLock.
 // `name` becomes Program::name.
-std::shared_ptr<const Program> find_program(const char* name, const Graph& graph, Missing& missing);
+std::shared_ptr<const Program> find_program(const std::string& name, const Graph& graph,
+                                            Missing& missing);
 // Makes the program and puts it where find_program() finds it.
 void provide(Missing& missing);
 

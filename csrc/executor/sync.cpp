@@ -29,6 +29,8 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 
+const std::string kSync = "sync", kRead = "read";  // names of programs
+
 // A run that fails may have taken inputs over before it did. Their values are lost, and later runs
 // that need them say why.
 [[noreturn]] void fail_launch(const Graph& graph, const pjrt::Error& error) {
@@ -299,7 +301,7 @@ bool undo(const Node* failed, int device, const std::vector<Value>& read) {
 
 }  // namespace
 
-void sync_device(int device, bool wait) {
+void sync_device(int device, bool wait, Region* region) {
   util::log::refresh();
   InFlight::of(device).report();
   std::exception_ptr failure;
@@ -308,9 +310,13 @@ void sync_device(int device, bool wait) {
     Pending pending(device);
     complete = true;
     if (pending.roots.empty()) return true;
+    if (const Region* broken = Region::current()) broken->check_run("a sync");
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program("sync", graph, missing);
+    if (region != nullptr) region->check_number(graph);
+    const std::string& name = region == nullptr ? kSync : region->name();
+    const auto program = find_program(name, graph, missing);
     if (program == nullptr) return false;
+    if (region != nullptr) region->add(graph);
     try {
       compute(pending, graph, *program, true);
     } catch (const CallFailed& failed) {
@@ -344,12 +350,13 @@ void materialize(std::vector<Value>& values, int device) {
     }
     complete = true;
     if (roots.empty()) return true;
+    if (const Region* broken = Region::current()) broken->check_run("a value that is read");
     Pending pending(device, std::move(roots));
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program("read", graph, missing);
+    const auto program = find_program(kRead, graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());

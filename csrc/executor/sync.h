@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/region.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::executor {
@@ -17,7 +18,8 @@ lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceD
 
 // Computes everything that is pending on a device; buffers of overwritten tensors are donated.
 // Returns once the run is launched, or done if `wait`. When it throws, all values stay recorded.
-void sync_device(int device, bool wait);
+// `region` is the one that ends with this.
+void sync_device(int device, bool wait, Region* region = nullptr);
 
 // Computes these values and replaces them by data. Pending values that depend on what is computed
 // on the way are computed too; the rest of the graph stays recorded.

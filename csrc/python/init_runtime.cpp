@@ -63,7 +63,7 @@ executor::PluginChoice choice_from(const py::dict& d) {
   return choice;
 }
 
-void sync(const std::string& device, bool wait) {
+void sync(const std::string& device, bool wait, executor::Region* region = nullptr) {
   dispatch::refresh_debug_flags();
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
@@ -73,7 +73,7 @@ void sync(const std::string& device, bool wait) {
     return;
   static const debug::Counter marks("MarkStep");
   marks.add();
-  executor::sync_device(index, wait);
+  executor::sync_device(index, wait, region);
 }
 
 std::unique_ptr<lazy::GraphLock> held_for_fork;  // set by the thread that forks, under the lock
@@ -195,6 +195,20 @@ void bind_runs(py::module_& m) {
       },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
       py::arg("wait") = true, py::arg("reset_scope") = true);
+  using executor::Region;
+  py::class_<Region, std::shared_ptr<Region>>(m, "_Region")
+      .def(py::init<std::string, bool, std::optional<size_t>>(), py::arg("name"), py::arg("whole"),
+           py::arg("most_graphs"))
+      .def("enter", &Region::enter)
+      .def("sync", [](Region& region) { sync("", false, &region); });
+  m.def("_xla_leave_region", &Region::leave);
+  m.def("_xla_in_region", [] { return Region::current() != nullptr; });
+  m.def("_get_current_graph_name", [] {
+    const Region* region = Region::current();
+    return region == nullptr ? std::string() : region->name();
+  });
+  m.def("_set_use_eager_mode", &dispatch::set_eager_mode);
+  m.def("_get_use_eager_mode", &dispatch::is_eager_mode);
   m.def(
       "_xla_sync_live_tensors",
       [](const std::string& device, const std::vector<std::string>&, bool wait) {

@@ -48,6 +48,13 @@ def test_train_lm():
     assert "Metric: CompileTime" in out
 
 
+def test_compiled_step():
+    out = run_example("compiled_step.py")
+    losses = [float(loss) for loss in re.findall(r"loss:? ([\d.]+)$", out, re.MULTILINE)]
+    assert len(losses) == 4
+    assert losses[-1] < 0.01 < losses[0]
+
+
 def test_train_digits_follows_pytorch():
     """Few epochs, the same on both devices: data, model and loop are sound."""
     arguments = ("--epochs", "2", "--seed", "3")

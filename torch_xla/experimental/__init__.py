@@ -4,6 +4,7 @@ import os as _os
 from types import TracebackType as _TracebackType
 
 from torch_xla._src.submodules import importer as _importer
+from torch_xla.experimental.eager import compile, eager_mode, eager_mode_context, is_eager_mode
 
 __getattr__ = _importer(__name__)
 

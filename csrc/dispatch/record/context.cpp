@@ -11,7 +11,7 @@
 namespace torch_xla::dispatch {
 namespace {
 
-std::atomic<bool> eager{false};
+std::atomic<bool> eager_mode{false}, eager_flag{false};
 
 }  // namespace
 
@@ -35,11 +35,17 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 
 void refresh_debug_flags() {
   lazy::keep_stacks(util::flag::XLA_IR_DEBUG() || util::flag::XLA_HLO_DEBUG());
-  eager = util::flag::XLA_USE_EAGER_DEBUG_MODE();
+  eager_flag = util::flag::XLA_USE_EAGER_DEBUG_MODE();
 }
 
+void set_eager_mode(bool on) { eager_mode = on; }
+
+bool is_eager_mode() { return eager_mode; }
+
 void after_record(int device) {
-  if (eager.load(std::memory_order_relaxed)) executor::sync_device(device, false);
+  const bool eager =
+      eager_flag.load(std::memory_order_relaxed) | eager_mode.load(std::memory_order_relaxed);
+  if (eager && executor::Region::current() == nullptr) executor::sync_device(device, false);
 }
 
 }  // namespace torch_xla::dispatch

@@ -17,7 +17,11 @@ uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan,
 
 // Reads the debug flags that are too slow to read for each call. Done at import and at each sync.
 void refresh_debug_flags();
-// Runs the call at once when XLA_USE_EAGER_DEBUG_MODE asks for it.
+
+// In eager mode each call runs at once, except in a region of torch_xla.compile.
+void set_eager_mode(bool on);
+bool is_eager_mode();
+// Runs the call that was just recorded in eager mode, or when XLA_USE_EAGER_DEBUG_MODE asks for it.
 void after_record(int device);
 
 }  // namespace torch_xla::dispatch

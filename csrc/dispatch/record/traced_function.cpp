@@ -174,13 +174,14 @@ class TracedFunction::Tracer {
     }
   }
 
+  // Returns null where the function needs a value that is still to be computed.
   std::unique_ptr<TracedFunction> run(c10::function_ref<Tensors(const Tensors&)> body) {
     const uint64_t start = placeholder(*lazy::intern(at::kBool, {}, {})).node->id();
     const Tensors results = body(stand_ins_);
     check_geometries();
     take_written();
     take_results(results);
-    collect(start);
+    if (!collect(start)) return nullptr;
     lift_constants();
     traced_->draws_ = random_.draws();
     traced_->used_draws_ = places_of_seeds(*function_, random_.start(), traced_->draws_);
@@ -246,14 +247,15 @@ class TracedFunction::Tracer {
     }
   }
 
-  // What was recorded before the node `start` does not belong to the function.
-  void collect(uint64_t start) {
+  // What was recorded before the node `start` does not belong to the function. Returns false where
+  // it would need a call of those.
+  bool collect(uint64_t start) {
     const bool complete = function_->collect([&](const Node& node) {
       using Part = KeptFunction::Part;
       if (node.is_data()) return node.data().array != nullptr ? Part::Parameter : Part::Foreign;
       return node.id() > start ? Part::Call : Part::Foreign;
     });
-    TXLA_CHECK(complete, "traced function: reads what another function or thread records.");
+    return complete;
   }
 
   // Data that the function reads beside its arguments become operands of its calls. The function
@@ -300,10 +302,15 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
                "traced function: expected tensors of one device, got xla:", device,
                " and xla:", storage->device_index(), ".");
   }
-  executor::sync_device(device, /*wait=*/false);  // what `body` reads beside its arguments is data
-  const lazy::GraphLock lock;
-  const FunctionScope scope;
-  return Tracer(arguments, given, device).run(body);
+  for (int tries = 1;; ++tries) {
+    {
+      const lazy::GraphLock lock;
+      const FunctionScope scope;
+      if (auto traced = Tracer(arguments, given, device).run(body)) return traced;
+    }
+    TXLA_CHECK(tries == 1, "traced function: reads what another function or thread records.");
+    executor::sync_device(device, /*wait=*/false);  // what `body` reads beside its arguments
+  }
 }
 
 TracedFunction::~TracedFunction() {
@@ -404,7 +411,10 @@ TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
     }
   }
   storages.clear();
-  if (!computed.empty()) executor::materialize(computed, device_);
+  // A region of torch_xla.compile runs as one.
+  if (!computed.empty() && executor::Region::current() == nullptr) {
+    executor::materialize(computed, device_);
+  }
   return results;
 }
 

@@ -1,0 +1,47 @@
+// Region, a part of the user's program that is to be one graph: what torch_xla.compile makes of a
+// function or a block.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include "executor/program.h"
+
+namespace torch_xla::executor {
+
+struct Graph;
+
+class Region : public c10::DebugInfoBase {
+ public:
+  // `whole`: no run may happen before its end. `most_graphs`: how many different graphs it may have
+  // over all calls.
+  Region(std::string name, bool whole, std::optional<size_t> most_graphs);
+
+  // From here to leave(), what this thread does, and the backward passes that it starts, belongs to
+  // the region.
+  static void enter(std::shared_ptr<Region> region);
+  static void leave();
+  // Returns the one that the calling thread is in, or null.
+  static const Region* current();
+
+  const std::string& name() const { return name_; }
+  // Throws where no run may happen now. `wanted` is what asks for one.
+  void check_run(const char* wanted) const;
+  // Throws where the graph of a call would be one too many. The caller of these two holds the
+  // GraphLock.
+  void check_number(const Graph& graph) const;
+  void add(const Graph& graph);
+
+ private:
+  const std::string name_;
+  const bool whole_;
+  const std::optional<size_t> most_graphs_;
+  std::unordered_set<util::Hash128, util::Hash128Hasher> graphs_;
+  Recipe last_;  // of the newest of them
+};
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,123 @@
+"""`torch_xla.compile`: what a function or a block computes is one graph."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch_xla import _XLAC
+from torch_xla._src.step import sync
+
+
+def compile(
+    f: Callable | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    *,
+    num_different_graphs_allowed: int | None = None,
+) -> Any:
+    """Makes what a function computes one graph: forward, backward and optimizer, if it has them.
+
+    What was recorded before a call is launched at its start, what the call recorded at its end. In
+    eager mode the function is recorded like everything is without it. A compiled function that is
+    called inside another one belongs to that one's graph.
+
+        @torch_xla.compile          # or step = torch_xla.compile(step, full_graph=True)
+        def step(batch, target): ...
+
+        with torch_xla.compile():   # a block
+            loss = step(batch, target)
+
+    Unlike `torch.compile`, this runs the function's Python at each call: it may do anything that
+    Python can. If it raises, what it recorded stays pending until the next barrier.
+
+    Args:
+        f: A function or module. Without one, the result is a context manager and a decorator.
+        full_graph: Whether a value that is read inside, and a barrier inside, are errors. Without
+            it they end a graph and begin another.
+        name: What its programs are called in reports; the function's own name by default.
+        max_different_graphs: How many different graphs the calls may have altogether. A call with
+            one more raises before it is compiled, and says what differs.
+        num_different_graphs_allowed: Another name of `max_different_graphs`.
+
+    Returns:
+        A function that takes and returns what `f` does.
+
+    Raises:
+        TypeError: `f` cannot be called, or returns before it has run (a coroutine, a generator).
+        ValueError: The number of graphs is not positive, or was given under both names.
+        RuntimeError: From a call: a second graph with `full_graph`, or one too many.
+
+    Source: torch_xla.compile of PyTorch/XLA 2.5 to 2.9.
+    """
+    most = _number_of_graphs(max_different_graphs, num_different_graphs_allowed)
+    if f is None:
+        return _Compiling(full_graph, name, most)
+    if not callable(f):
+        raise TypeError(f"torch_xla.compile: expected a function, got {type(f).__name__}.")
+    if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f):
+        raise TypeError(
+            f"torch_xla.compile: expected a function that has computed when it returns, got the "
+            f"generator or coroutine {f.__qualname__}. Compile the functions that it calls."
+        )
+    if name is None:
+        function = getattr(f, "forward", f)  # of a module
+        name = getattr(function, "__qualname__", type(f).__name__)
+    region = _XLAC._Region(name, full_graph, most)
+
+    @functools.wraps(f)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with _one_graph(region):
+            return f(*args, **kwargs)
+
+    return compiled
+
+
+def _number_of_graphs(number: int | None, old: int | None) -> int | None:
+    if number is not None and old is not None:
+        raise ValueError(
+            "torch_xla.compile: expected max_different_graphs or num_different_graphs_allowed, got "
+            "both."
+        )
+    number = old if number is None else number
+    if number is not None and number < 1:
+        raise ValueError(f"torch_xla.compile: expected at least one graph, got {number}.")
+    return number
+
+
+@contextmanager
+def _one_graph(region: _XLAC._Region) -> Iterator[None]:
+    if _XLAC._xla_in_region():
+        yield
+        return
+    sync()
+    region.enter()
+    try:
+        yield
+    finally:
+        _XLAC._xla_leave_region()
+    region.sync()
+
+
+class _Compiling:
+    """`torch_xla.compile()` without a function."""
+
+    def __init__(self, full_graph: bool, name: str | None, most: int | None):
+        self._options = (full_graph, name, most)
+        self._region = _XLAC._Region(name or "compile", full_graph, most)
+        self._blocks: list[AbstractContextManager] = []
+
+    def __call__(self, f: Callable) -> Callable:
+        full_graph, name, most = self._options
+        return compile(f, full_graph, name, most)
+
+    def __enter__(self) -> None:
+        self._blocks.append(_one_graph(self._region))
+        self._blocks[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._blocks.pop().__exit__(*error)
