@@ -54,12 +54,10 @@ Storage::Storage(const Geometry* geometry, int device, Value value)
 
 Storage::~Storage() {
   device_.live_storages.fetch_sub(1, std::memory_order_relaxed);
-  if (linked_ || value_ || readers_ != nullptr) {
-    const GraphLock lock;
-    unlink();
-    replay_views();
-    value_ = {};
-  }
+  const GraphLock lock;  // a sync on another thread may be giving it its data
+  unlink();
+  replay_views();
+  value_ = {};
 }
 
 const Value& Storage::value() {

@@ -88,6 +88,9 @@ void conj_physical_meta(MetaCall& call) {
   call.results({at::empty_like(x)});
 }
 
+// PyTorch's code for all devices calls kernels that there are none of for Meta tensors.
+void conj_physical_in_place_meta(MetaCall& call) { call.results({call.tensor(0)}); }
+
 // (input): absolute values and the like keep their strides, but not this of complex elements.
 at::MemoryFormat angle_layout(const Arguments& a) {
   return a.tensor(0).is_complex() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve;
@@ -131,7 +134,8 @@ const Rules registered([](Registry& r) {
   r.all("aten::polar") = {.meta = complex_of_pair, .autocast = Autocast::Float32};
   r.all("aten::angle") = {.meta = angle_meta, .layout = angle_layout};
   r.all("aten::_conj_physical").meta = conj_physical_meta;
-  r.all("aten::conj_physical").writes_repeated = true;
+  r.all("aten::conj_physical") = {.meta_in_place = conj_physical_in_place_meta,
+                                  .writes_repeated = true};
 });
 
 }  // namespace torch_xla::ops
