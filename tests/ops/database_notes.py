@@ -97,7 +97,7 @@ TOLERANCES: dict[str | tuple[str, str], dict[torch.dtype, tuple[float, float, st
     ("corrcoef", "gradient"): {torch.float16: (1e-3, 2e-3, SMALL_DIFFERENCE)},
     ("grid_sampler_2d", "gradient"): {torch.float32: (1e-5, 1e-4, SMALL_DIFFERENCE)},
     ("grid_sampler_3d", "gradient"): {torch.float32: (1e-5, 2e-4, SMALL_DIFFERENCE)},
-    ("linalg.householder_product", "gradient"): {torch.float32: (2e-5, 1e-4, MAGNIFIED)},
+    ("linalg.householder_product", "gradient"): {torch.float32: (5e-4, 1e-4, MAGNIFIED)},
     ("linalg.lstsq", "gradient"): {torch.complex64: (5e-5, 2e-4, SMALL_DIFFERENCE)},
     ("linalg.lstsq.grad_oriented", "gradient"): {torch.complex64: (5e-5, 2e-4, SMALL_DIFFERENCE)},
     "pow": {torch.complex64: (1e-5, 1e-5, COMPLEX_POWER)},
