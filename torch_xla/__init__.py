@@ -19,7 +19,7 @@ except ImportError as error:
     ) from error
 
 from torch_xla._src import setup as _setup
-from torch_xla._src.compiling import compile
+from torch_xla._src.compiling import compile, step
 from torch_xla._src.devices import (
     device,
     device_count,
@@ -29,7 +29,7 @@ from torch_xla._src.devices import (
     set_custom_compile_options,
 )
 from torch_xla._src.launching import launch
-from torch_xla._src.step import step, sync
+from torch_xla._src.step import sync
 from torch_xla._src.submodules import importer as _importer
 from torch_xla.version import __version__
 

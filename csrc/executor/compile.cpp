@@ -27,7 +27,7 @@ ProgramCache& programs() {  // guarded by the graph lock
 
 }  // namespace
 
-std::shared_ptr<const Program> find_program(const std::string& name, const Graph& graph,
+std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing) {
   static const debug::Counter hits("CachedCompile");
   auto program = programs().find(graph.key);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "executor/graph.h"
@@ -24,7 +25,7 @@ struct Missing {
 
 // Returns the program of a graph, or null after filling `missing`. The caller holds the GraphLock.
 // `name` becomes Program::name.
-std::shared_ptr<const Program> find_program(const std::string& name, const Graph& graph,
+std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing);
 // Makes the program and puts it where find_program() finds it.
 void provide(Missing& missing);

@@ -27,20 +27,24 @@ Recipe::Recipe(const lazy::Function& function) {
   }
 }
 
+std::string Recipe::text_of(const Call& call, const std::string& operands) {
+  std::string text = call.signature->op->name + "(" + operands + ") : ";
+  text += lazy::types_of(call.signature->outputs);
+  const std::string place = call.source.str();
+  return place.empty() ? text : text + "  // " + place;
+}
+
 std::vector<std::string> Recipe::lines() const {
   std::vector<std::string> lines;
   for (const Call& call : calls) {
-    std::string line = "%" + std::to_string(num_parameters + lines.size()) + " = ";
-    line += call.signature->op->name + "(";
+    std::string given;
     for (uint32_t i = 0; i < call.num_operands; ++i) {
       const Operand& operand = operands[call.first_operand + i];
-      line += (i == 0 ? "%" : ", %") + std::to_string(operand.index);
-      if (operand.result != 0) line += "." + std::to_string(operand.result);
+      given += (i == 0 ? "%" : ", %") + std::to_string(operand.index);
+      if (operand.result != 0) given += "." + std::to_string(operand.result);
     }
-    line += ") : " + lazy::types_of(call.signature->outputs);
-    const std::string place = call.source.str();
-    if (!place.empty()) line += "  // " + place;
-    lines.push_back(std::move(line));
+    lines.push_back("%" + std::to_string(num_parameters + lines.size()) + " = " +
+                    text_of(call, given));
   }
   return lines;
 }

@@ -36,6 +36,8 @@ struct Recipe {
   Recipe() = default;
   explicit Recipe(const lazy::Function& function);
 
+  // Prints a call without its operands: aten::sqrt() : Float[5,2]  // train.py:3
+  static std::string text_of(const Call& call, const std::string& operands = "");
   // One line per call, as lazy/print.h prints them.
   std::vector<std::string> lines() const;
 };

@@ -22,28 +22,18 @@ Kind region_kind() {
   }
 }
 
-// A call without its number and the numbers of its operands.
-std::string without_numbers(const std::string& line) {
-  std::string text;
-  bool skip = false;
-  for (const char c : line) {
-    if (c == '%') skip = true;
-    if (skip && (c == '%' || c == '.' || (c >= '0' && c <= '9'))) continue;
-    skip = false;
-    text += c;
-  }
-  return text.starts_with(" = ") ? text.substr(3) : text;
-}
-
 // Where a graph first differs from the one before it.
 std::string difference(const Recipe& before, const Recipe& now) {
-  const std::vector<std::string> old_lines = before.lines(), lines = now.lines();
-  for (size_t i = 0; i < std::min(lines.size(), old_lines.size()); ++i) {
-    const std::string line = without_numbers(lines[i]), old_line = without_numbers(old_lines[i]);
-    if (line != old_line) return "It first differs at " + line + ", where the last had " + old_line;
+  const auto same = [](const Recipe::Call& a, const Recipe::Call& b) {
+    return a.signature->key == b.signature->key;
+  };
+  const auto [old, call] = std::ranges::mismatch(before.calls, now.calls, same);
+  if (old != before.calls.end() && call != now.calls.end()) {
+    return "It first differs at " + Recipe::text_of(*call) + ", where the last had " +
+           Recipe::text_of(*old);
   }
-  if (lines.size() != old_lines.size()) {
-    return util::concat("It has ", lines.size(), " calls, the last had ", old_lines.size());
+  if (now.calls.size() != before.calls.size()) {
+    return util::concat("It has ", now.calls.size(), " calls, the last had ", before.calls.size());
   }
   return "Its calls are those of the last, with other operands or other memory to reuse";
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -28,8 +29,6 @@ using lazy::DeviceData;
 using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
-
-const std::string kSync = "sync", kRead = "read";  // names of programs
 
 // A run that fails may have taken inputs over before it did. Their values are lost, and later runs
 // that need them say why.
@@ -313,7 +312,8 @@ void sync_device(int device, bool wait, Region* region) {
     if (const Region* broken = Region::current()) broken->check_run("a sync");
     const Graph graph = graph_of_run(pending, device);
     if (region != nullptr) region->check_number(graph);
-    const std::string& name = region == nullptr ? kSync : region->name();
+    std::string_view name = "sync";
+    if (region != nullptr) name = region->name();
     const auto program = find_program(name, graph, missing);
     if (program == nullptr) return false;
     if (region != nullptr) region->add(graph);
@@ -356,7 +356,7 @@ void materialize(std::vector<Value>& values, int device) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program(kRead, graph, missing);
+    const auto program = find_program("read", graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());

@@ -188,19 +188,17 @@ void bind_devices(py::module_& m) {
 }
 
 void bind_runs(py::module_& m) {
-  m.def(
-      "_xla_step_marker",
-      [](const std::string& device, const std::vector<std::string>&, bool wait, bool) {
-        sync(device, wait);
-      },
-      py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
-      py::arg("wait") = true, py::arg("reset_scope") = true);
   using executor::Region;
   py::class_<Region, std::shared_ptr<Region>>(m, "_Region")
       .def(py::init<std::string, bool, std::optional<size_t>>(), py::arg("name"), py::arg("whole"),
            py::arg("most_graphs"))
-      .def("enter", &Region::enter)
-      .def("sync", [](Region& region) { sync("", false, &region); });
+      .def("enter", &Region::enter);
+  m.def(
+      "_xla_step_marker",
+      [](const std::string& device, const std::vector<std::string>&, bool wait, bool,
+         Region* region) { sync(device, wait, region); },
+      py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
+      py::arg("wait") = true, py::arg("reset_scope") = true, py::arg("region") = nullptr);
   m.def("_xla_leave_region", &Region::leave);
   m.def("_xla_in_region", [] { return Region::current() != nullptr; });
   m.def("_get_current_graph_name", [] {

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
 from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
@@ -258,6 +259,21 @@ def test_an_exception_leaves_what_was_recorded():
     close(kept[0], x.sin())
 
 
+def test_step_closures_run_after_a_compiled_function():
+    seen = []
+
+    @torch_xla.compile(full_graph=True)
+    def step(x):
+        loss = (x * 2).sum()
+        xm.add_step_closure(lambda value: seen.append(value.item()), args=(loss,))
+        return loss
+
+    x = torch.ones(3).to("xla")
+    with runs(1):
+        step(x)
+        assert seen == [6.0]
+
+
 def test_threads_have_regions_of_their_own():
     x = torch.randn(3)
     inside, outside = threading.Event(), threading.Event()
@@ -367,6 +383,15 @@ def test_a_compiled_function_in_eager_mode():
         close(y, (x.sin() + x.cos()) * 2)
         with runs(1):
             y = y + 1
+
+
+def test_a_step_in_eager_mode():
+    x = torch.randn(3)
+    on_xla = x.to("xla")
+    with eager_mode_context(True), runs(1), torch_xla.step():
+        y = on_xla.sin() + on_xla.cos()
+        assert is_pending(y)
+    close(y, x.sin() + x.cos())
 
 
 def test_random_numbers_are_the_same_in_both_modes():

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._src.step import sync
+from torch_xla._src.step import barrier, sync
 
 
 def compile(
@@ -77,6 +77,18 @@ def compile(
     return compiled
 
 
+def step(function: Callable | None = None) -> Any:
+    """Makes a block of code, or a function, one graph of its own: `compile` without limits.
+
+    with torch_xla.step():
+        loss = train(batch)
+
+    @torch_xla.step()       # `@torch_xla.step` does the same
+    def train_step(batch): ...
+    """
+    return compile(function)
+
+
 def _number_of_graphs(number: int | None, old: int | None) -> int | None:
     if number is not None and old is not None:
         raise ValueError(
@@ -100,7 +112,7 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
         yield
     finally:
         _XLAC._xla_leave_region()
-    region.sync()
+    barrier("", region=region)
 
 
 class _Compiling:

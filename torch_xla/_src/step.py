@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import atexit
 import collections
-import contextlib
-import functools
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from torch_xla import _XLAC
 
@@ -33,39 +30,14 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     barrier("", wait)
 
 
-def barrier(device: str, wait: bool = False) -> None:
-    """`sync` of the device of this name; without a name that of the calling thread's default."""
-    _XLAC._xla_step_marker(device, [], wait)
+def barrier(device: str, wait: bool = False, region: _XLAC._Region | None = None) -> None:
+    """`sync` of the device of this name; without a name that of the calling thread's default.
+
+    `region` is what `torch_xla.compile` ends with this.
+    """
+    _XLAC._xla_step_marker(device, [], wait, region=region)
     if _closures or _background:
         run_closures(device or _XLAC._xla_get_default_device())
-
-
-class _Step(contextlib.ContextDecorator):
-    def __enter__(self) -> None:
-        sync()
-
-    def __exit__(self, exception_type, exception, trace) -> None:
-        # After an error what was recorded stays pending, so that nothing hides the error.
-        if exception_type is None:
-            sync()
-
-
-def step(function: Callable | None = None) -> Any:
-    """Makes a block of code, or a function, one graph of its own.
-
-    What was recorded before is launched at its start, what it recorded at its end:
-
-        with torch_xla.step():
-            loss = train(batch)
-
-        @torch_xla.step()       # `@torch_xla.step` does the same
-        def train_step(batch): ...
-
-    If the block raises, what it recorded stays pending until the next barrier.
-    """
-    if function is None:
-        return _Step()
-    return functools.wraps(function)(_Step()(function))
 
 
 # Of each device, the closures that wait for the next barrier, in the order they were added. Only

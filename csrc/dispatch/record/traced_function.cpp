@@ -250,12 +250,11 @@ class TracedFunction::Tracer {
   // What was recorded before the node `start` does not belong to the function. Returns false where
   // it would need a call of those.
   bool collect(uint64_t start) {
-    const bool complete = function_->collect([&](const Node& node) {
+    return function_->collect([&](const Node& node) {
       using Part = KeptFunction::Part;
       if (node.is_data()) return node.data().array != nullptr ? Part::Parameter : Part::Foreign;
       return node.id() > start ? Part::Call : Part::Foreign;
     });
-    return complete;
   }
 
   // Data that the function reads beside its arguments become operands of its calls. The function

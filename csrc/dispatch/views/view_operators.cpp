@@ -231,7 +231,7 @@ at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size,
 
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
                               c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
-  if (!lazy::is_lazy(self)) {
+  if (!lazy::is_lazy(self)) {  // as InplaceViewKernel does
     return at::_ops::as_strided_::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), self, size,
                                              stride, std::move(offset));
   }
