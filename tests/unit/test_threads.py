@@ -324,7 +324,7 @@ def test_others_record_and_sync_while_one_waits():
 
     def launch():
         z = x
-        for _ in range(8):
+        for _ in range(40):  # some 200 ms
             z = z @ x / 40
         torch_xla.sync()
 
