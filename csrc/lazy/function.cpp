@@ -1,53 +1,81 @@
 #include "lazy/function.h"
 
-#include <unordered_set>
+#include <unordered_map>
+#include <utility>
 
 namespace torch_xla::lazy {
+
+Value placeholder(const Geometry& geometry, int device) {
+  return {c10::make_intrusive<Node>(intern_contiguous(geometry.dtype, geometry.sizes), device,
+                                    DeviceData{}),
+          0};
+}
 
 void KeptFunction::add_parameter(Value leaf) {
   parameters.push_back(leaf.node.get());
   placeholders.push_back(std::move(leaf));
 }
 
-void KeptFunction::replace_parameter(size_t i, Value leaf) {
-  const Node* old = parameters[i];
-  const auto replace = [&](Value& value) {
-    if (value.node.get() == old) value = leaf;
-  };
-  // The calls belong to the function alone.
-  for (const Node* call : calls) {
-    for (Value& operand : const_cast<Node*>(call)->operands_) replace(operand);
+namespace {
+
+struct ValueHasher {
+  size_t operator()(const Value& v) const {
+    return std::hash<const Node*>()(v.node.get()) ^ (size_t{v.index} << 48);
   }
-  for (Value& result : results) replace(result);
-  parameters[i] = leaf.node.get();
-  placeholders[i] = std::move(leaf);  // last: `old` may end here
+};
+
+c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands) {
+  auto copy = c10::make_intrusive<Node>(call.shared_signature(), std::move(operands),
+                                        Numbers(call.numbers()), call.device());
+  copy->source() = call.source();
+  return copy;
 }
 
-bool KeptFunction::collect(c10::function_ref<Part(const Node&)> part_of) {
-  std::unordered_set<const Node*> known(parameters.begin(), parameters.end());
+}  // namespace
+
+std::vector<Value> KeptFunction::collect(c10::function_ref<bool(const Node&)> belongs) {
+  std::vector<Value> captured;
+  std::unordered_map<Value, Value, ValueHasher> leaves;
+  for (const Value& leaf : placeholders) leaves.emplace(leaf, leaf);
+  std::unordered_map<const Node*, c10::intrusive_ptr<Node>> copies;  // null until it is made
   std::vector<std::pair<const Node*, size_t>> stack;
-  // Returns false where the node is foreign.
+
   const auto enter = [&](const Value& value) {
     const Node* node = value.node.get();
-    if (!known.insert(node).second) return true;
-    const Part part = part_of(*node);
-    if (part == Part::Call) stack.emplace_back(node, 0);
-    if (part == Part::Parameter) add_parameter(value);
-    return part != Part::Foreign;
+    if (copies.contains(node) || leaves.contains(value)) return;
+    if (!node->is_data() && belongs(*node)) {
+      copies.emplace(node, nullptr);
+      stack.emplace_back(node, 0);
+    } else {
+      captured.push_back(value);
+      add_parameter(placeholder(value.geometry(), node->device()));
+      leaves.emplace(value, placeholders.back());
+    }
   };
-  for (const Value& result : results) {
-    if (result && !enter(result)) return false;
+  const auto inside = [&](const Value& value) {
+    const auto copy = copies.find(value.node.get());
+    return copy != copies.end() ? Value{copy->second, value.index} : leaves.at(value);
+  };
+
+  for (Value& result : results) {
+    if (!result) continue;
+    enter(result);
     while (!stack.empty()) {
       auto& [node, next] = stack.back();
       if (next < node->operands().size()) {
-        if (!enter(node->operands()[next++])) return false;  // may move the stack
+        enter(node->operands()[next++]);  // may move the stack
         continue;
       }
-      calls.push_back(node);
+      Operands operands;
+      for (const Value& operand : node->operands()) operands.push_back(inside(operand));
+      auto& copy = copies.at(node);
+      copy = copy_of(*node, std::move(operands));
+      calls.push_back(copy.get());
       stack.pop_back();
     }
+    result = inside(result);
   }
-  return true;
+  return captured;
 }
 
 }  // namespace torch_xla::lazy

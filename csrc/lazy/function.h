@@ -19,21 +19,19 @@ struct Function {
   std::vector<Value> results;           // undefined where the function gives none
 };
 
-// Keeps its nodes: parameters are placeholders without data, and results keep the calls.
+// A leaf without data: it stands for what a function will be given.
+Value placeholder(const Geometry& geometry, int device);
+
+// Keeps its nodes: parameters are placeholders, and results keep the calls. It shares none of them.
 struct KeptFunction : Function {
   std::vector<Value> placeholders;  // of the parameters
 
-  // Adds a parameter for this leaf.
   void add_parameter(Value leaf);
 
-  // Puts another leaf in the place of parameter `i`, also as an operand of the calls.
-  void replace_parameter(size_t i, Value leaf);
-
-  // What a node that the results need is to the function.
-  enum class Part : uint8_t { Call, Parameter, Foreign };
-  // Fills `calls` with what the results need, down to the parameters and to further leaves that
-  // `part_of` makes parameters. Returns false at the first node that is foreign.
-  bool collect(c10::function_ref<Part(const Node&)> part_of);
+  // Fills `calls` with copies of the calls that the results need, as far as they `belong` to the
+  // function. Every other value on the way becomes a parameter after the present ones; returns
+  // those values.
+  std::vector<Value> collect(c10::function_ref<bool(const Node&)> belongs);
 };
 
 }  // namespace torch_xla::lazy

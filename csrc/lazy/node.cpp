@@ -49,21 +49,32 @@ NodePool& pool() {
   return pool;
 }
 
+constexpr uint64_t kBlock = 1 << 16;  // a thread takes so many ids at once
+thread_local uint64_t following_id = 0;
+
+uint64_t take_block() {
+  static std::atomic<uint64_t> blocks{1};
+  return blocks.fetch_add(1, std::memory_order_relaxed) * kBlock;
+}
+
 }  // namespace
+
+uint64_t next_id() {
+  if (following_id % kBlock == 0) following_id = take_block() + 1;
+  return following_id++;
+}
+
+uint64_t id_boundary() {
+  const uint64_t boundary = take_block();
+  following_id = boundary + 1;
+  return boundary;
+}
 
 void* Node::operator new(size_t) { return pool().take(); }
 
 void Node::operator delete(void* node) { pool().give(node); }
 
 Node::~Node() { release_operands(); }
-
-uint64_t Node::next_id() {
-  constexpr uint64_t kBlock = 1 << 16;  // a thread takes so many at once
-  static std::atomic<uint64_t> blocks{0};
-  static thread_local uint64_t next = 0;
-  if (next % kBlock == 0) next = blocks.fetch_add(1, std::memory_order_relaxed) * kBlock + 1;
-  return next++;
-}
 
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device) {

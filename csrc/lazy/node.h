@@ -104,6 +104,11 @@ struct DeviceData {
 using Operands = c10::SmallVector<Value, 3>;
 using Numbers = c10::SmallVector<Number, 1>;
 
+// Returns a number that this process has not given before; on one thread, the larger the later.
+uint64_t next_id();
+// Returns a number above all that were given so far, and below those that this thread gets next.
+uint64_t id_boundary();
+
 class Node final : public c10::intrusive_ptr_target {
  public:
   // A recorded call, as `make_node` makes it.
@@ -126,8 +131,7 @@ class Node final : public c10::intrusive_ptr_target {
   bool is_data() const { return is_data_; }
   const DeviceData& data() const { return data_; }
   int device() const { return device_; }
-  // Returns a number that no other node of the process ever has.
-  uint64_t id() const { return id_; }
+  uint64_t id() const { return id_; }  // next_id() of the time it was made
 
   const Signature& signature() const { return *signature_; }
   const c10::intrusive_ptr<const Signature>& shared_signature() const { return signature_; }
@@ -153,7 +157,6 @@ class Node final : public c10::intrusive_ptr_target {
  private:
   // Releases the operands without recursion: a long chain of nodes must not exhaust the stack.
   void release_operands();
-  static uint64_t next_id();
 
   const uint64_t id_ = next_id();
   bool is_data_ = false;
@@ -164,8 +167,6 @@ class Node final : public c10::intrusive_ptr_target {
   const Geometry* leaf_geometry_ = nullptr;
   DeviceData data_;
   Source source_;
-
-  friend struct KeptFunction;
 };
 
 // Makes the node of a recorded call; every call is recorded by it. The caller holds the GraphLock.

@@ -65,7 +65,15 @@ const Value& Storage::value() {
   return value_;
 }
 
+void Storage::check_writable() const {
+  if (AsideScope::made_since(id_)) return;
+  util::fail(util::ErrorKind::Runtime,
+             "xla: expected a function that is being recorded to write its arguments or tensors "
+             "that it makes, got a write to another tensor. Pass that tensor as an argument.");
+}
+
 void Storage::set_value(Value value) {
+  check_writable();
   if (value_) {
     constexpr size_t kMost = 256;  // of a storage that is written and never read
     if (value_.node->is_data()) past_.clear();
@@ -109,6 +117,7 @@ void Storage::replay_views() {
 }
 
 void Storage::reset(const Geometry* geometry, Value value) {
+  check_writable();
   geometry_ = geometry;
   const size_t bytes = storage_bytes(*geometry);
   if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_index_));
@@ -118,7 +127,7 @@ void Storage::reset(const Geometry* geometry, Value value) {
 }
 
 void Storage::link() {
-  if (AsideScope::count != 0) return;
+  if (AsideScope::lives()) return;
   unlink();
   previous_ = device_.last_pending;
   next_ = nullptr;

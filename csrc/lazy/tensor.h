@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -39,11 +40,22 @@ class Storage final : public c10::StorageImpl {
   // Marks that a call which the value needs has failed. Until another value is written, a read
   // computes this one, and no sync does.
   void set_aside() { unlink(); }
-  // While an AsideScope lives, values that are written are set aside too. Guarded by GraphLock.
-  struct AsideScope {
-    AsideScope() { ++count; }
-    ~AsideScope() { --count; }
-    inline static int count = 0;
+  // While an AsideScope lives, values that are written are set aside too, and storages made before
+  // it cannot be written. Guarded by GraphLock.
+  class AsideScope {
+   public:
+    AsideScope() : outer_(std::exchange(present_, id_boundary())) {}
+    ~AsideScope() { present_ = outer_; }
+    AsideScope(const AsideScope&) = delete;
+    AsideScope& operator=(const AsideScope&) = delete;
+
+    static bool lives() { return present_ != 0; }
+    // Returns whether what has this id was made since the innermost scope began.
+    static bool made_since(uint64_t id) { return id > present_; }
+
+   private:
+    uint64_t outer_;
+    inline static uint64_t present_ = 0;  // the id_boundary() of the innermost
   };
   // Names a value that this storage held before the present one, back to the last that was
   // computed. Its node may be gone.
@@ -64,6 +76,7 @@ class Storage final : public c10::StorageImpl {
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
 
  private:
+  void check_writable() const;
   void hold(Value value);
   void link();
   void unlink();
@@ -72,6 +85,7 @@ class Storage final : public c10::StorageImpl {
   const Geometry* geometry_;
   Device& device_;
   int device_index_;
+  const uint64_t id_ = next_id();
   Value value_;
   std::vector<Past> past_;
   View* readers_ = nullptr;  // views that keep what they have read, until the value changes

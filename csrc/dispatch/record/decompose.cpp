@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "executor/runtime.h"
-#include "executor/sync.h"
 #include "lazy/function.h"
 #include "ops/host/on_host.h"
 #include "ops/traits.h"
@@ -116,16 +115,15 @@ bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
 
 // Whether PyTorch's decomposition fits the signature, which then holds its calls.
 bool expand(lazy::Signature& signature, int device) {
+  const FunctionScope scope(signature.key);
   auto expansion = std::make_shared<KeptFunction>();
   std::vector<at::Tensor> placeholders;
   for (const lazy::OperandInfo& info : signature.operands) {
-    Value value = executor::data_value(
-        lazy::intern_contiguous(info.geometry->dtype, info.geometry->sizes), device, {});
+    Value value = lazy::placeholder(*info.geometry, device);
     expansion->add_parameter(value);
     placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
   }
   torch::jit::Stack stack = arguments_of(signature, placeholders);
-  const FunctionScope scope(signature.key);
   try {
     decompositions().run(signature.op->handle, &stack);
   } catch (const std::exception& e) {
@@ -134,11 +132,8 @@ bool expand(lazy::Signature& signature, int device) {
   }
   if (!add_results(stack, *expansion)) return false;
   // A seed must not be frozen.
-  const auto part_of = [](const Node& node) {
-    using Part = KeptFunction::Part;
-    return node.is_data() || node.signature().num_seeds != 0 ? Part::Foreign : Part::Call;
-  };
-  if (!fits(*expansion, signature) || !expansion->collect(part_of)) {
+  const auto belongs = [](const Node& node) { return node.signature().num_seeds == 0; };
+  if (!fits(*expansion, signature) || !expansion->collect(belongs).empty()) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
     return false;
   }

@@ -19,7 +19,8 @@ Route expand_signature(lazy::Signature& signature, int device);
 
 // Lives while this thread records a function of placeholders: the decomposition of the signature
 // with this key, or a traced function. Tensors that outlive it, as those of an exception's frames
-// may, have no value that a sync could compute. The caller holds the GraphLock.
+// may, have no value that a sync could compute; tensors made before it cannot be written. The
+// caller holds the GraphLock.
 class FunctionScope {
  public:
   explicit FunctionScope(const util::Hash128& key = {});

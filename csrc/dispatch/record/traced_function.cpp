@@ -4,6 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
 #include "debug/metrics.h"
@@ -115,6 +116,20 @@ std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>& alive() {
   return counts;
 }
 
+// Runs backward passes on the calling thread, which holds the GraphLock, while it lives.
+class BackwardHere {
+ public:
+  BackwardHere() { state().set_multithreading_enabled(false); }
+  ~BackwardHere() { state().set_multithreading_enabled(before_); }
+  BackwardHere(const BackwardHere&) = delete;
+  BackwardHere& operator=(const BackwardHere&) = delete;
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+
+  bool before_ = state().get_multithreading_enabled();
+};
+
 // Takes a device's random state back when it dies.
 class KeptRandomState {
  public:
@@ -163,7 +178,7 @@ class TracedFunction::Tracer {
       TXLA_CHECK(!t.is_conj() && !t.is_neg(), "traced function: expected tensors as they lie.");
     }
     for (const Storage* storage : given.storages) {
-      const Value leaf = placeholder(storage->geometry());
+      const Value leaf = lazy::placeholder(storage->geometry(), device);
       function_->add_parameter(leaf);
       storages_.push_back(c10::make_intrusive<Storage>(&storage->geometry(), device, leaf));
       traced_->storages_.push_back(&storage->geometry());
@@ -174,15 +189,15 @@ class TracedFunction::Tracer {
     }
   }
 
-  // Returns null where the function needs a value that is still to be computed.
-  std::unique_ptr<TracedFunction> run(c10::function_ref<Tensors(const Tensors&)> body) {
-    const uint64_t start = placeholder(*lazy::intern(at::kBool, {}, {})).node->id();
+  // `captured` takes what the function reads beside its arguments.
+  std::unique_ptr<TracedFunction> run(c10::function_ref<Tensors(const Tensors&)> body,
+                                      std::vector<Value>& captured) {
     const Tensors results = body(stand_ins_);
     check_geometries();
     take_written();
     take_results(results);
-    if (!collect(start)) return nullptr;
-    lift_constants();
+    captured = function_->collect(
+        [](const Node& node) { return Storage::AsideScope::made_since(node.id()); });
     traced_->draws_ = random_.draws();
     traced_->used_draws_ = places_of_seeds(*function_, random_.start(), traced_->draws_);
     if (!function_->results.empty()) {
@@ -193,11 +208,6 @@ class TracedFunction::Tracer {
   }
 
  private:
-  Value placeholder(const Geometry& geometry) const {
-    return executor::data_value(lazy::intern_contiguous(geometry.dtype, geometry.sizes), device_,
-                                {});
-  }
-
   static Place own(const Place& place) {
     return {place.storage, place.geometry, place.offset, copy_of(place.view.get())};
   }
@@ -247,26 +257,6 @@ class TracedFunction::Tracer {
     }
   }
 
-  // What was recorded before the node `start` does not belong to the function. Returns false where
-  // it would need a call of those.
-  bool collect(uint64_t start) {
-    return function_->collect([&](const Node& node) {
-      using Part = KeptFunction::Part;
-      if (node.is_data()) return node.data().array != nullptr ? Part::Parameter : Part::Foreign;
-      return node.id() > start ? Part::Call : Part::Foreign;
-    });
-  }
-
-  // Data that the function reads beside its arguments become operands of its calls. The function
-  // itself, which the table of signatures keeps, holds no memory of the device.
-  void lift_constants() {
-    for (size_t i = storages_.size(); i < function_->parameters.size(); ++i) {
-      const Value constant = function_->placeholders[i];
-      traced_->constants_.push_back(constant);
-      function_->replace_parameter(i, placeholder(constant.geometry()));
-    }
-  }
-
   c10::intrusive_ptr<const lazy::Signature> signature() {
     lazy::SignatureBuilder builder(call_operator());
     builder.begin_list(function_->parameters.size());
@@ -301,15 +291,20 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
                "traced function: expected tensors of one device, got xla:", device,
                " and xla:", storage->device_index(), ".");
   }
-  for (int tries = 1;; ++tries) {
-    {
-      const lazy::GraphLock lock;
-      const FunctionScope scope;
-      if (auto traced = Tracer(arguments, given, device).run(body)) return traced;
-    }
-    TXLA_CHECK(tries == 1, "traced function: reads what another function or thread records.");
-    executor::sync_device(device, /*wait=*/false);  // what `body` reads beside its arguments
+  const lazy::GraphLock lock;
+  const BackwardHere backward;
+  std::vector<Value> captured;
+  std::unique_ptr<TracedFunction> traced;
+  {
+    const FunctionScope scope;
+    traced = Tracer(arguments, given, device).run(body, captured);
   }
+  // As storages, so that whichever run computes what is pending gives it its data.
+  for (Value& value : captured) {
+    traced->constants_.push_back(
+        c10::make_intrusive<Storage>(&value.geometry(), value.node->device(), value));
+  }
+  return traced;
 }
 
 TracedFunction::~TracedFunction() {
@@ -367,7 +362,7 @@ TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
       for (const auto& storage : storages) {
         operands.push_back(static_cast<Storage&>(*storage).value());
       }
-      operands.insert(operands.end(), constants_.begin(), constants_.end());
+      for (const auto& constant : constants_) operands.push_back(constant->value());
       std::vector<uint64_t> seeds;
       for (size_t i = 0; i < draws_; ++i) {
         seeds.push_back(lazy::Device::of(device_).random.next_seed());
@@ -411,7 +406,7 @@ TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
   }
   storages.clear();
   // A region of torch_xla.compile runs as one.
-  if (!computed.empty() && executor::Region::current() == nullptr) {
+  if (!computed.empty() && executor::Region::current() == nullptr && !is_recording_function()) {
     executor::materialize(computed, device_);
   }
   return results;

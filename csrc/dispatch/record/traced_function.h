@@ -19,8 +19,9 @@ class TracedFunction {
 
   // Runs `body` on stand-ins of the arguments, tensors of the same geometries that share storages
   // as the arguments do, and keeps what it records. Throws what `body` throws, and where the
-  // function cannot be kept: it needs values, runs calls on the host, returns a tensor that is not
-  // of xla, draws from a generator of its own, or changes a tensor's geometry.
+  // function cannot be kept: it needs values, runs calls on the host, writes other tensors than its
+  // arguments, returns a tensor that is not of xla, draws from a generator of its own, or changes a
+  // tensor's geometry. What else it reads is read once, by the first call.
   static std::unique_ptr<TracedFunction> trace(const Tensors& arguments,
                                                c10::function_ref<Tensors(const Tensors&)> body);
 
@@ -63,7 +64,8 @@ class TracedFunction {
   int device_ = 0;
   std::vector<const lazy::Geometry*> storages_;  // of the arguments
   std::vector<Place> arguments_;
-  std::vector<lazy::Value> constants_;  // operands after the storages
+  // What the function reads beside its arguments; operands after the storages.
+  std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
   // Of the call's results, in order: the arguments' storages that are written, then new storages.
   std::vector<size_t> written_;
   std::vector<const lazy::Geometry*> made_;
