@@ -177,7 +177,7 @@ class Lowerer {
     TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
                     ": expected a lowering for platform ", target_.platform,
                     ", found none. Please report this operator.");
-    ops::Lowering lowering(b_, target_, s, operands, numbers);
+    ops::Lowering lowering(b_, target_, s, operands, numbers, lower_region_);
     hlo::Values results = rule(lowering);
     if (ops::has_narrowed()) narrow(results, s);
     TXLA_CHECK(results.size() == s.outputs.size(), s.op->name, ": its lowering gave ",
@@ -268,6 +268,11 @@ class Lowerer {
   hlo::Builder& b_;
   const ops::Target& target_;
   const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
+  const ops::Lowering::LowerFunction lower_region_ =
+      [this](const lazy::KeptFunction& function, const hlo::Values& arguments,
+             std::span<const hlo::Value> seeds) {
+        return lower(function, arguments, nullptr, seeds);
+      };
 };
 
 }  // namespace

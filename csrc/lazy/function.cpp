@@ -11,6 +11,40 @@ Value placeholder(const Geometry& geometry, int device) {
           0};
 }
 
+size_t Function::num_seeds() const {
+  size_t count = 0;
+  for (const Node* call : calls) count += call->signature().num_seeds;
+  return count;
+}
+
+util::Hash128 Function::hash() const {
+  util::Hasher h;
+  std::unordered_map<const Node*, uint64_t> ordinals;
+  const auto add = [&](const Value& v) {
+    if (v) {
+      h.add(ordinals.at(v.node.get())).add(v.index);
+    } else {
+      h.add(~uint64_t{0});
+    }
+  };
+  for (const Node* parameter : parameters) {
+    ordinals.emplace(parameter, ordinals.size());
+    h.add(parameter->output(0).hash);
+  }
+  for (const Node* call : calls) {
+    ordinals.emplace(call, ordinals.size());
+    const Signature& s = call->signature();
+    h.add(s.key);
+    for (const Value& operand : call->operands()) add(operand);
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      if (s.is_seed(i)) continue;
+      h.add(static_cast<uint64_t>(call->numbers()[i].integer)).add_double(call->numbers()[i].imag);
+    }
+  }
+  for (const Value& result : results) add(result);
+  return h.finish();
+}
+
 void KeptFunction::add_parameter(Value leaf) {
   parameters.push_back(leaf.node.get());
   placeholders.push_back(std::move(leaf));

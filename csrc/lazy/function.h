@@ -17,6 +17,10 @@ struct Function {
   std::vector<const Node*> parameters;  // leaves
   std::vector<const Node*> calls;       // operands before users
   std::vector<Value> results;           // undefined where the function gives none
+
+  size_t num_seeds() const;  // that the calls draw
+  // Over all that decides what is computed from parameters and seeds.
+  util::Hash128 hash() const;
 };
 
 // A leaf without data: it stands for what a function will be given.

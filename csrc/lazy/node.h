@@ -70,6 +70,8 @@ struct Signature : c10::intrusive_ptr_target {
   // What the call is made of: the decomposition of an operator without a lowering of its own, or a
   // traced function.
   std::shared_ptr<const KeptFunction> expansion;
+  // The functions that a control flow operator runs.
+  std::vector<std::shared_ptr<const KeptFunction>> regions;
 
   bool is_seed(size_t number) const { return number + num_seeds >= numbers.size(); }
 };

@@ -3,6 +3,7 @@
 // result types; it never recomputes them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,13 +23,23 @@ namespace torch_xla::ops {
 // One node being lowered.
 class Lowering {
  public:
+  // Lowers a function of these arguments and seeds (0-dim i64, which its calls take in order).
+  using LowerFunction = std::function<hlo::Values(
+      const lazy::KeptFunction&, const hlo::Values& arguments, std::span<const hlo::Value> seeds)>;
+
   Lowering(hlo::Builder& builder, const Target& target, const lazy::Signature& signature,
-           std::span<const hlo::Value> operands, std::span<const hlo::Value> numbers)
+           std::span<const hlo::Value> operands, std::span<const hlo::Value> numbers,
+           const LowerFunction& lower_function)
       : b(builder),
         target_(target),
         signature_(signature),
         operands_(operands),
-        numbers_(numbers) {}
+        numbers_(numbers),
+        lower_function_(lower_function) {}
+  // Another call in the place of `l`.
+  Lowering(const Lowering& l, const lazy::Signature& signature,
+           std::span<const hlo::Value> operands, std::span<const hlo::Value> numbers)
+      : Lowering(l.b, l.target_, signature, operands, numbers, l.lower_function_) {}
 
   hlo::Builder& b;
 
@@ -67,6 +78,14 @@ class Lowering {
 
   // Returns a 0-dim ui64: the seed of a random operator, different for every recorded call.
   hlo::Value seed() const;
+  // Returns all seeds of the call, as 0-dim i64.
+  std::span<const hlo::Value> seeds() const { return numbers_.last(signature_.num_seeds); }
+
+  // Returns the results of the signature's region `i`.
+  hlo::Values region(size_t i, const hlo::Values& arguments,
+                     std::span<const hlo::Value> seeds) const {
+    return lower_function_(*signature_.regions.at(i), arguments, seeds);
+  }
 
   const Target& target() const { return target_; }
   const lazy::Signature& signature() const { return signature_; }
@@ -80,6 +99,7 @@ class Lowering {
   const lazy::Signature& signature_;
   std::span<const hlo::Value> operands_;
   std::span<const hlo::Value> numbers_;
+  const LowerFunction& lower_function_;
 };
 
 }  // namespace torch_xla::ops

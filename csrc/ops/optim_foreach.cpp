@@ -62,7 +62,7 @@ class ElementCall {
   }
 
   hlo::Value lower() {
-    Lowering element(l_.b, l_.target(), signature_, operands_, numbers_);
+    Lowering element(l_, signature_, operands_, numbers_);
     return form_.element.rule->lower(element).at(0);
   }
 

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_XLAC, m) {
   init_dispatch(m);
   init_source(m);
   init_topology(m);
+  init_control_flow(m);
   init_traced(m);
   init_unlocked(m);
 }

@@ -37,6 +37,7 @@ def install() -> None:
     clip_grad.install()
     loading.install()
     dlpack.install()
+    after_import("torch._higher_order_ops.while_loop", _record_control_flow)
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
@@ -47,6 +48,12 @@ def _describe_to_dynamo() -> None:
     from torch_xla._src import dynamo_device
 
     dynamo_device.register()
+
+
+def _record_control_flow() -> None:
+    from torch_xla._src import control_flow
+
+    control_flow.register()
 
 
 def _index_fake_devices() -> None:

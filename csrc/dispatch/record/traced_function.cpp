@@ -4,12 +4,10 @@
 #include <iterator>
 #include <unordered_map>
 
-#include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
 #include "debug/metrics.h"
 #include "dispatch/calls/plan.h"
-#include "dispatch/record/decompose.h"
 #include "executor/compile.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -67,85 +65,11 @@ c10::intrusive_ptr<View> copy_of(const View* view) {
   return copy;
 }
 
-// Over all that decides what the function computes.
-util::Hash128 hash_of(const KeptFunction& function) {
-  util::Hasher h;
-  std::unordered_map<const Node*, uint64_t> ordinals;
-  const auto add = [&](const Value& v) { h.add(ordinals.at(v.node.get())).add(v.index); };
-  for (const Node* parameter : function.parameters) {
-    ordinals.emplace(parameter, ordinals.size());
-    h.add(parameter->output(0).hash);
-  }
-  for (const Node* call : function.calls) {
-    ordinals.emplace(call, ordinals.size());
-    const lazy::Signature& s = call->signature();
-    h.add(s.key);
-    for (const Value& operand : call->operands()) add(operand);
-    for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (s.is_seed(i)) continue;
-      h.add(static_cast<uint64_t>(call->numbers()[i].integer)).add_double(call->numbers()[i].imag);
-    }
-  }
-  for (const Value& result : function.results) add(result);
-  return h.finish();
-}
-
-// The place of each seed that the calls use among `draws` of a state from `start` on.
-std::vector<size_t> places_of_seeds(const KeptFunction& function, lazy::RandomState::Position start,
-                                    size_t draws) {
-  lazy::RandomState state(start);
-  std::unordered_map<int64_t, size_t> places;
-  for (size_t i = 0; i < draws; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
-  std::vector<size_t> used;
-  for (const Node* call : function.calls) {
-    const lazy::Signature& s = call->signature();
-    for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (!s.is_seed(i)) continue;
-      const auto place = places.find(call->numbers()[i].integer);
-      TXLA_CHECK(place != places.end(), s.op->name,
-                 ": draws from a generator of its own, which a recorded function cannot.");
-      used.push_back(place->second);
-    }
-  }
-  return used;
-}
-
 // How many functions have a signature of this key. Guarded by GraphLock.
 std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>& alive() {
   static auto& counts = *new std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>;
   return counts;
 }
-
-// Runs backward passes on the calling thread, which holds the GraphLock, while it lives.
-class BackwardHere {
- public:
-  BackwardHere() { state().set_multithreading_enabled(false); }
-  ~BackwardHere() { state().set_multithreading_enabled(before_); }
-  BackwardHere(const BackwardHere&) = delete;
-  BackwardHere& operator=(const BackwardHere&) = delete;
-
- private:
-  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-
-  bool before_ = state().get_multithreading_enabled();
-};
-
-// Takes a device's random state back when it dies.
-class KeptRandomState {
- public:
-  explicit KeptRandomState(int device)
-      : state_(lazy::Device::of(device).random), start_(state_.position()) {}
-  ~KeptRandomState() { state_.set(start_); }
-  KeptRandomState(const KeptRandomState&) = delete;
-  KeptRandomState& operator=(const KeptRandomState&) = delete;
-
-  lazy::RandomState::Position start() const { return start_; }
-  size_t draws() const { return state_.position().offset - start_.offset; }
-
- private:
-  lazy::RandomState& state_;
-  lazy::RandomState::Position start_;
-};
 
 }  // namespace
 
@@ -171,16 +95,13 @@ at::Tensor TracedFunction::at_place(const Place& place,
 // Fills a TracedFunction step by step.
 class TracedFunction::Tracer {
  public:
-  Tracer(const Tensors& arguments, const Layout& given, int device)
-      : given_(given), device_(device), random_(device) {
+  Tracer(const Tensors& arguments, const Layout& given, int device) : given_(given), trace_(device) {
     traced_->device_ = device;
     for (const at::Tensor& t : arguments) {
       TXLA_CHECK(!t.is_conj() && !t.is_neg(), "traced function: expected tensors as they lie.");
     }
     for (const Storage* storage : given.storages) {
-      const Value leaf = lazy::placeholder(storage->geometry(), device);
-      function_->add_parameter(leaf);
-      storages_.push_back(c10::make_intrusive<Storage>(&storage->geometry(), device, leaf));
+      storages_.push_back(trace_.parameter(&storage->geometry()));
       traced_->storages_.push_back(&storage->geometry());
     }
     for (const Place& place : given.places) {
@@ -196,12 +117,11 @@ class TracedFunction::Tracer {
     check_geometries();
     take_written();
     take_results(results);
-    captured = function_->collect(
-        [](const Node& node) { return Storage::AsideScope::made_since(node.id()); });
-    traced_->draws_ = random_.draws();
-    traced_->used_draws_ = places_of_seeds(*function_, random_.start(), traced_->draws_);
-    if (!function_->results.empty()) {
-      traced_->signature_ = signature();
+    FunctionTrace::Recorded recorded = trace_.finish();
+    captured = std::move(recorded.captured);
+    traced_->draws_ = std::move(recorded.draws);
+    if (!recorded.function->results.empty()) {
+      traced_->signature_ = signature(std::move(recorded.function));
       ++alive()[traced_->signature_->key];
     }
     return std::move(traced_);
@@ -226,9 +146,9 @@ class TracedFunction::Tracer {
 
   void take_written() {
     for (size_t i = 0; i < storages_.size(); ++i) {
-      if (storages_[i]->value() == function_->placeholders[i]) continue;
+      if (!trace_.is_written(i, *storages_[i])) continue;
       traced_->written_.push_back(i);
-      function_->results.push_back(storages_[i]->value());
+      trace_.result(storages_[i]->value());
     }
   }
 
@@ -237,11 +157,11 @@ class TracedFunction::Tracer {
     std::ranges::copy_if(results, std::back_inserter(defined), &at::Tensor::defined);
     const Layout all = layout_of(defined);
     for (size_t i = storages_.size(); i < all.storages.size(); ++i) {
-      TXLA_CHECK(all.storages[i]->device_index() == device_,
-                 "traced function: expected results on xla:", device_,
+      TXLA_CHECK(all.storages[i]->device_index() == traced_->device_,
+                 "traced function: expected results on xla:", traced_->device_,
                  ", got one on xla:", all.storages[i]->device_index(), ".");
       traced_->made_.push_back(&all.storages[i]->geometry());
-      function_->results.push_back(all.storages[i]->value());
+      trace_.result(all.storages[i]->value());
     }
     size_t next = stand_ins_.size();
     for (const at::Tensor& t : results) {
@@ -257,26 +177,25 @@ class TracedFunction::Tracer {
     }
   }
 
-  c10::intrusive_ptr<const lazy::Signature> signature() {
+  c10::intrusive_ptr<const lazy::Signature> signature(
+      std::shared_ptr<const KeptFunction> function) const {
     lazy::SignatureBuilder builder(call_operator());
-    builder.begin_list(function_->parameters.size());
-    for (const Node* parameter : function_->parameters) builder.tensor(&parameter->output(0));
-    builder.fixed(c10::IValue(hash_of(*function_).hex()));
-    for (size_t i = 0; i < traced_->used_draws_.size(); ++i) builder.seed();
-    for (const Value& result : function_->results) {
+    builder.begin_list(function->parameters.size());
+    for (const Node* parameter : function->parameters) builder.tensor(&parameter->output(0));
+    builder.fixed(c10::IValue(function->hash().hex()));
+    for (size_t i = 0; i < traced_->draws_.num_used(); ++i) builder.seed();
+    for (const Value& result : function->results) {
       const Geometry& g = result.geometry();
       builder.output(lazy::intern_contiguous(g.dtype, g.sizes));
     }
     auto signature = builder.build();
-    signature->expansion = function_;
+    signature->expansion = std::move(function);
     return lazy::intern(std::move(signature));
   }
 
   const Layout& given_;
-  int device_;
-  KeptRandomState random_;
+  FunctionTrace trace_;
   std::unique_ptr<TracedFunction> traced_ = std::make_unique<TracedFunction>();
-  std::shared_ptr<KeptFunction> function_ = std::make_shared<KeptFunction>();
   std::vector<c10::intrusive_ptr<Storage>> storages_;  // of the stand-ins
   Tensors stand_ins_;
 };
@@ -292,13 +211,8 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
                " and xla:", storage->device_index(), ".");
   }
   const lazy::GraphLock lock;
-  const BackwardHere backward;
   std::vector<Value> captured;
-  std::unique_ptr<TracedFunction> traced;
-  {
-    const FunctionScope scope;
-    traced = Tracer(arguments, given, device).run(body, captured);
-  }
+  auto traced = Tracer(arguments, given, device).run(body, captured);
   // As storages, so that whichever run computes what is pending gives it its data.
   for (Value& value : captured) {
     traced->constants_.push_back(
@@ -363,17 +277,7 @@ TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
         operands.push_back(static_cast<Storage&>(*storage).value());
       }
       for (const auto& constant : constants_) operands.push_back(constant->value());
-      std::vector<uint64_t> seeds;
-      for (size_t i = 0; i < draws_; ++i) {
-        seeds.push_back(lazy::Device::of(device_).random.next_seed());
-      }
-      lazy::Numbers numbers;
-      for (const size_t draw : used_draws_) {
-        lazy::Number number{};
-        number.integer = static_cast<int64_t>(seeds[draw]);
-        numbers.push_back(number);
-      }
-      node = lazy::make_node(signature_, std::move(operands), std::move(numbers), device_);
+      node = lazy::make_node(signature_, std::move(operands), draws_.draw(device_), device_);
       computed.push_back({node, 0});
     }
     uint32_t result = 0;

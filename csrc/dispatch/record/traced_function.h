@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include "dispatch/record/function_trace.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
@@ -71,8 +72,7 @@ class TracedFunction {
   std::vector<const lazy::Geometry*> made_;
   std::vector<Result> results_;
   c10::intrusive_ptr<const lazy::Signature> signature_;  // undefined where nothing is computed
-  size_t draws_ = 0;                // random seeds that a run of the function draws
-  std::vector<size_t> used_draws_;  // those that the call takes, in order
+  Draws draws_;
 };
 
 }  // namespace torch_xla::dispatch

@@ -1,0 +1,26 @@
+// Loops and branches as calls of one node each, whose bodies are functions that are recorded once.
+// Bodies may read any tensor, and write those that they make; each throws what its body throws,
+// and where a body needs values or runs calls on the host.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+namespace torch_xla::dispatch {
+
+using Tensors = std::vector<at::Tensor>;
+using Body = c10::function_ref<Tensors(const Tensors&)>;
+
+// Replaces the carried tensors by what `body` gives for them while `condition` gives true.
+Tensors while_loop(Body condition, Body body, const Tensors& carried);
+
+// Returns what one of two functions without arguments gives.
+Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false);
+
+// Calls `combine` with the carried tensors and row i of each of `xs`, for each i in turn. It gives
+// the next carried tensors and further ones, of which the result holds those of all calls, stacked.
+Tensors scan(Body combine, const Tensors& init, const Tensors& xs);
+
+}  // namespace torch_xla::dispatch

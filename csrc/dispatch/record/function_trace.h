@@ -1,0 +1,81 @@
+// FunctionTrace, the recording of one function: what is recorded while it lives belongs to the
+// function, and nothing of it happens outside.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <c10/core/AutogradState.h>
+
+#include "dispatch/record/decompose.h"
+#include "lazy/function.h"
+#include "lazy/rng.h"
+
+namespace torch_xla::dispatch {
+
+// The random seeds that a call of a function draws: so many as its run would, of which its calls
+// use some.
+class Draws {
+ public:
+  Draws() = default;
+  // Throws where a call has a seed that is not among the `count` after `start`.
+  Draws(const lazy::Function& function, lazy::RandomState::Position start, size_t count);
+
+  size_t num_used() const { return used_.size(); }
+  // Draws from the device's state and returns the seeds that the calls use, in their order.
+  lazy::Numbers draw(int device) const;
+
+ private:
+  size_t count_ = 0;
+  std::vector<size_t> used_;
+};
+
+// Lives in one scope of one thread. Holds the GraphLock; the device's random state is taken back at
+// its end.
+class FunctionTrace {
+ public:
+  explicit FunctionTrace(int device);
+  ~FunctionTrace();
+  FunctionTrace(const FunctionTrace&) = delete;
+  FunctionTrace& operator=(const FunctionTrace&) = delete;
+
+  // Returns a new storage of this geometry, of which the function's next parameter is the value.
+  c10::intrusive_ptr<lazy::Storage> parameter(const lazy::Geometry* geometry);
+  // Returns whether a storage that parameter() gave has been written.
+  bool is_written(size_t parameter, lazy::Storage& storage) const {
+    return storage.value() != function_->placeholders[parameter];
+  }
+  void result(lazy::Value value) { function_->results.push_back(std::move(value)); }
+
+  struct Recorded {
+    std::shared_ptr<const lazy::KeptFunction> function;
+    // What it reads beside its parameters; further parameters stand for them.
+    std::vector<lazy::Value> captured;
+    Draws draws;
+  };
+  Recorded finish();
+
+ private:
+  // A backward pass on another thread would wait for the lock.
+  class BackwardHere {
+   public:
+    BackwardHere() { state().set_multithreading_enabled(false); }
+    ~BackwardHere() { state().set_multithreading_enabled(before_); }
+    BackwardHere(const BackwardHere&) = delete;
+    BackwardHere& operator=(const BackwardHere&) = delete;
+
+   private:
+    static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+    bool before_ = state().get_multithreading_enabled();
+  };
+
+  const lazy::GraphLock lock_;
+  const BackwardHere backward_;
+  const int device_;
+  lazy::RandomState& random_;
+  const lazy::RandomState::Position start_;
+  const FunctionScope scope_;
+  std::shared_ptr<lazy::KeptFunction> function_ = std::make_shared<lazy::KeptFunction>();
+};
+
+}  // namespace torch_xla::dispatch
