@@ -268,11 +268,11 @@ class Lowerer {
   hlo::Builder& b_;
   const ops::Target& target_;
   const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
-  const ops::Lowering::LowerFunction lower_region_ =
-      [this](const lazy::KeptFunction& function, const hlo::Values& arguments,
-             std::span<const hlo::Value> seeds) {
-        return lower(function, arguments, nullptr, seeds);
-      };
+  const ops::Lowering::LowerFunction lower_region_ = [this](const lazy::KeptFunction& function,
+                                                            const hlo::Values& arguments,
+                                                            std::span<const hlo::Value> seeds) {
+    return lower(function, arguments, nullptr, seeds);
+  };
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 """Loops and branches of programs: PyTorch's control flow operators on `xla`."""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -17,10 +19,21 @@ WAYS = ["lazy", "openxla"]
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(request, caplog):
     torch._dynamo.reset()
     torch.manual_seed(0)
     met.clear_all()
+    caplog.set_level(logging.INFO, "torch_xla")
+    yield
+    by_python = [
+        r.getMessage() for r in caplog.get_records("call") if r.name.startswith("torch_xla")
+    ]
+    assert bool(by_python) == ("by_python" in request.fixturenames), by_python
+
+
+@pytest.fixture
+def by_python():
+    """For the tests in which Python, and not the program, runs a body."""
 
 
 def way(name, function):
@@ -123,12 +136,16 @@ def test_a_module_as_body(name):
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_numbers_as_carried_values(name):
-    def run(x):
-        return while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, x + i), (0, x))
+def count_and_add(x):
+    return while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, x + i), (0, x))
 
-    check(name, run, torch.randn(3))
+
+def test_numbers_as_carried_values():
+    check("lazy", count_and_add, torch.randn(3))
+
+
+def test_numbers_that_come_out_of_a_compiled_loop_are_read(by_python):
+    check("openxla", count_and_add, torch.randn(3))
 
 
 def test_buffers_that_the_body_writes():
@@ -211,7 +228,7 @@ def test_a_loop_reads_what_waits():
     torch.testing.assert_close(view.cpu(), torch.arange(4.0).sin()[1:3] + 1)
 
 
-def test_a_body_that_no_program_can_hold():
+def test_a_body_that_no_program_can_hold(by_python):
     def run(x):
         def body(i, x):
             return i + 1, x + torch.nonzero(x > 0).sum()

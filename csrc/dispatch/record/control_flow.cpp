@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "dispatch/calls/plan.h"
@@ -21,8 +20,7 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   m.def(
       "while_loop(Tensor[] carried, Tensor[] by_condition, Tensor[] by_body, str functions) -> "
       "Tensor[]");
-  m.def(
-      "cond(Tensor predicate, Tensor[] by_true, Tensor[] by_false, str functions) -> Tensor[]");
+  m.def("cond(Tensor predicate, Tensor[] by_true, Tensor[] by_false, str functions) -> Tensor[]");
   m.def("scan(Tensor[] init, Tensor[] xs, Tensor[] captured, str functions) -> Tensor[]");
 }
 
@@ -39,8 +37,9 @@ std::vector<Value> values_of(const char* name, const Tensors& tensors, std::opti
     TXLA_CHECK(impl != nullptr, name, ": expected xla tensors, got one on ", t.device(),
                ". Move it with .to('xla') first.");
     if (!device) device = impl->device_index();
-    TXLA_CHECK(impl->device_index() == *device, name, ": expected tensors of one device, got xla:",
-               *device, " and xla:", impl->device_index(), ".");
+    TXLA_CHECK(impl->device_index() == *device, name,
+               ": expected tensors of one device, got xla:", *device,
+               " and xla:", impl->device_index(), ".");
     values.push_back(impl->read());
   }
   return values;
@@ -220,8 +219,7 @@ Tensors scan(Body combine, const Tensors& init, const Tensors& xs) {
     std::vector<const Geometry*> given = geometries_of(carried);
     for (const Value& x : rows) {
       const Geometry& g = x.geometry();
-      given.push_back(
-          lazy::intern_contiguous(g.dtype, c10::IntArrayRef(g.sizes).slice(1)));
+      given.push_back(lazy::intern_contiguous(g.dtype, c10::IntArrayRef(g.sizes).slice(1)));
     }
     const Recorded step = record(kName, *device, given, combine);
     given.resize(carried.size());

@@ -95,7 +95,8 @@ at::Tensor TracedFunction::at_place(const Place& place,
 // Fills a TracedFunction step by step.
 class TracedFunction::Tracer {
  public:
-  Tracer(const Tensors& arguments, const Layout& given, int device) : given_(given), trace_(device) {
+  Tracer(const Tensors& arguments, const Layout& given, int device)
+      : given_(given), trace_(device) {
     traced_->device_ = device;
     for (const at::Tensor& t : arguments) {
       TXLA_CHECK(!t.is_conj() && !t.is_neg(), "traced function: expected tensors as they lie.");
