@@ -102,8 +102,9 @@ Values cond(Lowering& l) {
       [&] { return l.region(1, l.list(2), l.seeds().subspan(of_true)); });
 }
 
-// (Tensor[] init, Tensor[] xs, Tensor[] captured, str function): the function takes the carried
-// values and a row of each of `xs`, and gives the next values and a row of each further result.
+// (Tensor[] init, Tensor[] xs, Tensor[] captured, bool reverse, str function): the function takes
+// the carried values and a row of each of `xs`, and gives the next values and a row of each further
+// result.
 Values scan(Lowering& l) {
   const Values init = l.list(0), xs = l.list(1);
   Values state = init;
@@ -114,9 +115,9 @@ Values scan(Lowering& l) {
   const int64_t length = xs.at(0).dim(0);
   if (length == 0) return state;
 
-  const auto at = [](const Value& all, const Value& row) {
-    Values starts(all.rank(), hlo::scalar_int(all.builder(), 0, kCounter));
-    starts[0] = row;
+  const auto at = [&](const Value& all, const Value& iteration) {
+    Values starts(all.rank(), hlo::scalar_int(l.b, 0, kCounter));
+    starts[0] = l.flag(3) ? hlo::scalar_int(l.b, length - 1, kCounter) - iteration : iteration;
     return starts;
   };
   return Loop{state, constants, l.seeds()}.run(

@@ -37,10 +37,10 @@ void init_control_flow(py::module_& m) {
       py::arg("predicate"), py::arg("on_true"), py::arg("on_false"));
   m.def(
       "_scan",
-      [](const py::function& combine, const Tensors& init, const Tensors& xs) {
-        return dispatch::scan(body_of(combine), init, xs);
+      [](const py::function& combine, const Tensors& init, const Tensors& xs, bool reverse) {
+        return dispatch::scan(body_of(combine), init, xs, reverse);
       },
-      py::arg("combine"), py::arg("init"), py::arg("xs"));
+      py::arg("combine"), py::arg("init"), py::arg("xs"), py::arg("reverse") = false);
 }
 
 }  // namespace torch_xla::python

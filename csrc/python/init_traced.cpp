@@ -50,12 +50,14 @@ py::tuple joined(const std::vector<py::object>& others, const Tensors& tensors) 
 // tensors.
 class TracedFunctions {
  public:
+  explicit TracedFunctions(bool launches) : launches_(launches) {}
+
   // Returns the results of a call, or None where no version fits.
   py::object call(const py::args& args) const {
     const Split given(args);
     for (const Version& version : versions_) {
       if (!version.fits(given)) continue;
-      return joined(version.constants, version.function->call(given.tensors));
+      return joined(version.constants, version.function->call(given.tensors, launches_));
     }
     return py::none();
   }
@@ -74,6 +76,11 @@ class TracedFunctions {
   }
 
   size_t size() const { return versions_.size(); }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> all;
+    for (const Version& version : versions_) all.push_back(version.function->key());
+    return all;
+  }
 
  private:
   struct Version {
@@ -91,6 +98,7 @@ class TracedFunctions {
     }
   };
 
+  bool launches_;
   std::vector<Version> versions_;
 };
 
@@ -98,7 +106,8 @@ class TracedFunctions {
 
 void init_traced(py::module_& m) {
   py::class_<TracedFunctions>(m, "_TracedFunctions")
-      .def(py::init())
+      .def(py::init<bool>(), py::arg("launches") = true)
+      .def("keys", &TracedFunctions::keys)
       .def("call", &TracedFunctions::call)
       .def("trace", &TracedFunctions::trace)
       .def("__len__", &TracedFunctions::size);

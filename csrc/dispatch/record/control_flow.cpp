@@ -21,7 +21,9 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
       "while_loop(Tensor[] carried, Tensor[] by_condition, Tensor[] by_body, str functions) -> "
       "Tensor[]");
   m.def("cond(Tensor predicate, Tensor[] by_true, Tensor[] by_false, str functions) -> Tensor[]");
-  m.def("scan(Tensor[] init, Tensor[] xs, Tensor[] captured, str functions) -> Tensor[]");
+  m.def(
+      "scan(Tensor[] init, Tensor[] xs, Tensor[] captured, bool reverse, str functions) -> "
+      "Tensor[]");
 }
 
 const lazy::Geometry* contiguous(const Geometry& g) {
@@ -89,7 +91,9 @@ class Call {
     for (const Value& value : values) tensor(value);
   }
 
-  // Records the call; all but `geometries` have been given.
+  void flag(bool value) { builder_.fixed(c10::IValue(value)); }
+
+  // Records the call; all other arguments have been given.
   Tensors make(const std::vector<const Recorded*>& functions,
                const std::vector<const Geometry*>& geometries) {
     std::string key;
@@ -202,7 +206,7 @@ Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false) {
   return results;
 }
 
-Tensors scan(Body combine, const Tensors& init, const Tensors& xs) {
+Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse) {
   constexpr const char* kName = "scan";
   TXLA_CHECK(!xs.empty(), kName, ": expected at least one tensor to scan, got none.");
   for (const at::Tensor& x : xs) {
@@ -236,6 +240,7 @@ Tensors scan(Body combine, const Tensors& init, const Tensors& xs) {
     call.list(carried);
     call.list(rows);
     call.list(step.captured);
+    call.flag(reverse);
     results = call.make({&step}, outputs);
   }
   after_record(*device);

@@ -21,6 +21,7 @@ Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false);
 
 // Calls `combine` with the carried tensors and row i of each of `xs`, for each i in turn. It gives
 // the next carried tensors and further ones, of which the result holds those of all calls, stacked.
-Tensors scan(Body combine, const Tensors& init, const Tensors& xs);
+// In reverse, it begins with the last row.
+Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse);
 
 }  // namespace torch_xla::dispatch

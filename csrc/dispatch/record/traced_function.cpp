@@ -257,7 +257,7 @@ bool TracedFunction::fits(const Tensors& arguments) const {
   return std::ranges::adjacent_find(storages) == storages.end();
 }
 
-TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
+TracedFunction::Tensors TracedFunction::call(const Tensors& arguments, bool launches) const {
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages(storages_.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     auto& storage = storages[arguments_[i].storage];
@@ -311,7 +311,8 @@ TracedFunction::Tensors TracedFunction::call(const Tensors& arguments) const {
   }
   storages.clear();
   // A region of torch_xla.compile runs as one.
-  if (!computed.empty() && executor::Region::current() == nullptr && !is_recording_function()) {
+  launches &= executor::Region::current() == nullptr && !is_recording_function();
+  if (launches && !computed.empty()) {
     executor::materialize(computed, device_);
   }
   return results;

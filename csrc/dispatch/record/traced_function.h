@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -34,9 +35,13 @@ class TracedFunction {
 
   // Returns whether tensors have the geometries and share storages as those that were traced.
   bool fits(const Tensors& arguments) const;
-  // Records a call of arguments that fit, launches it and returns its results. Tensors that the
-  // function writes have their new values; an undefined result stays undefined.
-  Tensors call(const Tensors& arguments) const;
+  // Records a call of arguments that fit and returns its results. Tensors that the function writes
+  // have their new values; an undefined result stays undefined. `launches` runs it at once, but in
+  // a region of torch_xla.compile and where another function is recorded.
+  Tensors call(const Tensors& arguments, bool launches) const;
+
+  // Returns what functions that compute the same share.
+  std::string key() const { return signature_.defined() ? signature_->key.hex() : ""; }
 
  private:
   // A tensor as a view of one of several storages.

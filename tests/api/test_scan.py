@@ -1,0 +1,418 @@
+"""torch_xla.experimental: scan, scan_layers, fori_loop, assume_pure and what is built on them."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from torch_xla import _XLAC
+from torch_xla.experimental.assume_pure import PureModule, assume_pure
+from torch_xla.experimental.fori_loop import _xla_while_loop, fori_loop, while_loop
+from torch_xla.experimental.gradient_accumulation import gradient_accumulation
+from torch_xla.experimental.gru import GRU
+from torch_xla.experimental.pytreeify import pytreeify
+from torch_xla.experimental.scan import (
+    default_partition,
+    min_cut_rematerialization_partition,
+    scan,
+    value_and_grad_partitioned,
+)
+from torch_xla.experimental.scan_layers import scan_layers
+
+PARTITIONS = [default_partition, min_cut_rematerialization_partition]
+
+
+def close(found, expected, **tolerance):
+    to_cpu = lambda tree: torch.utils._pytree.tree_map_only(  # noqa: E731
+        torch.Tensor, lambda t: t.detach().cpu(), tree
+    )
+    torch.testing.assert_close(to_cpu(found), to_cpu(expected), **tolerance)
+
+
+def text(*tensors):
+    return _XLAC._get_stablehlo(list(tensors), "cpu")
+
+
+# --- scan ----------------------------------------------------------------------------------
+
+
+def leaves(device, *shapes):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(s, generator=generator).to(device).requires_grad_() for s in shapes]
+
+
+def everything(device, partition, pure):
+    """A scan that returns its carry, its row, None, and an integer, and closes over a weight."""
+    init, xs, weight = leaves(device, (4,), (6, 4), (4, 4))
+    scale = torch.tensor(2.0, device=device)  # without a gradient
+
+    def fn(carry, x):
+        h = torch.tanh(carry["h"] @ weight + x["x"]) * scale
+        h += 1
+        following = {"h": carry["h"] + h, "n": carry["n"] + 1}
+        return following, (h.relu(), None, carry["h"], x["x"], carry["n"])
+
+    for _ in range(2):
+        start = {"h": init, "n": torch.tensor(0, device=device)}
+        carry, ys = scan(fn, start, {"x": xs}, partition, pure)
+        loss = carry["h"].sum() + (ys[0] ** 2).sum() + (ys[2] * ys[3]).sum()
+        gradients = torch.autograd.grad(loss, (init, xs, weight))
+    assert ys[1] is None and not ys[4].requires_grad
+    return carry, ys, gradients
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("pure", [False, True])
+def test_scan(partition, pure):
+    close(
+        everything("xla", partition, pure),
+        everything("cpu", partition, pure),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_a_scan_is_one_loop_each_way():
+    texts = []
+    for length in (3, 300):
+        init, xs = leaves("xla", (4,), (length, 4))
+        carry, ys = scan(lambda c, x: (c + x.sin(), c * x), init, xs)
+        (gradient,) = torch.autograd.grad(carry.sum() + ys.sum(), xs)
+        texts.append(text(gradient))
+    assert texts[0].count("stablehlo.while") == 2
+    assert texts[0].count("\n") == texts[1].count("\n")
+
+
+def test_what_is_kept_for_the_backward_pass():
+    def kept(partition):
+        init, xs = leaves("xla", (4,), (6, 4))
+        forward, _ = value_and_grad_partitioned(
+            lambda c, x: ((c.exp() * c.sin() + c.cos() * c.tanh()).sigmoid() + x, None),
+            init,
+            xs[0:1],
+            partition,
+        )
+        return len(forward(init.detach(), xs[0].detach())) - 1
+
+    assert kept(min_cut_rematerialization_partition) < kept(default_partition)
+
+
+def test_equal_functions_of_other_tensors_are_told_apart():
+    first, second = leaves("xla", (3,), (3,))
+    xs = torch.ones(2, 3, device="xla")
+
+    def run(a, b):
+        def fn(carry, x):
+            b.sin()  # changes the order in which they are seen, and no result
+            return carry * a + b + x, None
+
+        return scan(fn, torch.ones(3, device="xla"), xs)[0]
+
+    for a, b in ((first, second), (second, first), (first, first)):
+        expected = torch.ones(3)
+        for _ in range(2):
+            expected = expected * a.cpu() + b.cpu() + 1
+        result = run(a, b)
+        close(result, expected)
+        close(torch.autograd.grad(result.sum(), a), torch.autograd.grad(expected.sum(), a))
+
+
+def test_dropout_differs_from_row_to_row_and_its_gradient_does_not():
+    torch.manual_seed(0)
+    xs = torch.ones(8, 100, device="xla", requires_grad=True)
+    carry = torch.zeros((), device="xla")
+    _, ys = scan(lambda c, x: (c, nn.functional.dropout(x, 0.5)), carry, xs)
+    (gradient,) = torch.autograd.grad(ys.sum(), xs)
+    assert len({tuple(row.tolist()) for row in ys.cpu()}) == 8
+    close(gradient, ys)
+    assert 0.4 < (ys > 0).float().mean().item() < 0.6
+
+
+def test_a_function_that_changes_is_seen():
+    factor = [1.0]
+    xs = torch.ones(2, 3, device="xla", requires_grad=True)
+
+    def fn(carry, x):
+        return carry + x * factor[0], None
+
+    for factor[0] in (1.0, 2.0):
+        close(scan(fn, torch.zeros(3, device="xla"), xs)[0], torch.full((3,), 2 * factor[0]))
+
+
+def test_scan_under_autocast():
+    init, xs, weight = leaves("xla", (4, 4), (3, 4, 4), (4, 4))
+
+    def run():
+        return scan(lambda c, x: ((c @ weight).float() + x, c @ x), init, xs)
+
+    with torch.autocast("xla", torch.bfloat16):
+        carry, ys = run()
+    assert ys.dtype == torch.bfloat16 and carry.dtype == torch.float32
+    assert run()[1].dtype == torch.float32
+
+
+def test_scan_says_what_is_wrong():
+    c, xs = torch.zeros(3, device="xla"), torch.ones(2, 3, device="xla")
+    with pytest.raises(ValueError, match="at least one tensor"):
+        scan(lambda c, x: (c, x), c, ())
+    with pytest.raises(ValueError, match="xs of one length, got tensors of shapes"):
+        scan(lambda c, x: (c, x), c, (xs, xs[:1]))
+    with pytest.raises(TypeError, match="trees of tensors, got a float"):
+        scan(lambda c, x: (c, x), 1.0, xs)
+    with pytest.raises(RuntimeError, match="return \\(carry, y\\), got a Tensor"):
+        scan(lambda c, x: c, c, xs)
+    with pytest.raises(RuntimeError, match="keep the carry's structure"):
+        scan(lambda c, x: ((c, c), x), c, xs)
+    with pytest.raises(RuntimeError, match="keep dtypes and sizes, got Float\\[2\\]"):
+        scan(lambda c, x: (c[:2], x), c, xs)
+    with pytest.raises(RuntimeError, match="trees of tensors and None, got a int"):
+        scan(lambda c, x: (c, 3), c, xs)
+    with pytest.raises(RuntimeError, match="placeholder"):
+        scan(lambda c, x: (c + x.sum().item(), x), c, xs)
+    with pytest.raises(RuntimeError, match="write"):
+        scan(lambda c, x: (c + xs.add_(1)[0], x), c, xs)
+    close(xs, torch.ones(2, 3))
+
+
+# --- scan_layers -----------------------------------------------------------------------------
+
+
+def transformer_layers(count):
+    return nn.ModuleList(
+        nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(count)
+    )
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("pure", [False, True])
+def test_scan_layers(partition, pure):
+    torch.manual_seed(0)
+    here = transformer_layers(3)
+    there = copy.deepcopy(here).to("xla")
+    x = torch.randn(2, 5, 16)
+    for _ in range(2):
+        h = x
+        for layer in here:
+            h = layer(h)
+        h.square().mean().backward()
+        found = scan_layers(there, x.to("xla"), partition, pure)
+        found.square().mean().backward()
+        close(found, h, rtol=1e-4, atol=1e-5)
+        for p, q in zip(there.parameters(), here.parameters(), strict=True):
+            close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+        with torch.no_grad():
+            for p in (*here.parameters(), *there.parameters()):
+                p.sub_(0.1)
+
+
+def test_the_program_does_not_grow_with_the_layers():
+    lines = []
+    for count in (2, 12):
+        layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(count)).to("xla")
+        result = scan_layers(layers, torch.ones(4, device="xla"))
+        lines.append(text(result).count("stablehlo.dot_general"))
+    assert lines == [1, 1]
+
+
+def test_layers_of_several_arguments_and_of_none():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(3))
+
+        def forward(self, a, b):
+            return b * self.scale, a + b
+
+    here = [Two() for _ in range(3)]
+    there = [copy.deepcopy(layer).to("xla") for layer in here]
+    a, b = torch.rand(3), torch.rand(3)
+    expected = (a, b)
+    for layer in here:
+        expected = layer(*expected)
+    close(scan_layers(there, (a.to("xla"), b.to("xla"))), expected)
+    x = torch.rand(3, device="xla")
+    assert scan_layers([], x) is x
+    close(scan_layers([nn.ReLU(), nn.ReLU()], x - 0.5), (x.cpu() - 0.5).relu())
+    close(scan_layers(here, (a, b)), expected)  # not on xla
+
+
+def test_scan_layers_says_what_differs():
+    x = torch.ones(4, device="xla")
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4, bias=False)]
+    with pytest.raises(ValueError, match="layer 1, which differs in bias"):
+        scan_layers([layer.to("xla") for layer in layers], x)
+    layers = [nn.Linear(4, 4), nn.Linear(4, 5)]
+    with pytest.raises(ValueError, match="weight of shape \\(4, 4\\) and torch.float32"):
+        scan_layers([layer.to("xla") for layer in layers], x)
+
+
+def test_layers_that_were_scanned_are_freed():
+    layers = [nn.Linear(4, 4).to("xla") for _ in range(2)]
+    weight = weakref.ref(layers[0].weight)
+    scan_layers(layers, torch.ones(4, device="xla"), is_layer_pure=True).sum().backward()
+    del layers
+    gc.collect()
+    assert weight() is None
+
+
+# --- loops ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_fori_loop(device):
+    lower, upper = torch.tensor([2], device=device), torch.tensor([52], device=device)
+    plus, start = torch.tensor([3.0], device=device), torch.tensor([1.0], device=device)
+    found = fori_loop(lower, upper, lambda a, b: a + b, plus, start)
+    assert [t.item() for t in found] == [52, 52, 3.0, 151.0]
+    found = fori_loop(0, 5, lambda a, b: (b, a + b), plus, start)
+    expected = (3.0, 1.0)
+    for _ in range(5):
+        expected = (expected[1], sum(expected))
+    assert [t.item() for t in found[2:]] == list(expected)
+    assert fori_loop(5, 5, lambda a: a + 1, start)[2].item() == 1.0
+    with pytest.raises(ValueError, match="at least one value"):
+        fori_loop(0, 5, lambda: ())
+    with pytest.raises(ValueError, match="bounds of one integer, got torch.float32"):
+        fori_loop(0.5, 5, lambda a: a, start)
+
+
+def test_while_loop_with_additional_inputs():
+    def run(device):
+        x, step = torch.ones(3, device=device), torch.tensor(2.0, device=device)
+        return while_loop(lambda x, step: x.sum() < 20, lambda x, step: (x + step,), (x,), (step,))
+
+    close(run("xla"), run("cpu"))
+    x = torch.ones(3, device="xla")
+    found = _xla_while_loop(lambda x, s: x.sum() < 20, lambda x, s: (x + s,), (x,), (x * 2,))
+    assert isinstance(found, tuple)
+    close(found, run("cpu"))
+
+
+def test_gradient_accumulation():
+    torch.manual_seed(0)
+    here = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    there = copy.deepcopy(here).to("xla")
+    x, y = torch.randn(4, 6, 5), torch.randint(3, (4, 6))
+    count = torch.zeros((), dtype=torch.int64)
+    loss = nn.functional.cross_entropy(here(x.reshape(24, 5)), y.reshape(24))
+    for _ in range(2):  # the second adds to the first
+        loss.backward(retain_graph=True)
+
+        def step(x, y, count):
+            return nn.functional.cross_entropy(there(x), y), count + len(x)
+
+        found, total = gradient_accumulation(
+            step, (x.to("xla"), y.to("xla")), there, count.to("xla")
+        )
+        close(found, loss)
+        assert total.item() == 24
+        for p, q in zip(there.parameters(), here.parameters(), strict=True):
+            close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+    alone = gradient_accumulation(
+        lambda x, y: nn.functional.cross_entropy(there(x), y), (x.to("xla"), y.to("xla")), there
+    )
+    close(alone, loss)
+    with pytest.raises(RuntimeError, match="the loss and 1 carried tensors, got 0"):
+        gradient_accumulation(
+            lambda x, count: there(x).sum(), (x.to("xla"),), there, count.to("xla")
+        )
+
+
+def test_gru():
+    torch.manual_seed(0)
+    here = GRU(4, 5, num_layers=2, batch_first=True)
+    there = copy.deepcopy(here).to("xla")
+    x = torch.randn(3, 6, 4)
+    close(there(x.to("xla")), here(x), rtol=1e-4, atol=1e-5)
+
+
+# --- assume_pure, pytreeify --------------------------------------------------------------------
+
+
+def test_assume_pure_runs_python_once_for_equal_shapes():
+    weight = torch.rand(3, device="xla", requires_grad=True)
+    calls = []
+
+    @assume_pure
+    def function(x, *, factor, pair):
+        """Doc."""
+        calls.append(x.shape)
+        return {"y": (x * weight * factor).sin(), "n": 3, "p": [pair[0] + pair[1], None]}
+
+    assert function.__doc__ == "Doc."
+    for size in (2, 2, 5, 2, 5):
+        x = torch.rand(size, 3, device="xla", requires_grad=True)
+        pair = (torch.ones(2, device="xla"), torch.rand(2, device="xla"))
+        before = len(calls)
+        result = function(x, factor=2.0, pair=pair)
+        expected = (x.cpu() * weight.cpu() * 2).sin()
+        close(result, {"y": expected, "n": 3, "p": [pair[0].cpu() + pair[1].cpu(), None]})
+        close(
+            torch.autograd.grad(result["y"].sum(), (x, weight)),
+            torch.autograd.grad(expected.sum(), (x, weight)),
+        )
+        with torch.no_grad():
+            weight.mul_(1.5)  # its value is read at each call
+    first = len(calls)
+    for size in (2, 5):
+        function(torch.rand(size, 3, device="xla"), factor=2.0, pair=pair)
+        function(torch.rand(size, 3, device="xla"), factor=2.0, pair=pair)
+    assert len(calls) == first or len(calls) > before  # forward alone may have been new
+    again = len(calls)
+    function(torch.rand(2, 3, device="xla"), factor=2.0, pair=pair)
+    assert len(calls) == again
+    function(torch.rand(2, 3, device="xla"), factor=3.0, pair=pair)
+    assert len(calls) > again
+
+
+def test_assume_pure_is_recorded_and_its_random_numbers_are_new():
+    noise = assume_pure(lambda x: x + torch.rand_like(x))
+    x = torch.zeros(50, device="xla")
+    results = [noise(x) for _ in range(3)]
+    assert "traced_function" in _XLAC._get_xla_tensors_text(results)  # nothing has run
+    assert len({tuple(r.tolist()) for r in results}) == 3
+    seeded = assume_pure(lambda x: x + torch.rand_like(x), add_rng_seed_argument=True)
+    first, second, again = (seeded(x, rng_seed=seed) for seed in (1, 2, torch.tensor(1)))
+    assert torch.equal(first.cpu(), again.cpu()) and not torch.equal(first.cpu(), second.cpu())
+
+
+def test_pure_module():
+    torch.manual_seed(0)
+    here = transformer_layers(1)[0]
+    there = PureModule(copy.deepcopy(here).to("xla"))
+    x = torch.randn(2, 5, 16)
+    for _ in range(2):
+        expected, found = here(x), there(x.to("xla"))
+        close(found, expected, rtol=1e-4, atol=1e-5)
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        with torch.no_grad():
+            for p, q in zip(there.parameters(), here.parameters(), strict=True):
+                close(p.grad, q.grad, rtol=1e-3, atol=1e-4)
+                p.sub_(0.1)
+                q.sub_(0.1)
+
+
+def test_pytreeify():
+    @pytreeify
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tree, factor):
+            ctx.save_for_backward(factor)
+            return {"a": tree["a"] * factor, "b": [tree["b"] + 1]}
+
+        @staticmethod
+        def backward(ctx, gradients):
+            (factor,) = ctx.saved_tensors
+            return {"a": gradients["a"] * factor, "b": gradients["b"][0] * 10}, None
+
+    a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    result = Scale.apply({"a": a, "b": b}, torch.tensor(3.0))
+    close(result, {"a": torch.full((2,), 3.0), "b": [torch.full((2,), 2.0)]})
+    close(
+        torch.autograd.grad(result["a"].sum() + result["b"][0].sum(), (a, b)),
+        (torch.full((2,), 3.0), torch.full((2,), 10.0)),
+    )
