@@ -120,6 +120,51 @@ def test_equal_functions_of_other_tensors_are_told_apart():
         close(torch.autograd.grad(result.sum(), a), torch.autograd.grad(expected.sum(), a))
 
 
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_functions_that_differ_in_aliases_or_gradients_alone_are_told_apart():
+    def both(t, other):
+        return (t, other)
+
+    functions = [
+        lambda c, x: (c, x),
+        lambda c, x: (x, c),
+        lambda c, x: (c, c),
+        lambda c, x: (x, x),
+        lambda c, x: (c + x, x),
+        lambda c, x: (c + x, x.t()),
+        lambda c, x: both(c * x, (c * x).t()),
+        lambda c, x: ((c * x).t(), c * x),
+        lambda c, x: (c * x.sin(), c * 2),
+        lambda c, x: (c * x.sin().detach(), c * 2),
+        lambda c, x: (c + x.round(), x * 2),
+        lambda c, x: (c + Straight.apply(x), x * 2),
+    ]
+
+    def run(device, fn):
+        init, xs = leaves(device, (3, 3), (4, 3, 3))
+        carry, ys = scan(fn, init, xs)
+        weights = torch.arange(9.0, device=device).reshape(3, 3)
+        loss = (carry * weights).sum() + (ys * weights.exp().t()).sum()
+        return carry, ys, torch.autograd.grad(loss, (init, xs), allow_unused=True)
+
+    for fn in functions:
+        found, expected = run("xla", fn), run("cpu", fn)
+        zeros = [
+            torch.zeros_like(f) if e is None else e
+            for f, e in zip(found[2], expected[2], strict=True)
+        ]
+        close(found, (*expected[:2], tuple(zeros)), rtol=1e-4, atol=1e-4)
+
+
 def test_dropout_differs_from_row_to_row_and_its_gradient_does_not():
     torch.manual_seed(0)
     xs = torch.ones(8, 100, device="xla", requires_grad=True)

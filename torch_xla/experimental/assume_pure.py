@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
 from torch_xla._src import rng
-from torch_xla._src.captures import captured_tensors, with_captured
+from torch_xla._src.captures import Captures
 from torch_xla.experimental.scan import Step, default_partition
 
 __all__ = ["PureModule", "assume_pure", "assume_pure_torch"]
@@ -125,9 +125,8 @@ class _Version:
             self._results = (result_spec, constants)
             return [v for v in found if isinstance(v, torch.Tensor)]
 
-        with torch.no_grad():
-            self._captured, _ = captured_tensors(flat, tensors)
-        self._flat = with_captured(flat, self._captured)
+        captures = Captures(flat, tensors)
+        self._captured, self._flat = captures.tensors, captures.lifted
         self._plain = _Recorded(self._flat)
         self._step: tuple[Step, _Recorded, _Recorded] | None = None
 

@@ -23,7 +23,7 @@ from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src.captures import captured_tensors, with_captured
+from torch_xla._src.captures import Captures, differentiable, has_gradient
 from torch_xla.experimental.pytreeify import pytreeify
 
 __all__ = [
@@ -161,10 +161,6 @@ class _Tree:
 # --- gradients -----------------------------------------------------------------------------
 
 
-def _has_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 class Step:
     """One row's computation in two graphs.
 
@@ -181,7 +177,7 @@ class Step:
             self.has_gradient = [t.requires_grad for t in results]
             return results
 
-        given = [t.detach().requires_grad_(_has_gradient(t)) for t in inputs]
+        given = differentiable(inputs)
         with torch.enable_grad():
             joint = aot_export_joint_simple(separate, tuple(given), trace_joint=True)
         self.num_results = len(self.has_gradient)
@@ -302,7 +298,7 @@ class Scan(torch.autograd.Function):
             None,
             None,
             None,
-            *(g if _has_gradient(g) else None for g in (*first, *of_rows, *of_captured)),
+            *(g if has_gradient(g) else None for g in (*first, *of_rows, *of_captured)),
         )
 
 
@@ -318,27 +314,28 @@ def _step_of(
     """The tensors that `fn` closes over, and a function that makes its step, or finds it."""
     row = [torch.empty(t.shape[1:], dtype=t.dtype, device=t.device) for t in rows]
     inputs = [*carried, *row]
-    shapes = tuple((tuple(t.shape), t.dtype) for t in inputs)
-    pure = (tree.specs, shapes, torch.is_autocast_enabled("xla"))
-    known = _pure_functions(tree.fn) if is_fn_pure else {}
-    if pure in known:
-        captured, key, tree.y_spec, tree.is_tensor = known[pure]
+    if is_fn_pure:
+        shapes = tuple((tuple(t.shape), t.dtype) for t in inputs)
+        modes = (torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla"))
+        name = (tree.specs, shapes, modes, torch.get_default_dtype())
+        known = _pure_functions(tree.fn)
+        if name not in known:
+            captures = Captures(tree.flat, inputs)
+            known[name] = captures, captures.key(), tree.y_spec, tree.is_tensor
+        captures, key, tree.y_spec, tree.is_tensor = known[name]
     else:
-        with torch.no_grad():
-            captured, key = captured_tensors(tree.flat, inputs)
-        if is_fn_pure:
-            known[pure] = captured, key, tree.y_spec, tree.is_tensor
+        captures = Captures(tree.flat, inputs)
+        key = None
 
     def step() -> Step:
-        name = (key, partition_fn)
+        name = (key or captures.key(), partition_fn)
         if name not in _steps:
             if len(_steps) >= _MOST_STEPS:
                 _steps.pop(next(iter(_steps)))
-            everything = [t.detach().requires_grad_(_has_gradient(t)) for t in (*inputs, *captured)]
-            _steps[name] = Step(with_captured(tree.flat, captured), everything, partition_fn)
+            _steps[name] = Step(captures.lifted, (*inputs, *captures.tensors), partition_fn)
         return _steps[name]
 
-    return captured, step
+    return captures.tensors, step
 
 
 def _pure_functions(fn: Callable) -> dict:
