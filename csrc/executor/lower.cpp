@@ -9,6 +9,7 @@
 #include "lazy/operator.h"
 #include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
+#include "ops/host/in_memory.h"
 #include "ops/host/numbers.h"
 #include "ops/host/on_host.h"
 #include "ops/lowering.h"
@@ -91,10 +92,15 @@ class Lowerer {
     for (size_t i = 0; i < function.parameters.size(); ++i) {
       results[function.parameters[i]] = {arguments[i]};
     }
+    std::unordered_map<const Node*, int> readers;
+    for (const Node* call : function.calls) {
+      for (const Value& operand : call->operands()) ++readers[operand.node.get()];
+    }
     for (const Node* call : function.calls) {
       // What an operator expands to belongs to the operator.
       if (source != nullptr) b_.set_call(call->ordinal);
-      lower_call(*call, results, source, seeds);
+      hlo::Values& made = lower_call(*call, results, source, seeds);
+      if (readers[call] > 1) end_fusions(made);
     }
     hlo::Values values;
     for (const Value& v : function.results) {
@@ -113,11 +119,21 @@ class Lowerer {
   }
 
  private:
+  // In a stack of residual layers each reader would compute anew all that has been added so far,
+  // and the compiler's time would grow with the square of the layers.
+  void end_fusions(hlo::Values& values) const {
+    if (!target_.host_kernels) return;
+    static const int64_t kMost = getenv("EXP_K") ? atoi(getenv("EXP_K")) : 32;
+    for (hlo::Value& value : values) {
+      if (value && b_.recomputed(value) > kMost) value = ops::in_memory(value);
+    }
+  }
+
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
   // Takes the seeds that it uses off `seeds`.
-  void lower_call(const Node& node, Results& results, NumberSource* source,
-                  std::span<const hlo::Value>& seeds) {
+  hlo::Values& lower_call(const Node& node, Results& results, NumberSource* source,
+                          std::span<const hlo::Value>& seeds) {
     const Signature& s = node.signature();
     const bool located = with_locations_ && source != nullptr && node.source();
     if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
@@ -141,8 +157,10 @@ class Lowerer {
       const Value& v = node.operands()[next++];
       return results.at(v.node.get()).at(v.index);
     };
-    results[&node] = lower_signature(s, operands_of(s, numbers, tensor), numbers);
+    hlo::Values& made = results[&node] =
+        lower_signature(s, operands_of(s, numbers, tensor), numbers);
     if (located) b_.set_location("");
+    return made;
   }
 
   // `tensor` gives those operands, one by one, that are not numbers.

@@ -7,6 +7,7 @@
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
 #include "ops/host/host_kernel.h"
+#include "ops/host/in_memory.h"
 #include "ops/host/numbers.h"
 #include "pjrt/large_blocks.h"
 #include "util/error.h"
@@ -94,7 +95,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
   if (target_.host_kernels &&
       !(pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler()) &&
-        pjrt::register_ffi_handler(*plugin, ops::kNumbersTarget, ops::numbers_handler()))) {
+        pjrt::register_ffi_handler(*plugin, ops::kNumbersTarget, ops::numbers_handler()) &&
+        pjrt::register_ffi_handler(*plugin, ops::kInMemoryTarget, ops::in_memory_handler()))) {
     target_.host_kernels = false;
     TXLA_LOG(WARNING) << "the plugin has no FFI extension: operators that need PyTorch's kernels "
                          "run on the host";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "hlo/recompute.h"
 #include "util/error.h"
 #include "util/hash.h"
 
@@ -106,9 +107,12 @@ void append_attributes(std::string& text, const Attributes& attributes) {
 
 }  // namespace
 
-Value Builder::fresh(const Type& type, uint64_t hash, std::vector<int> operands) {
+Value Builder::fresh(const Type& type, uint64_t hash, std::vector<int> operands, int64_t work) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // a value that doubles often enough
   const size_t bytes = static_cast<size_t>(type.elements()) * byte_size(type.dtype);
-  origins_.push_back({hash, bytes, std::move(operands)});
+  int64_t all = std::max<int64_t>(work, 0);
+  for (size_t i = 0; work >= 0 && i < operands.size(); ++i) all += origins_[operands[i]].work;
+  origins_.push_back({hash, bytes, std::move(operands), std::min(all, kMost), work <= 0});
   return Value(this, static_cast<int>(origins_.size()) - 1, type);
 }
 
@@ -160,7 +164,7 @@ Values Builder::op(std::string_view name, std::span<const Value> operands,
   const uint64_t hash = h.finish().low;
   Values values;
   values.reserve(results.size());
-  for (const Type& type : results) values.push_back(fresh(type, hash, ids));
+  for (const Type& type : results) values.push_back(fresh(type, hash, ids, fused_work(name)));
 
   body_.append(depth_ * 2, ' ');
   for (size_t i = 0; i < values.size(); ++i) {

@@ -132,6 +132,13 @@ class Builder {
   // alike.
   bool may_read(const Value& value, const Value& whole) const;
 
+  // Returns how many operations each reader of `value` computes anew where the compiler fuses all
+  // that it can. A value that only moves another one counts as none.
+  int64_t recomputed(const Value& value) const {
+    const Origin& origin = origins_[value.id()];
+    return origin.is_moved ? 0 : origin.work;
+  }
+
   // Returns what `value` was made from by swapping its middle two dimensions, or null.
   const Value* transposed_from(const Value& value) const {
     return origins_[value.id()].transposed_from.get();
@@ -154,6 +161,8 @@ class Builder {
     uint64_t hash = 0;
     size_t bytes = 0;
     std::vector<int> operands;
+    int64_t work = 0;  // of its readers
+    bool is_moved = true;
     std::shared_ptr<const Value> transposed_from = nullptr;
   };
   struct Function {
@@ -165,7 +174,8 @@ class Builder {
     std::vector<Origin> outer_origins;
   };
 
-  Value fresh(const Type& type, uint64_t hash, std::vector<int> operands = {});
+  // `work` is fused_work() of the operation that makes the value.
+  Value fresh(const Type& type, uint64_t hash, std::vector<int> operands = {}, int64_t work = -1);
 
   std::string items_;
   Attributes module_attributes_;

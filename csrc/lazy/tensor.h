@@ -29,6 +29,8 @@ class Storage final : public c10::StorageImpl {
 
   const Geometry& geometry() const { return *geometry_; }
   int device_index() const { return device_index_; }
+  // Returns whether it was made since the innermost AsideScope began.
+  bool is_made_in_recording() const { return AsideScope::lives() && AsideScope::made_since(id_); }
 
   // Returns the value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
   const Value& value();

@@ -1,9 +1,13 @@
 // Control flow: what torch_xla/_src/control_flow.py builds on. Bodies take and give lists of
 // tensors.
+#include <memory>
+#include <utility>
+
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/record/control_flow.h"
+#include "dispatch/record/joint.h"
 #include "python/init.h"
 
 namespace py = pybind11;
@@ -11,6 +15,7 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
+using dispatch::Joint;
 using dispatch::Tensors;
 
 // A Python function as a body. It is called with the GraphLock and with Python's lock.
@@ -41,6 +46,33 @@ void init_control_flow(py::module_& m) {
         return dispatch::scan(body_of(combine), init, xs, reverse);
       },
       py::arg("combine"), py::arg("init"), py::arg("xs"), py::arg("reverse") = false);
+
+  m.def(
+      "_is_made_in_recording",
+      [](const at::Tensor& tensor) {
+        const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+        return impl != nullptr && impl->lazy_storage().is_made_in_recording();
+      },
+      py::arg("tensor"));
+
+  py::class_<Joint>(m, "_Joint")
+      .def(py::init([](const Tensors& inputs, const py::function& forward,
+                       const py::function& backward, bool recomputes) {
+             const auto run = [&](const Tensors& arguments) {
+               return py::cast<std::pair<Tensors, Tensors>>(
+                   forward(*py::tuple(py::cast(arguments))));
+             };
+             return std::make_unique<Joint>(inputs, run, body_of(backward), recomputes);
+           }),
+           py::arg("inputs"), py::arg("forward"), py::arg("backward"), py::arg("recomputes"))
+      .def("forward", &Joint::forward, py::arg("inputs"))
+      .def("backward", &Joint::backward, py::arg("kept_and_gradients"))
+      // (is it an input, its place) of each value that the backward pass takes first
+      .def("kept", [](const Joint& joint) {
+        std::vector<std::pair<bool, size_t>> all;
+        for (const Joint::Kept& kept : joint.kept()) all.emplace_back(kept.is_input, kept.index);
+        return all;
+      });
 }
 
 }  // namespace torch_xla::python

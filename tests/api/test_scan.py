@@ -3,10 +3,12 @@
 import copy
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from torch_xla import _XLAC
 from torch_xla.experimental.assume_pure import PureModule, assume_pure
@@ -157,12 +159,121 @@ def test_functions_that_differ_in_aliases_or_gradients_alone_are_told_apart():
         return carry, ys, torch.autograd.grad(loss, (init, xs), allow_unused=True)
 
     for fn in functions:
-        found, expected = run("xla", fn), run("cpu", fn)
-        zeros = [
-            torch.zeros_like(f) if e is None else e
-            for f, e in zip(found[2], expected[2], strict=True)
-        ]
-        close(found, (*expected[:2], tuple(zeros)), rtol=1e-4, atol=1e-4)
+        close(run("xla", fn), run("cpu", fn), rtol=1e-4, atol=1e-4)
+
+
+def gradients_of(device, fn, *shapes, rows=4):
+    """Results and all gradients of a scan of fn(*captured)(carry, x)."""
+    init, xs, *captured = leaves(device, (3,), (rows, 3), *shapes)
+    carry, ys = scan(fn(*captured), init, xs)
+    loss = carry.double().sin().sum() + ys.double().square().sum()
+    return carry, ys, torch.autograd.grad(loss, (init, xs, *captured), allow_unused=True)
+
+
+def of_inner_scan(weight):
+    def fn(carry, x):
+        return scan(lambda c, r: (c * weight + r, (c * weight).sin().sum()), carry, x.expand(2, 3))
+
+    return fn
+
+
+def of_own_gradient(weight):
+    def fn(carry, x):
+        y = (carry * weight).sin().sum()
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (g,) = torch.autograd.grad((leaf**3).sum(), leaf)
+        return carry + g, y * x
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        of_inner_scan,
+        of_own_gradient,
+        lambda w: lambda c, x: (c + x, w * 1),
+        lambda w: lambda c, x: (c + x, w),
+        lambda w: lambda c, x: (w, c),
+        lambda w: lambda c, x: (c + Straight.apply(w), x * w),
+        lambda w: lambda c, x: (c * torch.tensor(2.0), x * w),
+        lambda w: lambda c, x: (c.detach() * 2, x * w + c),
+        lambda w: lambda c, x: (torch.ones_like(c), x * w * c),
+        lambda w: (
+            lambda c, x: (c + nn.functional.batch_norm(x[None], w.detach(), w.detach() ** 2)[0], w)
+        ),
+        lambda w: (
+            lambda c, x: (
+                c
+                + nn.functional.cross_entropy(x * w, torch.tensor(1, device=x.device), w.detach()),
+                x,
+            )
+        ),
+        lambda w: (
+            lambda c, x: (checkpoint(lambda a, b: (a * b).sin(), c, w, use_reentrant=False), x)
+        ),
+    ],
+)
+def test_gradients_of(fn):
+    close(gradients_of("xla", fn, (3,)), gradients_of("cpu", fn, (3,)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_is_computed_outside():
+    def run(device):
+        init, xs, weight = leaves(device, (3,), (4, 3), (6,))
+        view, made = weight[1:4], weight[::2] * 2
+        carry, ys = scan(lambda c, x: (c * view + x, (c * made).sin()), init, xs)
+        return torch.autograd.grad(carry.sum() + ys.sum(), (init, xs, weight))
+
+    close(run("xla"), run("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_twice_and_of_a_gradient():
+    init, xs = leaves("xla", (3,), (4, 3))
+    carry, ys = scan(lambda c, x: (c * x, (c * x).sin()), init, xs)
+    first = torch.autograd.grad(ys.sum(), xs, retain_graph=True)
+    close(torch.autograd.grad(ys.sum(), xs, retain_graph=True), first)
+    (gradient,) = torch.autograd.grad(ys.sum(), xs, create_graph=True)
+    with pytest.raises(RuntimeError, match="scan: expected one derivative"):
+        gradient.square().sum().backward()
+
+
+def test_a_body_that_seeds_is_refused():
+    xs = torch.ones(2, 3, device="xla")
+
+    def fn(carry, x):
+        torch.manual_seed(3)
+        return carry + torch.rand_like(x), None
+
+    torch.rand(3, device="xla")
+    with pytest.raises(RuntimeError, match="leaves the random state"):
+        scan(fn, torch.zeros(3, device="xla"), xs)
+
+
+def test_threads_scan_at_once():
+    expected = gradients_of("cpu", lambda w: lambda c, x: (c * w + x, c.sin()), (3,))
+
+    def run(_):
+        return gradients_of("xla", lambda w: lambda c, x: (c * w + x, c.sin()), (3,))
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(run, range(8)):
+            close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_autocast_inside_the_body_holds_in_both_passes():
+    init, xs, weight = leaves("xla", (4, 4), (3, 4, 4), (4, 4))
+
+    def fn(carry, x):
+        with torch.autocast("xla", enabled=False):
+            return carry + x, carry @ weight
+
+    with torch.autocast("xla", torch.bfloat16):
+        _, ys = scan(fn, init, xs)
+    assert ys.dtype == torch.float32
+    with torch.no_grad():
+        close(ys, scan(fn, init, xs)[1])
 
 
 def test_dropout_differs_from_row_to_row_and_its_gradient_does_not():
@@ -284,7 +395,65 @@ def test_layers_of_several_arguments_and_of_none():
     close(scan_layers(here, (a, b)), expected)  # not on xla
 
 
+def test_layers_that_share_a_part():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+            self.b = self.a
+            self.tied = self.a.weight
+
+        def forward(self, x):
+            return self.b(self.a(x).sin()) + x @ self.tied
+
+    torch.manual_seed(0)
+    here = nn.ModuleList(Shared() for _ in range(3))
+    there = copy.deepcopy(here).to("xla")
+    names = list(there.state_dict())
+    x = torch.rand(2, 3)
+    for run in (scan_layers, lambda layers, x: PureModule(layers[0])(x)):
+        count = 3 if run is scan_layers else 1
+        here.zero_grad()
+        there.zero_grad()
+        expected = x
+        for layer in here[:count]:
+            expected = layer(expected)
+        expected.square().sum().backward()
+        found = run(there, x.to("xla"))
+        found.square().sum().backward()
+        close(found, expected, rtol=1e-4, atol=1e-5)
+        for layer, other in zip(there[:count], here[:count], strict=True):
+            for p, q in zip(layer.parameters(), other.parameters(), strict=True):
+                close(p.grad, q.grad, rtol=1e-4, atol=1e-4)
+    assert list(there.state_dict()) == names and there[0].a is there[0].b
+    assert isinstance(there[0].a.weight, nn.Parameter)
+
+
+def test_frozen_parameters_and_statistics():
+    torch.manual_seed(0)
+    here = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(3)).eval()
+    for layer in here:
+        layer[0].weight.requires_grad_(False)
+    there = copy.deepcopy(here).to("xla")
+    x = torch.rand(2, 3)
+    expected = x
+    for layer in here:
+        expected = layer(expected)
+    expected.square().sum().backward()
+    found = scan_layers(there, x.to("xla"))
+    found.square().sum().backward()
+    close(found, expected, rtol=1e-4, atol=1e-5)
+    for p, q in zip(there.parameters(), here.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        if q.grad is not None:
+            close(p.grad, q.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_scan_layers_says_what_differs():
+    with pytest.raises(ValueError, match="same parts in the same mode"):
+        scan_layers([nn.ReLU().to("xla"), nn.Tanh().to("xla")], torch.ones(4, device="xla"))
+    with pytest.raises(ValueError, match="same parts in the same mode"):
+        scan_layers([nn.Dropout(), nn.Dropout().eval()], torch.ones(4, device="xla"))
     x = torch.ones(4, device="xla")
     layers = [nn.Linear(4, 4), nn.Linear(4, 4, bias=False)]
     with pytest.raises(ValueError, match="layer 1, which differs in bias"):
@@ -356,6 +525,12 @@ def test_gradient_accumulation():
         assert total.item() == 24
         for p, q in zip(there.parameters(), here.parameters(), strict=True):
             close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+    double = nn.Linear(4, 2).double().to("xla")
+    total = gradient_accumulation(
+        lambda x: double(x).sum(), (torch.ones(3, 2, 4, device="xla").double(),), double
+    )
+    assert total.dtype == torch.float64
+    close(double.weight.grad, torch.full((2, 4), 2.0, dtype=torch.float64))
     alone = gradient_accumulation(
         lambda x, y: nn.functional.cross_entropy(there(x), y), (x.to("xla"), y.to("xla")), there
     )
@@ -422,6 +597,38 @@ def test_assume_pure_is_recorded_and_its_random_numbers_are_new():
     seeded = assume_pure(lambda x: x + torch.rand_like(x), add_rng_seed_argument=True)
     first, second, again = (seeded(x, rng_seed=seed) for seed in (1, 2, torch.tensor(1)))
     assert torch.equal(first.cpu(), again.cpu()) and not torch.equal(first.cpu(), second.cpu())
+
+
+def test_arguments_of_pure_functions_are_told_apart():
+    divide = assume_pure(lambda a, s: a / s)
+    ones = torch.ones(2, device="xla")
+    for number in (0.0, -0.0, 1, True, 1.0, 2.0):
+        close(divide(ones, number), torch.ones(2) / number)
+    with pytest.raises(TypeError, match="assume_pure: expected arguments .* got a set"):
+        assume_pure(lambda a, s: a)(ones, {1})
+    part = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).to("xla")
+    module = PureModule(part)
+    part.eval()
+    close(module(ones), module(ones))
+    part[1].train()
+    assert any((module(ones) == 0).any().item() for _ in range(20))
+
+
+def test_results_of_pure_functions_are_new():
+    def function(x):
+        return x, x[:1], x * 2
+
+    x = torch.ones(2, device="xla")
+    results = assume_pure(function)(x)
+    for result in results:
+        result.add_(1)
+    close(x, torch.ones(2))
+    with pytest.raises(RuntimeError, match="does not write its arguments"):
+        assume_pure(lambda x: x.add_(1))(x)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(assume_pure(lambda x: x * x)(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="assume_pure: expected one derivative"):
+        gradient.sum().backward()
 
 
 def test_pure_module():

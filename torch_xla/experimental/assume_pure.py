@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torch_xla import _XLAC
 from torch_xla._src import rng
-from torch_xla._src.captures import Captures
-from torch_xla.experimental.scan import Step, default_partition
+from torch_xla._src.held_tensors import held_tensors, replaced
+from torch_xla._src.joint import Joint, not_twice_differentiable
 
 __all__ = ["PureModule", "assume_pure", "assume_pure_torch"]
 
@@ -30,7 +29,7 @@ def assume_pure(fn: Callable, *, add_rng_seed_argument: bool = False) -> Callabl
     Args:
         fn: Takes and returns trees of tensors on `xla`. Arguments that are no tensors are a part of
             what is remembered, by equality. It may read tensors that it closes over, to which
-            gradients flow, too; it writes none but those that it makes.
+            gradients flow, too; it writes none but those that it makes. Results are new tensors.
         add_rng_seed_argument: Gives the function a keyword argument `rng_seed`, an integer or an
             integer tensor of one element: calls with equal seeds draw equal random numbers.
 
@@ -75,15 +74,15 @@ class PureModule(nn.Module):
         self._forward = assume_pure(functools.partial(_pure_forward, module))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        parameters = dict(self._module.named_parameters())
-        buffers = dict(self._module.named_buffers())
-        return self._forward(self._module.training, parameters, buffers, args, kwargs)
+        modes = tuple(m.training for m in self._module.modules())
+        return self._forward(modes, held_tensors(self._module), args, kwargs)
 
 
 def _pure_forward(
-    module: nn.Module, training: bool, parameters: dict, buffers: dict, args: tuple, kwargs: dict
+    module: nn.Module, modes: tuple, tensors: list[torch.Tensor], args: tuple, kwargs: dict
 ) -> Any:
-    return torch.func.functional_call(module, {**parameters, **buffers}, args, kwargs)
+    with replaced(module, tensors):
+        return module(*args, **kwargs)
 
 
 class _Pure:
@@ -94,12 +93,14 @@ class _Pure:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        others = tuple(
-            None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
+        others = tuple(None if isinstance(v, torch.Tensor) else (_name(v), v) for v in leaves)
+        key = (
+            spec,
+            tuple(other and other[0] for other in others),
+            tuple((t.shape, t.dtype, t.device, t.requires_grad) for t in tensors),
+            (torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla")),
+            torch.get_default_dtype(),
         )
-        modes = (torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla"))
-        shapes = tuple((t.shape, t.dtype, t.device) for t in tensors)
-        key = (spec, others, modes, shapes)
         version = self._versions.get(key)
         if version is None:
             if len(self._versions) >= _MOST_VERSIONS:
@@ -108,78 +109,64 @@ class _Pure:
         return version(tensors)
 
 
+def _name(value: Any) -> tuple:
+    """What tells an argument that is no tensor from others; -0.0 is not 0.0."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            "assume_pure: expected arguments that are tensors or can be remembered by equality, "
+            f"got a {type(value).__name__}. Close over it."
+        ) from None
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value
+
+
 class _Version:
     """The function for arguments of some shapes."""
 
     def __init__(
         self, fn: Callable, spec: pytree.TreeSpec, others: tuple, tensors: list[torch.Tensor]
     ):
-        self._results: tuple[pytree.TreeSpec, list] | None = None
-
         def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
             given = iter(stand_ins)
             leaves = [next(given) if other is None else other[1] for other in others]
             args, kwargs = pytree.tree_unflatten(leaves, spec)
-            found, result_spec = pytree.tree_flatten(fn(*args, **kwargs))
-            constants = [None if isinstance(v, torch.Tensor) else (v,) for v in found]
-            self._results = (result_spec, constants)
+            found, self._spec = pytree.tree_flatten(fn(*args, **kwargs))
+            self._constants = [None if isinstance(v, torch.Tensor) else (v,) for v in found]
             return [v for v in found if isinstance(v, torch.Tensor)]
 
-        captures = Captures(flat, tensors)
-        self._captured, self._flat = captures.tensors, captures.lifted
-        self._plain = _Recorded(self._flat)
-        self._step: tuple[Step, _Recorded, _Recorded] | None = None
+        self._joint = Joint(flat, tensors, [t.requires_grad for t in tensors])
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
-        inputs = (*tensors, *self._captured)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-            if self._step is None:
-                step = Step(self._flat, list(inputs), default_partition)
-                self._step = (step, _Recorded(step.forward), _Recorded(step.backward))
-            results = _WithGradient.apply(*self._step, *inputs)
+        joint = self._joint
+        inputs = (*tensors, *joint.captured)
+        if torch.is_grad_enabled() and any(joint.has_gradient):
+            results = _WithGradient.apply(joint, *inputs)
         else:
             with torch.no_grad():
-                results = self._plain(*inputs)
-        spec, constants = self._results
+                results = joint.forward(*inputs)
         given = iter(results)
-        leaves = [next(given) if constant is None else constant[0] for constant in constants]
-        return pytree.tree_unflatten(leaves, spec)
-
-
-class _Recorded:
-    """A function of tensors that is recorded once for tensors of the same layout."""
-
-    def __init__(self, function: Callable):
-        self._function = function
-        self._versions = _XLAC._TracedFunctions(launches=False)
-
-    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results = self._versions.call(*tensors)
-        if results is None:
-            self._versions.trace(self._run, *tensors)
-            results = self._versions.call(*tensors)
-        return results
-
-    def _run(self, *stand_ins: torch.Tensor) -> list:
-        with torch.no_grad():
-            return list(self._function(*stand_ins))
+        leaves = [next(given) if value is None else value[0] for value in self._constants]
+        return pytree.tree_unflatten(leaves, self._spec)
 
 
 class _WithGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, step: Step, forward: _Recorded, backward: _Recorded, *inputs: Any):
-        outputs = forward(*inputs)
-        results = outputs[: step.num_results]
-        ctx.save_for_backward(*(inputs[i] if is_input else outputs[i] for is_input, i in step.kept))
-        ctx.step, ctx.run, ctx.num_inputs = step, backward, len(inputs)
+    def forward(ctx: Any, joint: Joint, *inputs: torch.Tensor):
+        outputs = joint.forward(*inputs)
+        results = outputs[: joint.num_results]
+        ctx.save_for_backward(
+            *(inputs[i] if is_input else outputs[i] for is_input, i in joint.kept)
+        )
+        ctx.joint = joint
         ctx.results = [(t.shape, t.dtype, t.device) for t in results]
         ctx.mark_non_differentiable(
-            *(t for t, has in zip(results, step.has_gradient, strict=True) if not has)
+            *(t for t, has in zip(results, joint.has_gradient, strict=True) if not has)
         )
         return tuple(results)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None):
-        given = ctx.step.gradients_given(gradients, ctx.results)
-        return None, None, None, *ctx.run(*ctx.saved_tensors, *given)
+        given = ctx.joint.gradients_given(gradients, ctx.results)
+        found = ctx.joint.backward(*ctx.saved_tensors, *given)
+        return None, *not_twice_differentiable(found, "assume_pure")

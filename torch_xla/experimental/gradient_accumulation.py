@@ -46,10 +46,10 @@ def gradient_accumulation(
     if not parameters:
         raise ValueError("gradient_accumulation: expected a model with parameters to train.")
     steps = len(iterable_tensors[0])
-    count = 1 + len(parameters)
+    count = len(parameters)
 
     def body(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        total, gradients, rest = tensors[0], tensors[1:count], tensors[count:]
+        gradients, rest = tensors[:count], tensors[count:]
         carried, rows = rest[: len(carried_tensors)], rest[len(carried_tensors) :]
         with torch.enable_grad():
             results = train_step(*rows, *carried)
@@ -62,13 +62,12 @@ def gradient_accumulation(
             loss = loss.reshape(()) / steps
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
         sums = [a if g is None else a + g for a, g in zip(gradients, found, strict=True)]
-        return [total + loss.detach(), *sums, *(t.detach() for t in following)]
+        return [*sums, *(t.detach() for t in following), loss.detach()]
 
     with torch.no_grad():
-        total = torch.zeros((), device=parameters[0].device)
-        init = [total, *(torch.zeros_like(p) for p in parameters), *carried_tensors]
-        results = _XLAC._scan(body, init, list(iterable_tensors))
-        for parameter, gradient in zip(parameters, results[1:count], strict=True):
+        init = [*(torch.zeros_like(p) for p in parameters), *carried_tensors]
+        *results, losses = _XLAC._scan(body, init, list(iterable_tensors))
+        for parameter, gradient in zip(parameters, results[:count], strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    carried = results[count:]
-    return (results[0], *carried) if carried_tensors else results[0]
+        loss = losses.sum()
+    return (loss, *results[count:]) if carried_tensors else loss

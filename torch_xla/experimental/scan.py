@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
-from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src.captures import Captures, differentiable, has_gradient
+from torch_xla._src.joint import Joint, not_twice_differentiable
 from torch_xla.experimental.pytreeify import pytreeify
 
 __all__ = [
@@ -57,10 +56,10 @@ def scan(
             that it does not make.
         init: The first carry.
         xs: A tree of tensors of one length, [length, ...] each.
-        partition_fn: Divides the graph of a row's results and gradients in what runs forward and
-            what runs backward, and so says what is kept for the backward pass: `default_partition`
-            keeps what it needs, `min_cut_rematerialization_partition` little, and computes the rest
-            again. Both are of functorch.compile.
+        partition_fn: Says what is kept for the backward pass. `default_partition` keeps what it
+            reads; `min_cut_rematerialization_partition` does not keep what elementwise operations
+            make of other values, and computes it again. Both are of functorch.compile, of which
+            the names are meant; another function is taken for the first.
         is_fn_pure: Promises that `fn` computes the same for all calls with these shapes and this
             `fn`, so that later calls need not look again.
 
@@ -79,10 +78,10 @@ def scan(
         return _python_loop(fn, init, rows, rows_spec)
     tree = _Tree(fn, carry_spec, rows_spec)
     if torch.is_grad_enabled():
-        captured, step = _step_of(tree, carried, rows, partition_fn, is_fn_pure)
-        tensors = (*carried, *rows, *captured)
-        if any(t.requires_grad for t in tensors):
-            return tree.results(Scan.apply(step(), len(carried), len(rows), *tensors))
+        joint = _joint_of(tree, carried, rows, partition_fn, is_fn_pure)
+        tensors = (*carried, *rows, *joint.captured)
+        if any(joint.has_gradient):
+            return tree.results(Scan.apply(joint, len(carried), len(rows), *tensors))
     with torch.no_grad():
         return tree.results(_XLAC._scan(tree.flat, carried, rows))
 
@@ -161,181 +160,114 @@ class _Tree:
 # --- gradients -----------------------------------------------------------------------------
 
 
-class Step:
-    """One row's computation in two graphs.
-
-    `forward(*inputs)` gives the results and what is kept; `backward` takes what was kept and the
-    gradients of those results that have one, and gives those of the inputs, or None.
-    """
-
-    def __init__(self, flat: Callable, inputs: Sequence[torch.Tensor], partition_fn: Callable):
-        self.has_gradient: list[bool] = []  # of each result
-
-        # AOTAutograd takes results that are no inputs, nor one another.
-        def separate(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            results = tuple(t.clone() for t in flat(*tensors))
-            self.has_gradient = [t.requires_grad for t in results]
-            return results
-
-        given = differentiable(inputs)
-        with torch.enable_grad():
-            joint = aot_export_joint_simple(separate, tuple(given), trace_joint=True)
-        self.num_results = len(self.has_gradient)
-        self.forward, self.backward = partition_fn(joint, given, num_fwd_outputs=self.num_results)
-        inputs_by_name = _places(self.forward.graph.find_nodes(op="placeholder"))
-        outputs_by_name = _places(self.forward.graph.find_nodes(op="output")[0].args[0])
-        # What `backward` takes first: the places of inputs, and of what else `forward` gives.
-        self.kept: list[tuple[bool, int]] = []
-        for node in self.backward.graph.find_nodes(op="placeholder"):
-            if node.name in inputs_by_name:
-                self.kept.append((True, inputs_by_name[node.name]))
-            elif not node.name.startswith("tangents"):
-                self.kept.append((False, outputs_by_name[node.name]))
-
-    def gradients_given(
-        self, gradients: Sequence[torch.Tensor | None], like: Sequence[tuple]
-    ) -> list[torch.Tensor]:
-        """Those that `backward` takes, zeros for None. `like`: shape, dtype and device of each."""
-        return [
-            torch.zeros(shape, dtype=dtype, device=device) if g is None else g
-            for g, (shape, dtype, device), has in zip(
-                gradients, like, self.has_gradient, strict=True
-            )
-            if has
-        ]
-
-
-def _places(nodes: Sequence[Any]) -> dict[str, int]:
-    return {node.name: i for i, node in enumerate(nodes) if isinstance(node, torch.fx.Node)}
-
-
 class Scan(torch.autograd.Function):
     """A scan whose rows' gradients are another scan, from the last row to the first."""
 
     @staticmethod
-    def forward(ctx: Any, step: Step, num_carried: int, num_rows: int, *tensors: torch.Tensor):
+    def forward(ctx: Any, joint: Joint, num_carried: int, num_rows: int, *tensors: torch.Tensor):
         carried = tensors[:num_carried]
         rows = tensors[num_carried : num_carried + num_rows]
         captured = tensors[num_carried + num_rows :]
-        # Carried values are kept of each row; the other inputs are there in the backward pass.
-        kept_inputs = [i for is_input, i in step.kept if is_input and i < num_carried]
-        kept_outputs = [i for is_input, i in step.kept if not is_input]
+        # Rows and captured tensors are there in the backward pass, too.
+        stacks = [k for k in dict.fromkeys(joint.kept) if k[1] < num_carried or not k[0]]
 
         def forward_row(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            outputs = step.forward(*inputs, *captured)
-            kept = [*(inputs[i] for i in kept_inputs), *(outputs[i] for i in kept_outputs)]
-            return [*outputs[: step.num_results], *kept]
+            outputs = joint.forward(*inputs, *captured)
+            kept = [inputs[i] if is_input else outputs[i] for is_input, i in stacks]
+            return [*outputs[: joint.num_results], *kept]
 
         outputs = _XLAC._scan(forward_row, list(carried), list(rows))
-        results, kept = outputs[: step.num_results], outputs[step.num_results :]
-        ctx.step, ctx.kept_inputs, ctx.kept_outputs = step, kept_inputs, kept_outputs
-        ctx.num_carried, ctx.num_rows = num_carried, num_rows
+        results, kept = outputs[: joint.num_results], outputs[joint.num_results :]
+        ctx.joint, ctx.stacks, ctx.num_carried, ctx.num_rows = joint, stacks, num_carried, num_rows
         ctx.save_for_backward(*kept, *rows, *captured)
-        ctx.inputs = [(t.shape, t.dtype, t.device) for t in carried]
         ctx.results = [(t.shape, t.dtype, t.device) for t in results]
         ctx.mark_non_differentiable(
-            *(t for t, has in zip(results, step.has_gradient, strict=True) if not has)
+            *(t for t, has in zip(results, joint.has_gradient, strict=True) if not has)
         )
         return tuple(results)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None):
-        step, num_carried, num_rows = ctx.step, ctx.num_carried, ctx.num_rows
-        num_kept = len(ctx.kept_inputs) + len(ctx.kept_outputs)
-        saved = list(ctx.saved_tensors)
+        joint, num_carried, num_rows = ctx.joint, ctx.num_carried, ctx.num_rows
+        saved, num_kept = list(ctx.saved_tensors), len(ctx.stacks)
         kept, rows = saved[:num_kept], saved[num_kept : num_kept + num_rows]
         captured = saved[num_kept + num_rows :]
-        given = step.gradients_given(gradients, ctx.results)
-        # Of the next row's carried inputs, which are this row's results, as far as they have one.
-        has = step.has_gradient[:num_carried]
-        of_carried = given[: sum(has)]
-        of_ys = given[sum(has) :]
+        given = iter(joint.gradients_given(gradients, ctx.results))
+        has, gets = joint.has_gradient, joint.gets_gradient
+        # A carried value's gradient comes from the next row, and from what this row makes of it.
+        of_carried = [i for i in range(num_carried) if has[i] or gets[i]]
+        of_rows = [num_carried + i for i in range(num_rows) if gets[num_carried + i]]
+        of_captured = [i for i in range(num_carried + num_rows, len(gets)) if gets[i]]
+        start = [
+            next(given) if has[i] else torch.zeros(shape, dtype=dtype, device=device)
+            for i, (shape, dtype, device) in enumerate(ctx.results[:num_carried])
+            if i in of_carried
+        ]
+        of_ys = list(given)
 
         def backward_row(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            parts = iter(inputs)
-            take = lambda count: [next(parts) for _ in range(count)]  # noqa: E731
-            tangents, sums = take(num_carried), take(len(captured))
-            row_tangents, kept_row, row = take(len(of_ys)), take(num_kept), take(num_rows)
-            places = {
-                **{(True, i): t for i, t in zip(ctx.kept_inputs, kept_row, strict=False)},
-                **{(True, num_carried + i): t for i, t in enumerate((*row, *captured))},
-                **dict(
-                    zip(
-                        [(False, i) for i in ctx.kept_outputs],
-                        kept_row[len(ctx.kept_inputs) :],
-                        strict=True,
-                    )
-                ),
-            }
-            carried_tangents = [t for t, h in zip(tangents, has, strict=True) if h]
-            found = step.backward(
-                *(places[place] for place in step.kept), *carried_tangents, *row_tangents
-            )
-            # A carried value or a row may have no influence.
-            like = [*tangents, *row, *captured]
-            found = [
-                torch.zeros_like(t) if g is None else g for g, t in zip(found, like, strict=True)
+            tensors = iter(inputs)
+            following = {i: next(tensors) for i in of_carried}
+            sums = {i: next(tensors) for i in of_captured}
+            tangents = [
+                *(following[i] for i in of_carried if has[i]),
+                *(next(tensors) for _ in of_ys),
             ]
-            of_row = found[num_carried : num_carried + num_rows]
-            of_captured = found[num_carried + num_rows :]
+            there = {place: next(tensors) for place in ctx.stacks}
+            for i, tensor in enumerate((*tensors, *captured)):
+                there[True, num_carried + i] = tensor
+            found = joint.backward(*(there[place] for place in joint.kept), *tangents)
             return [
-                *found[:num_carried],
-                *(a + b for a, b in zip(sums, of_captured, strict=True)),
-                *of_row,
+                # None: a carried value without influence.
+                *(
+                    torch.zeros_like(g) if found[i] is None else found[i]
+                    for i, g in following.items()
+                ),
+                *(total + found[i] for i, total in sums.items()),
+                *(found[i] for i in of_rows),
             ]
 
-        following = iter(of_carried)
-        start = [
-            next(following) if h else torch.zeros(shape, dtype=dtype, device=device)
-            for h, (shape, dtype, device) in zip(has, ctx.inputs, strict=True)
-        ]
-        start += [torch.zeros_like(t) for t in captured]
-        outputs = _XLAC._scan(backward_row, start, [*of_ys, *kept, *rows], True)
-        first, rest = outputs[:num_carried], outputs[num_carried:]
-        of_captured, of_rows = rest[: len(captured)], rest[len(captured) :]
-        return (
-            None,
-            None,
-            None,
-            *(g if has_gradient(g) else None for g in (*first, *of_rows, *of_captured)),
-        )
+        zeros = [torch.zeros_like(captured[i - num_carried - num_rows]) for i in of_captured]
+        outputs = _XLAC._scan(backward_row, [*start, *zeros], [*of_ys, *kept, *rows], True)
+        found = dict(zip([*of_carried, *of_captured, *of_rows], outputs, strict=True))
+        every = [found.get(i) if gets[i] else None for i in range(len(gets))]
+        return None, None, None, *not_twice_differentiable(every, "scan")
 
 
-# Steps by what they compute; of functions that are said to be pure, also by the function.
-_steps: dict[tuple, Step] = {}
-_MOST_STEPS = 256
-_pure: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
-
-
-def _step_of(
+def _joint_of(
     tree: _Tree, carried: list, rows: list, partition_fn: Callable, is_fn_pure: bool
-) -> tuple[list[torch.Tensor], Callable[[], Step]]:
-    """The tensors that `fn` closes over, and a function that makes its step, or finds it."""
+) -> Joint:
+    """A row's results and gradients; of a pure function, those that were recorded before."""
     row = [torch.empty(t.shape[1:], dtype=t.dtype, device=t.device) for t in rows]
-    inputs = [*carried, *row]
+    known = _pure_functions(tree.fn) if is_fn_pure else {}
+    name = (
+        tree.specs,
+        tuple((t.shape, t.dtype, t.requires_grad) for t in (*carried, *rows)),
+        partition_fn,
+        (torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla")),
+        torch.get_default_dtype(),
+    )
+    if name in known:
+        joint, tree.y_spec, tree.is_tensor = known[name]
+        return joint
+    requires_grad = [t.requires_grad for t in (*carried, *rows)]
+    recomputes = partition_fn is min_cut_rematerialization_partition
+    while True:
+        joint = Joint(tree.flat, [*carried, *row], requires_grad, recomputes)
+        # What the body makes of gradients' inputs is carried on to the next row.
+        more = [
+            has and not requires_grad[i] for i, has in enumerate(joint.has_gradient[: len(carried)])
+        ]
+        if not any(more):
+            break
+        for i, has in enumerate(more):
+            requires_grad[i] |= has
     if is_fn_pure:
-        shapes = tuple((tuple(t.shape), t.dtype) for t in inputs)
-        modes = (torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla"))
-        name = (tree.specs, shapes, modes, torch.get_default_dtype())
-        known = _pure_functions(tree.fn)
-        if name not in known:
-            captures = Captures(tree.flat, inputs)
-            known[name] = captures, captures.key(), tree.y_spec, tree.is_tensor
-        captures, key, tree.y_spec, tree.is_tensor = known[name]
-    else:
-        captures = Captures(tree.flat, inputs)
-        key = None
+        known[name] = joint, tree.y_spec, tree.is_tensor
+    return joint
 
-    def step() -> Step:
-        name = (key or captures.key(), partition_fn)
-        if name not in _steps:
-            if len(_steps) >= _MOST_STEPS:
-                _steps.pop(next(iter(_steps)))
-            _steps[name] = Step(captures.lifted, (*inputs, *captures.tensors), partition_fn)
-        return _steps[name]
 
-    return captures.tensors, step
+_pure: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
 
 
 def _pure_functions(fn: Callable) -> dict:
@@ -353,7 +285,7 @@ def value_and_grad_partitioned(
     partition_fn: Callable = default_partition,
     is_fn_pure: bool = True,
 ) -> tuple[Callable, Callable]:
-    """The two graphs of a row that `scan` runs, forward and backward.
+    """The two functions of a row that `scan` runs, forward and backward.
 
     Args:
         fn, init, xs, partition_fn, is_fn_pure: As those of `scan`.
@@ -361,12 +293,11 @@ def value_and_grad_partitioned(
     Returns:
         `forward(*inputs)`, of the flat carry, a flat row and what `fn` closes over, gives the flat
         results and what is kept for the backward pass. `backward(*kept, *gradients)` gives the
-        gradients of all inputs.
+        gradients of all inputs, or None.
     """
     carried, carry_spec = pytree.tree_flatten(init)
     rows, rows_spec = pytree.tree_flatten(xs)
     _check(carried, rows)
     tree = _Tree(fn, carry_spec, rows_spec)
-    _, step = _step_of(tree, carried, rows, partition_fn, is_fn_pure)
-    made = step()
-    return made.forward, made.backward
+    joint = _joint_of(tree, carried, rows, partition_fn, is_fn_pure)
+    return joint.forward, joint.backward

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from torch_xla._src.held_tensors import held_tensors, named_places, replaced
 from torch_xla.experimental.scan import default_partition, scan
 
 __all__ = ["scan_layers"]
@@ -37,60 +38,68 @@ def scan_layers(
         The last layer's result; `input_data` where there are no layers.
 
     Raises:
-        ValueError: If the layers' parameters or buffers differ.
+        ValueError: If the layers' parts, modes, parameters or buffers differ.
     """
     layers = list(layers)
     if not layers:
         return input_data
     first = layers[0]
-    tensors = []
-    for layer in layers:
-        parameters, buffers = _extract_weights_and_buffers(layer)
-        tensors.append({**parameters, **buffers})
-    _ensure_same_structure(tensors)
+    _ensure_same_structure(layers)
+    tensors = [held_tensors(layer) for layer in layers]
     if not tensors[0]:  # nothing to scan
         for layer in layers:
-            input_data = torch.func.functional_call(layer, {}, input_data)
+            input_data = _call(layer, input_data)
         return input_data
-    stacked = {name: torch.stack([t[name] for t in tensors]) for name in tensors[0]}
-    apply = _create_or_get_cached_one_layer_fn(first, is_layer_pure)
+    stacked = [torch.stack(places) for places in zip(*tensors, strict=True)]
+    apply = _one_layer_function(first, is_layer_pure)
     result, _ = scan(apply, input_data, stacked, partition_fn, is_layer_pure)
     return result
 
 
-# Of layers that are pure, so that `scan` knows their functions again.
-_one_layer_functions: weakref.WeakKeyDictionary[nn.Module, Callable] = weakref.WeakKeyDictionary()
+def _call(layer: nn.Module, data: Any) -> Any:
+    return layer(*data) if isinstance(data, tuple) else layer(data)
 
 
-def _create_or_get_cached_one_layer_fn(layer: nn.Module, is_layer_pure: bool = False) -> Callable:
-    if is_layer_pure and layer in _one_layer_functions:
-        return _one_layer_functions[layer]
+# Of layers that are pure, so that `scan` knows their functions again; for each mode of their parts.
+_one_layer_functions: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+
+
+def _one_layer_function(layer: nn.Module, is_layer_pure: bool) -> Callable:
     reference = weakref.ref(layer) if is_layer_pure else lambda: layer
 
-    def one_layer(carry: Any, tensors: dict[str, torch.Tensor]) -> tuple[Any, None]:
-        return torch.func.functional_call(reference(), tensors, carry, strict=True), None
+    def one_layer(carry: Any, tensors: list[torch.Tensor]) -> tuple[Any, None]:
+        with replaced(reference(), tensors):
+            return _call(reference(), carry), None
 
-    if is_layer_pure:
-        _one_layer_functions[layer] = one_layer
-    return one_layer
-
-
-def _extract_weights_and_buffers(
-    module: nn.Module,
-) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
-    return dict(module.named_parameters()), dict(module.named_buffers())
+    if not is_layer_pure:
+        return one_layer
+    modes = tuple(m.training for m in layer.modules())
+    return _one_layer_functions.setdefault(layer, {}).setdefault(modes, one_layer)
 
 
-def _ensure_same_structure(dicts: Sequence[Mapping[str, torch.Tensor]]) -> None:
-    first = dicts[0]
-    for i, other in enumerate(dicts):
-        if other.keys() != first.keys():
-            names = sorted(other.keys() ^ first.keys())
+def _ensure_same_structure(layers: Sequence[nn.Module]) -> None:
+    def tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: table[key] for name, (table, key) in named_places(layer).items()}
+
+    def parts(layer: nn.Module) -> list[tuple[str, type, bool]]:
+        return [(name, type(part), part.training) for name, part in layer.named_modules()]
+
+    first, first_parts = tensors(layers[0]), parts(layers[0])
+    for i, layer in enumerate(layers):
+        for mine, other in zip(first_parts, parts(layer), strict=False):
+            if mine != other:
+                raise ValueError(
+                    f"scan_layers: expected layers of the same parts in the same mode, got {other} "
+                    f"in layer {i} for {mine} in the first (name, class, training)."
+                )
+        others = tensors(layer)
+        if others.keys() != first.keys():
+            names = ", ".join(sorted(others.keys() ^ first.keys()))
             raise ValueError(
                 "scan_layers: expected layers with the parameters and buffers of the first, got "
-                f"layer {i}, which differs in {', '.join(names)}."
+                f"layer {i}, which differs in {names}."
             )
-        for name, tensor in other.items():
+        for name, tensor in others.items():
             mine = first[name]
             if tensor.shape != mine.shape or tensor.dtype != mine.dtype:
                 raise ValueError(

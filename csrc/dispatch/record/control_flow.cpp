@@ -30,7 +30,8 @@ const lazy::Geometry* contiguous(const Geometry& g) {
   return lazy::intern_contiguous(g.dtype, g.sizes);
 }
 
-// The values of a call's tensors, and their one device.
+}  // namespace
+
 std::vector<Value> values_of(const char* name, const Tensors& tensors, std::optional<int>& device) {
   std::vector<Value> values;
   for (const at::Tensor& t : tensors) {
@@ -46,6 +47,13 @@ std::vector<Value> values_of(const char* name, const Tensors& tensors, std::opti
   }
   return values;
 }
+
+const Geometry* result_geometry(const at::Tensor& tensor) {
+  const Geometry* g = lazy::as_lazy(tensor)->geometry();
+  return g->layout.non_overlapping_and_dense ? g : contiguous(*g);
+}
+
+namespace {
 
 // A body as a function of parameters of these geometries.
 struct Recorded : FunctionTrace::Recorded {
@@ -69,10 +77,7 @@ Recorded record(const char* name, int device, const std::vector<const Geometry*>
   std::optional<int> expected = device;
   for (Value& value : values_of(name, results, expected)) trace.result(std::move(value));
   Recorded recorded{trace.finish(), {}};
-  for (const at::Tensor& t : results) {
-    const Geometry* g = lazy::as_lazy(t)->geometry();
-    recorded.results.push_back(g->layout.non_overlapping_and_dense ? g : contiguous(*g));
-  }
+  for (const at::Tensor& t : results) recorded.results.push_back(result_geometry(t));
   return recorded;
 }
 

@@ -3,10 +3,13 @@
 // and where a body needs values or runs calls on the host.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
+
+#include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
 
@@ -23,5 +26,12 @@ Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false);
 // the next carried tensors and further ones, of which the result holds those of all calls, stacked.
 // In reverse, it begins with the last row.
 Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse);
+
+// Returns the values of tensors of one device, which is `device` where that is given. The caller
+// holds the GraphLock.
+std::vector<lazy::Value> values_of(const char* name, const Tensors& tensors,
+                                   std::optional<int>& device);
+// Returns the geometry of a new tensor that takes the value of this one: its own, if it is dense.
+const lazy::Geometry* result_geometry(const at::Tensor& tensor);
 
 }  // namespace torch_xla::dispatch

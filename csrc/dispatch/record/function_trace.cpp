@@ -2,7 +2,11 @@
 
 #include <unordered_map>
 
+#include <torch/library.h>
+
+#include "dispatch/calls/plan.h"
 #include "lazy/operator.h"
+#include "lazy/signature.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -10,8 +14,22 @@ namespace torch_xla::dispatch {
 using lazy::Node;
 using lazy::Storage;
 
-Draws::Draws(const lazy::Function& function, lazy::RandomState::Position start, size_t count)
-    : count_(count) {
+namespace {
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def("traced_function(Tensor[] storages, str function) -> Tensor[]");
+}
+
+}  // namespace
+
+Draws::Draws(const lazy::Function& function, lazy::RandomState::Position start,
+             lazy::RandomState::Position end)
+    : count_(end.offset - start.offset) {
+  TXLA_CHECK(
+      end.seed == start.seed && end.offset >= start.offset,
+      "xla: expected a function that leaves the random state to its calls, got one that sets "
+      "it, which a recorded function cannot.");
+  const size_t count = count_;
   lazy::RandomState state(start);
   std::unordered_map<int64_t, size_t> places;
   for (size_t i = 0; i < count; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
@@ -56,9 +74,26 @@ FunctionTrace::Recorded FunctionTrace::finish() {
   Recorded recorded;
   recorded.captured = function_->collect(
       [](const Node& node) { return Storage::AsideScope::made_since(node.id()); });
-  recorded.draws = Draws(*function_, start_, random_.position().offset - start_.offset);
+  recorded.draws = draws_of(*function_);
   recorded.function = std::move(function_);
   return recorded;
+}
+
+c10::intrusive_ptr<const lazy::Signature> FunctionTrace::Recorded::signature() const {
+  static const std::shared_ptr<const lazy::Operator> op =
+      find_operator(lazy::operator_name("torch_xla::traced_function"));
+  lazy::SignatureBuilder builder(*op);
+  builder.begin_list(function->parameters.size());
+  for (const Node* parameter : function->parameters) builder.tensor(&parameter->output(0));
+  builder.fixed(c10::IValue(function->hash().hex()));
+  for (size_t i = 0; i < draws.num_used(); ++i) builder.seed();
+  for (const lazy::Value& result : function->results) {
+    const lazy::Geometry& g = result.geometry();
+    builder.output(lazy::intern_contiguous(g.dtype, g.sizes));
+  }
+  auto signature = builder.build();
+  signature->expansion = function;
+  return lazy::intern(std::move(signature));
 }
 
 }  // namespace torch_xla::dispatch

@@ -18,8 +18,9 @@ namespace torch_xla::dispatch {
 class Draws {
  public:
   Draws() = default;
-  // Throws where a call has a seed that is not among the `count` after `start`.
-  Draws(const lazy::Function& function, lazy::RandomState::Position start, size_t count);
+  // Throws where a call has a seed that is not among those between two positions of a state.
+  Draws(const lazy::Function& function, lazy::RandomState::Position start,
+        lazy::RandomState::Position end);
 
   size_t num_used() const { return used_.size(); }
   // Draws from the device's state and returns the seeds that the calls use, in their order.
@@ -52,8 +53,15 @@ class FunctionTrace {
     // What it reads beside its parameters; further parameters stand for them.
     std::vector<lazy::Value> captured;
     Draws draws;
+
+    // Returns the signature of a call whose results are those of the function.
+    c10::intrusive_ptr<const lazy::Signature> signature() const;
   };
   Recorded finish();
+  // What a function draws whose calls were recorded in this one's trace.
+  Draws draws_of(const lazy::Function& function) const {
+    return Draws(function, start_, random_.position());
+  }
 
  private:
   // A backward pass on another thread would wait for the lock.

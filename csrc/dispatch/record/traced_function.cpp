@@ -4,10 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
-#include <torch/library.h>
-
 #include "debug/metrics.h"
-#include "dispatch/calls/plan.h"
 #include "executor/compile.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -24,16 +21,6 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 using lazy::View;
-
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def("traced_function(Tensor[] storages, str function) -> Tensor[]");
-}
-
-const lazy::Operator& call_operator() {
-  static const std::shared_ptr<const lazy::Operator> op =
-      find_operator(lazy::operator_name("torch_xla::traced_function"));
-  return *op;
-}
 
 const lazy::TensorImpl& lazy_of(const at::Tensor& tensor) {
   const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
@@ -119,12 +106,12 @@ class TracedFunction::Tracer {
     take_written();
     take_results(results);
     FunctionTrace::Recorded recorded = trace_.finish();
-    captured = std::move(recorded.captured);
-    traced_->draws_ = std::move(recorded.draws);
     if (!recorded.function->results.empty()) {
-      traced_->signature_ = signature(std::move(recorded.function));
+      traced_->signature_ = recorded.signature();
       ++alive()[traced_->signature_->key];
     }
+    captured = std::move(recorded.captured);
+    traced_->draws_ = std::move(recorded.draws);
     return std::move(traced_);
   }
 
@@ -176,22 +163,6 @@ class TracedFunction::Tracer {
       }
       traced_->results_.push_back(std::move(result));
     }
-  }
-
-  c10::intrusive_ptr<const lazy::Signature> signature(
-      std::shared_ptr<const KeptFunction> function) const {
-    lazy::SignatureBuilder builder(call_operator());
-    builder.begin_list(function->parameters.size());
-    for (const Node* parameter : function->parameters) builder.tensor(&parameter->output(0));
-    builder.fixed(c10::IValue(function->hash().hex()));
-    for (size_t i = 0; i < traced_->draws_.num_used(); ++i) builder.seed();
-    for (const Value& result : function->results) {
-      const Geometry& g = result.geometry();
-      builder.output(lazy::intern_contiguous(g.dtype, g.sizes));
-    }
-    auto signature = builder.build();
-    signature->expansion = std::move(function);
-    return lazy::intern(std::move(signature));
   }
 
   const Layout& given_;

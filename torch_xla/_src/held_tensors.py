@@ -1,0 +1,41 @@
+"""The parameters and buffers of a module, and others in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+def named_places(module: nn.Module) -> dict[str, tuple[dict, str]]:
+    """Where a module and its parts keep tensors: a table and its key, by the tensor's name.
+
+    A part that is shared has one name; so has a tensor for each place of its own.
+    """
+    places = {}
+    for prefix, part in module.named_modules():
+        for table in (part._parameters, part._buffers):
+            for key, tensor in table.items():
+                if tensor is not None:
+                    places[f"{prefix}.{key}" if prefix else key] = (table, key)
+    return places
+
+
+def held_tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [table[key] for table, key in named_places(module).values()]
+
+
+@contextmanager
+def replaced(module: nn.Module, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Puts tensors in the places of those that held_tensors() gives, for a block."""
+    places = list(named_places(module).values())
+    kept = [table[key] for table, key in places]
+    try:
+        for (table, key), tensor in zip(places, tensors, strict=True):
+            table[key] = tensor
+        yield
+    finally:
+        for (table, key), tensor in zip(places, kept, strict=True):
+            table[key] = tensor
