@@ -112,7 +112,11 @@ Value Builder::fresh(const Type& type, uint64_t hash, std::vector<int> operands,
   const size_t bytes = static_cast<size_t>(type.elements()) * byte_size(type.dtype);
   int64_t all = std::max<int64_t>(work, 0);
   for (size_t i = 0; work >= 0 && i < operands.size(); ++i) all += origins_[operands[i]].work;
-  origins_.push_back({hash, bytes, std::move(operands), std::min(all, kMost), work <= 0});
+  // A reshape lies in memory as its operand does.
+  const bool is_moved =
+      work < 0 || (work == 0 && (operands.size() != 1 || origins_[operands[0]].bytes != bytes ||
+                                 origins_[operands[0]].is_moved));
+  origins_.push_back({hash, bytes, std::move(operands), std::min(all, kMost), is_moved});
   return Value(this, static_cast<int>(origins_.size()) - 1, type);
 }
 

@@ -237,7 +237,18 @@ void TensorImpl::set_geometry(const Geometry* geometry, int64_t offset) {
   is_non_overlapping_and_dense_ = layout.non_overlapping_and_dense;
 }
 
+void ReadLog::add(const TensorImpl& tensor) {
+  for (ReadLog* log = this; log != nullptr; log = log->outer_) {
+    if (tensor.id() > log->start_) continue;
+    const auto known = [&](const at::Tensor& t) { return t.unsafeGetTensorImpl() == &tensor; };
+    if (std::ranges::any_of(log->tensors_, known)) continue;
+    log->tensors_.emplace_back(
+        c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<TensorImpl*>(&tensor)));
+  }
+}
+
 Value TensorImpl::read() const {
+  ReadLog::note(*this);
   Storage& storage = lazy_storage();
   return view_.defined() ? view_->read(storage) : value_over(storage, *geometry_);
 }
@@ -300,6 +311,7 @@ at::Tensor make_tensor(Value value, const Geometry* geometry, int device) {
 
 at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
                      int64_t offset) {
+  ReadLog::note(of);
   return at::Tensor(c10::make_intrusive<TensorImpl>(of, geometry, offset, std::move(view)));
 }
 

@@ -29,8 +29,6 @@ class Storage final : public c10::StorageImpl {
 
   const Geometry& geometry() const { return *geometry_; }
   int device_index() const { return device_index_; }
-  // Returns whether it was made since the innermost AsideScope began.
-  bool is_made_in_recording() const { return AsideScope::lives() && AsideScope::made_since(id_); }
 
   // Returns the value, row-major in the geometry's sizes. An uninitialised storage reads as zeros.
   const Value& value();
@@ -155,6 +153,9 @@ class TensorImpl final : public c10::TensorImpl {
   const c10::intrusive_ptr<View>& view() const { return view_; }
   int device_index() const { return lazy_storage().device_index(); }
 
+  // Returns next_id() of the time it was made.
+  uint64_t id() const { return id_; }
+
   Value read() const;
   // Replaces `value`, which read() gave, by its data, so that no later read computes it again.
   void computed(const Value& value, const Value& data) const;
@@ -172,8 +173,33 @@ class TensorImpl final : public c10::TensorImpl {
   void set_geometry(const Geometry* geometry, int64_t offset);
   const char* tensorimpl_type_name() const override { return "torch_xla::TensorImpl"; }
 
+  const uint64_t id_ = next_id();
   const Geometry* geometry_;
   c10::intrusive_ptr<View> view_;
+};
+
+// While it lives, notes the tensors made before it that this thread reads, or views: once each, in
+// the order of their first use.
+class ReadLog {
+ public:
+  ReadLog() : start_(id_boundary()), outer_(std::exchange(innermost_, this)) {}
+  ~ReadLog() { innermost_ = outer_; }
+  ReadLog(const ReadLog&) = delete;
+  ReadLog& operator=(const ReadLog&) = delete;
+
+  static void note(const TensorImpl& tensor) {
+    if (innermost_ != nullptr) [[unlikely]]
+      innermost_->add(tensor);
+  }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  void add(const TensorImpl& tensor);
+
+  const uint64_t start_;
+  ReadLog* const outer_;
+  std::vector<at::Tensor> tensors_;
+  inline static thread_local ReadLog* innermost_ = nullptr;
 };
 
 // Returns the tensor's TensorImpl, or null: kernels on key XLA also meet other classes

@@ -47,24 +47,16 @@ void init_control_flow(py::module_& m) {
       },
       py::arg("combine"), py::arg("init"), py::arg("xs"), py::arg("reverse") = false);
 
-  m.def(
-      "_is_made_in_recording",
-      [](const at::Tensor& tensor) {
-        const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
-        return impl != nullptr && impl->lazy_storage().is_made_in_recording();
-      },
-      py::arg("tensor"));
-
   py::class_<Joint>(m, "_Joint")
       .def(py::init([](const Tensors& inputs, const py::function& forward,
                        const py::function& backward, bool recomputes) {
-             const auto run = [&](const Tensors& arguments) {
-               return py::cast<std::pair<Tensors, Tensors>>(
-                   forward(*py::tuple(py::cast(arguments))));
+             const auto run_backward = [&](const Tensors& captured, const Tensors& gradients) {
+               return py::cast<Tensors>(backward(captured, gradients));
              };
-             return std::make_unique<Joint>(inputs, run, body_of(backward), recomputes);
+             return std::make_unique<Joint>(inputs, body_of(forward), run_backward, recomputes);
            }),
            py::arg("inputs"), py::arg("forward"), py::arg("backward"), py::arg("recomputes"))
+      .def("captured", &Joint::captured)
       .def("forward", &Joint::forward, py::arg("inputs"))
       .def("backward", &Joint::backward, py::arg("kept_and_gradients"))
       // (is it an input, its place) of each value that the backward pass takes first

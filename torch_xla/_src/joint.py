@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
 
@@ -43,27 +40,23 @@ class Joint:
         requires_grad: Sequence[bool],
         recomputes: bool = False,
     ):
-        self.captured: list[torch.Tensor] = []
         self.has_gradient: list[bool] = []
         # Of each input and captured tensor: its place among what the backward pass returns.
         self._place: list[int | None] = []
         leaves: list[torch.Tensor] = []
         results: list[torch.Tensor] = []
 
-        def forward(*stand_ins: torch.Tensor) -> tuple[list, list]:
+        def forward(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
             leaves[:] = stand_ins
             for leaf, requires in zip(leaves, requires_grad, strict=True):
                 leaf.requires_grad_(requires)
-            with torch.enable_grad(), _Reads(leaves) as reads:
+            with torch.enable_grad():
                 results[:] = function(*leaves)
-                reads.see(results)
-            # Not the stand-ins of other functions that this one records.
-            self.captured = [t for t in reads.tensors if not _XLAC._is_made_in_recording(t)]
             self.has_gradient = [t.requires_grad for t in results]
-            return results, self.captured
+            return results
 
-        def backward(*gradients: torch.Tensor) -> list[torch.Tensor]:
-            inputs = [*leaves, *self.captured]
+        def backward(captured: list, gradients: list) -> list[torch.Tensor]:
+            inputs = [*leaves, *captured]
             wanted = [t for t in inputs if t.requires_grad]
             outputs = [t for t in results if t.requires_grad]
             found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
@@ -77,6 +70,7 @@ class Joint:
             return present
 
         self._recorded = _XLAC._Joint(list(inputs), forward, backward, recomputes)
+        self.captured = self._recorded.captured()
         self.kept = self._recorded.kept()
         self.num_results = len(results)
         if not self._place:
@@ -123,29 +117,3 @@ def not_twice_differentiable(gradients: Sequence[torch.Tensor | None], name: str
     )
     marked = iter(marked if isinstance(marked, tuple) else (marked,))
     return tuple(None if g is None else next(marked) for g in gradients)
-
-
-class _Reads(TorchFunctionMode):
-    """Finds the tensors on `xla` that are read and were not made meanwhile."""
-
-    def __init__(self, known: Sequence[torch.Tensor]):
-        super().__init__()
-        self._known = {id(t): t for t in known}  # keeps them, so that no id is given again
-        self.tensors: list[torch.Tensor] = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        self.see((args, kwargs))
-        results = function(*args, **kwargs)
-        self._known.update((id(t), t) for t in _tensors(results))
-        return results
-
-    def see(self, tree: Any) -> None:
-        for tensor in _tensors(tree):
-            if tensor.device.type == "xla" and id(tensor) not in self._known:
-                self._known[id(tensor)] = tensor
-                self.tensors.append(tensor)
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

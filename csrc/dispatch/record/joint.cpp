@@ -44,7 +44,7 @@ std::vector<const Geometry*> geometries_of(const std::vector<Value>& results, si
 
 }  // namespace
 
-Joint::Joint(const Tensors& inputs, Forward forward, Backward backward, bool recomputes) {
+Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomputes) {
   const lazy::GraphLock lock;
   std::optional<int> device;
   const std::vector<Value> values = values_of(kName, inputs, device);
@@ -56,6 +56,7 @@ Joint::Joint(const Tensors& inputs, Forward forward, Backward backward, bool rec
   std::vector<const Geometry*> results;
   {
     FunctionTrace trace(device_);
+    auto reads = std::make_optional<lazy::ReadLog>();
     Tensors stand_ins;
     std::vector<Value> leaves;
     for (const Value& value : values) {
@@ -64,10 +65,11 @@ Joint::Joint(const Tensors& inputs, Forward forward, Backward backward, bool rec
       leaves.push_back(storage->value());
       stand_ins.push_back(stand_in(std::move(storage)));
     }
-    const auto [found, read] = forward(stand_ins);
-    std::vector<bool> requires_grad;
+    const Tensors found = forward(stand_ins);
     for (Value& value : values_of(kName, found, device)) trace.result(std::move(value));
-    for (Value& value : values_of(kName, read, device)) all_inputs.push_back(std::move(value));
+    captured_ = reads->tensors();
+    reads.reset();
+    for (Value& value : values_of(kName, captured_, device)) all_inputs.push_back(std::move(value));
     for (const at::Tensor& t : found) results.push_back(result_geometry(t));
 
     const uint64_t boundary = lazy::id_boundary();
@@ -80,7 +82,7 @@ Joint::Joint(const Tensors& inputs, Forward forward, Backward backward, bool rec
       tangents.push_back(stand_in(c10::make_intrusive<Storage>(g, device_, std::move(leaf))));
     }
     if (!tangents.empty()) {
-      back->results = values_of(kName, backward(tangents), device);
+      back->results = values_of(kName, backward(captured_, tangents), device);
     }
     kept = back->collect([&](const Node& node) {
       if (node.id() > boundary) return true;

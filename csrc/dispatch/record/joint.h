@@ -2,7 +2,6 @@
 // each is called as one node.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "dispatch/record/control_flow.h"
@@ -12,19 +11,20 @@ namespace torch_xla::dispatch {
 
 class Joint {
  public:
-  // Returns the results, and the tensors that the function reads beside its inputs.
-  using Forward = c10::function_ref<std::pair<Tensors, Tensors>(const Tensors& inputs)>;
-  // Gets the gradients of those results that require one, and returns gradients.
-  using Backward = c10::function_ref<Tensors(const Tensors& gradients)>;
+  // Gets what the function captured, and the gradients of those results that require one; returns
+  // gradients.
+  using Backward = c10::function_ref<Tensors(const Tensors& captured, const Tensors& gradients)>;
 
   // Runs both on stand-ins of the inputs. `recomputes` says that the backward pass computes anew
   // what is made of kept values by elementwise operations alone. Throws what they throw, and as
   // TracedFunction::trace does.
-  Joint(const Tensors& inputs, Forward forward, Backward backward, bool recomputes);
+  Joint(const Tensors& inputs, Body forward, Backward backward, bool recomputes);
 
-  // A value that the backward pass takes, in order: an input (those that the function reads beside
-  // its inputs come after them), or a result of the forward call (those that are kept come after
-  // the function's own).
+  // The tensors that the function reads beside its inputs: further inputs.
+  const Tensors& captured() const { return captured_; }
+
+  // A value that the backward pass takes, in order: an input, or a result of the forward call
+  // (those that are kept come after the function's own).
   struct Kept {
     bool is_input;
     size_t index;
@@ -52,6 +52,7 @@ class Joint {
   };
 
   int device_;
+  Tensors captured_;
   Part forward_, backward_;
   std::vector<Kept> kept_;
 };
