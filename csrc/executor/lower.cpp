@@ -66,7 +66,9 @@ hlo::Builder builder_for(const ops::Target& target) {
 // Turns calls into operations. Expansions of decomposed operators nest.
 class Lowerer {
  public:
-  Lowerer(hlo::Builder& builder, const ops::Target& target) : b_(builder), target_(target) {}
+  Lowerer(hlo::Builder& builder, const ops::Target& target,
+          bool with_locations = util::flag::XLA_HLO_DEBUG())
+      : b_(builder), target_(target), with_locations_(with_locations) {}
 
   // Packed numbers, cut one by one as calls ask for them.
   struct Packed {
@@ -81,6 +83,7 @@ class Lowerer {
   };
   struct NumberSource {
     Packed floats, ints;
+    bool all_constant = false;  // numbers and seeds are what the calls were recorded with
   };
 
   // The results of a function of these arguments. Its numbers come from `source`; without one they
@@ -93,7 +96,10 @@ class Lowerer {
     }
     for (const Node* call : function.calls) {
       // What an operator expands to belongs to the operator.
-      if (source != nullptr) b_.set_call(call->ordinal);
+      if (source != nullptr) {
+        b_.set_call(call->ordinal);
+        call_ = call;
+      }
       lower_call(*call, results, source, seeds);
     }
     hlo::Values values;
@@ -128,8 +134,8 @@ class Lowerer {
         seeds = seeds.subspan(1);
         continue;
       }
-      const bool is_constant =
-          source == nullptr || constant_numbers().contains(s, node.numbers(), i);
+      const bool is_constant = source == nullptr || source->all_constant ||
+                               constant_numbers().contains(s, node.numbers(), i);
       numbers.push_back(is_constant ? constant_number(node.numbers()[i], s.numbers[i])
                                     : runtime_number(*source, s.numbers[i]));
     }
@@ -175,8 +181,8 @@ class Lowerer {
       rule = [](ops::Lowering& l) { return ops::on_host(l); };
     }
     TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
-                    ": expected a lowering for platform ", target_.platform,
-                    ", found none. Please report this operator.");
+                    ": expected a lowering for platform ", target_.platform, ", found none.",
+                    place_of_call(), " Please report this operator.");
     ops::Lowering lowering(b_, target_, s, operands, numbers);
     hlo::Values results = rule(lowering);
     if (ops::has_narrowed()) narrow(results, s);
@@ -189,6 +195,14 @@ class Lowerer {
                  ops::to_hlo(*s.outputs[i]).str(), ".");
     }
     return results;
+  }
+
+  // Of a call that is to be lowered for every compiler.
+  std::string place_of_call() const {
+    if (target_.platform != ops::kPortable) return "";
+    const std::string line = call_ == nullptr ? "" : call_->source().str();
+    return " It runs only as a kernel of PyTorch's on the CPU." +
+           (line.empty() ? "" : " Called at " + line + ".");
   }
 
   // Whether no result has an element: PyTorch then takes dtypes that it does not compute, such as
@@ -267,7 +281,8 @@ class Lowerer {
 
   hlo::Builder& b_;
   const ops::Target& target_;
-  const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
+  const bool with_locations_;
+  const Node* call_ = nullptr;  // that is being lowered, of the function itself
 };
 
 }  // namespace
@@ -342,6 +357,28 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
     lowered.text = module_of(function, interface, target, false);
   }
   return lowered;
+}
+
+std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
+                           bool with_locations) {
+  const ops::Target target = ops::target_of(ops::kPortable);
+  hlo::Builder b = builder_for(target);
+  const size_t count = function.parameters.size() - constants.size();
+  std::vector<hlo::Type> types;
+  for (size_t i = 0; i < count; ++i)
+    types.push_back(ops::to_hlo(function.parameters[i]->output(0)));
+  hlo::Values arguments = b.begin_function("main", types);
+  for (const at::Tensor& constant : constants) {
+    const hlo::Value held = hlo::dense_bytes(
+        b, {static_cast<const char*>(constant.const_data_ptr()), constant.nbytes()},
+        {ops::to_hlo(constant.scalar_type()), constant.sizes().vec()});
+    const lazy::Geometry& parameter = function.parameters[arguments.size()]->output(0);
+    arguments.push_back(hlo::convert(held, ops::to_hlo(parameter).dtype));
+  }
+  Lowerer::NumberSource numbers;
+  numbers.all_constant = true;
+  b.end_function(Lowerer(b, target, with_locations).lower(function, arguments, &numbers));
+  return b.finish();
 }
 
 }  // namespace torch_xla::executor

@@ -14,5 +14,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_source(m);
   init_topology(m);
   init_traced(m);
+  init_export(m);
   init_unlocked(m);
 }

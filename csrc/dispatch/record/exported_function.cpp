@@ -1,0 +1,104 @@
+#include "dispatch/record/exported_function.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "dispatch/record/decompose.h"
+#include "executor/lower.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "executor/transfer.h"
+#include "lazy/function.h"
+#include "lazy/source.h"
+#include "lazy/tensor.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::KeptFunction;
+using lazy::Node;
+using lazy::Value;
+using Tensors = std::vector<at::Tensor>;
+
+// What a device and the recorder are given meanwhile ends with it.
+class RecordingScope {
+ public:
+  explicit RecordingScope(int device)
+      : random_(lazy::Device::of(device).random), start_(random_.position()) {}
+  ~RecordingScope() {
+    random_.set(start_);
+    lazy::set_place({});
+  }
+  RecordingScope(const RecordingScope&) = delete;
+  RecordingScope& operator=(const RecordingScope&) = delete;
+
+ private:
+  const FunctionScope function_;
+  lazy::RandomState& random_;
+  const lazy::RandomState::Position start_;
+};
+
+Value value_of(const at::Tensor& tensor) {
+  const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+  TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr,
+                  "export: expected the function's results on xla, got one on ", tensor.device(),
+                  ". Compute it from the arguments.");
+  return impl->read();
+}
+
+// The function's parameters that it needs come first, then the data that it reads beside them.
+KeptFunction record(const Tensors& like, c10::function_ref<Tensors(const Tensors&)> body,
+                    int device, Exported& exported) {
+  const RecordingScope scope(device);
+  KeptFunction function;
+  Tensors stand_ins;
+  std::vector<Value> leaves;
+  for (const at::Tensor& t : like) {
+    leaves.push_back(
+        executor::data_value(lazy::intern_contiguous(t.scalar_type(), t.sizes()), device, {}));
+    stand_ins.push_back(lazy::make_tensor(
+        leaves.back(), lazy::intern(t.scalar_type(), t.sizes(), t.strides()), device));
+  }
+  for (const at::Tensor& result : body(stand_ins)) function.results.push_back(value_of(result));
+  for (size_t i = 0; i < stand_ins.size(); ++i) {
+    const Value now = value_of(stand_ins[i]);
+    if (now == leaves[i]) continue;
+    exported.written.push_back(i);
+    function.results.push_back(now);
+  }
+  std::unordered_set<const Node*> needed;
+  KeptFunction all = function;
+  const auto part_of = [&](const Node& node) {
+    if (node.is_data()) needed.insert(&node);
+    return node.is_data() ? KeptFunction::Part::Parameter : KeptFunction::Part::Call;
+  };
+  all.collect(part_of);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!needed.contains(leaves[i].node.get())) continue;
+    exported.arguments.push_back(i);
+    function.add_parameter(leaves[i]);
+  }
+  function.collect(part_of);
+  return function;
+}
+
+}  // namespace
+
+Exported export_function(const Tensors& like, c10::function_ref<Tensors(const Tensors&)> body,
+                         bool with_locations) {
+  const int device = executor::current_device();
+  executor::require_device(device);
+  const lazy::GraphLock lock;
+  Exported exported;
+  const KeptFunction function = record(like, body, device, exported);
+  const size_t given = exported.arguments.size();
+  std::vector<Value> data(function.placeholders.begin() + static_cast<int64_t>(given),
+                          function.placeholders.end());
+  const Tensors constants = executor::download(data, device);
+  exported.text = executor::lower_portable(function, constants, with_locations);
+  return exported;
+}
+
+}  // namespace torch_xla::dispatch

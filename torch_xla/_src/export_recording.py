@@ -1,0 +1,265 @@
+"""Records exported programs: their operators run once, on stand-ins, and give StableHLO."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.utils import _pytree as pytree
+
+from torch_xla import _XLAC
+from torch_xla._src.export_bundle import (
+    InputLocation,
+    StableHLOFunc,
+    StableHLOFunctionMeta,
+    StableHLOModelBundle,
+    VariableSignature,
+    VariableType,
+)
+
+_FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
+
+
+class XLAExportInterpreter(torch.fx.Interpreter):
+    """Runs the graph of an exported program on tensors of `xla`.
+
+    Args:
+        module: The graph; those of its higher-order operators run in the same way.
+        device: The device on which the graph makes tensors, whatever device it names.
+        custom_ops_allowed_in_graph: Accepted for older programs.
+        gm_serializer: Accepted for older programs.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        device: torch.device | str,
+        custom_ops_allowed_in_graph: set[str] | None = None,
+        gm_serializer: Any = None,
+    ) -> None:
+        super().__init__(module)
+        self._device = torch.device(device)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Runs a node; what it records has the line of the model that the node is of."""
+        _XLAC._set_place(_frames_of(n))
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
+        """Calls an operator on this device: the model may have been exported on another."""
+        args, kwargs = pytree.tree_map_only(torch.device, lambda _: self._device, (args, kwargs))
+        schema = getattr(target, "_schema", None)
+        # A factory, which makes tensors on the CPU where none is named.
+        if schema is not None and kwargs.get("device") is None:
+            names = [argument.name for argument in schema.arguments]
+            if "device" in names and not any(
+                isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))
+            ):
+                kwargs = {**kwargs, "device": self._device}
+        return super().call_function(target, args, kwargs)
+
+    def get_attr(self, target: str, args: tuple, kwargs: dict) -> Any:
+        """What the graph holds: tensors are moved, subgraphs run as this graph does."""
+        value = super().get_attr(target, args, kwargs)
+        if isinstance(value, torch.Tensor):
+            return value.to(self._device)
+        if isinstance(value, torch.fx.GraphModule):
+            inner = XLAExportInterpreter(value, self._device)
+            return lambda *inputs: inner.run(*inputs, enable_io_processing=False)
+        return value
+
+
+def _frames_of(node: torch.fx.Node) -> list[tuple[str, int, str]]:
+    """The lines of the model, innermost first."""
+    lines = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return [(file, int(line), function) for file, line, function in reversed(lines)]
+
+
+def example_inputs(program: ExportedProgram) -> list[Any]:
+    """The flat arguments that the program was exported with; tensors are fake."""
+    return [
+        node.meta["val"] if "val" in node.meta else None
+        for node, spec in zip(_placeholders(program), _inputs(program), strict=True)
+        if spec.kind == InputKind.USER_INPUT
+    ]
+
+
+def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
+def _inputs(program: ExportedProgram) -> list[InputSpec]:
+    return program.graph_signature.input_specs
+
+
+def like(tensor: torch.Tensor, size_of: Callable[[Any], int] = int) -> torch.Tensor:
+    """A tensor of these sizes and strides that has no memory."""
+    return torch.empty_strided(
+        [size_of(size) for size in tensor.shape],
+        [size_of(stride) for stride in tensor.stride()],
+        dtype=tensor.dtype,
+        device="meta",
+    )
+
+
+@dataclasses.dataclass
+class _Input:
+    """A placeholder of the graph."""
+
+    spec: InputSpec
+    value: Any  # a tensor, or what is no tensor
+    location: InputLocation
+    inlined: bool = False  # its value is a part of the program
+
+    @property
+    def is_argument(self) -> bool:
+        return isinstance(self.value, torch.Tensor) and not self.inlined
+
+
+@dataclasses.dataclass
+class _Recorded:
+    text: str
+    arguments: list[_Input]
+    unused: list[_Input]
+    written: list[_Input]
+    results: list[Any]  # tensors of no memory, and what is no tensor
+
+
+def _inputs_of(
+    program: ExportedProgram, flat: Sequence[Any], inline_constants: bool
+) -> tuple[list[_Input], list[torch.Tensor]]:
+    """The placeholders, and the values of those that are constants and not inlined."""
+    given = iter(enumerate(flat))
+    inputs, constants = [], []
+    for spec in _inputs(program):
+        if spec.kind == InputKind.USER_INPUT:
+            position, value = next(given)
+            inputs.append(_Input(spec, value, InputLocation.input_arg(position)))
+        elif spec.target in program.state_dict:
+            value = program.state_dict[spec.target]
+            inputs.append(_Input(spec, value, InputLocation.parameter(spec.target)))
+        elif spec.target in program.constants and isinstance(
+            program.constants[spec.target], torch.Tensor
+        ):
+            value = program.constants[spec.target].detach()
+            if inline_constants:
+                location = InputLocation.parameter(spec.target)
+            else:
+                location = InputLocation.constant(len(constants))
+                constants.append(value.cpu())
+            inputs.append(_Input(spec, value, location, inline_constants))
+        else:
+            raise NotImplementedError(
+                f"stablehlo: expected tensors and numbers as inputs of the exported program, got "
+                f"{spec.kind.name.lower()} {spec.target}. Export a model without it."
+            )
+    return inputs, constants
+
+
+def _record(
+    program: ExportedProgram,
+    inputs: list[_Input],
+    values: list[Any],
+    with_locations: bool,
+) -> _Recorded:
+    """Records the graph on stand-ins of `values`, which replace those of the inputs."""
+    results: list[Any] = []
+    inlined: dict[int, torch.Tensor] = {}
+
+    def body(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
+        given = iter(stand_ins)
+        placed = []
+        for i, (input, value) in enumerate(zip(inputs, values, strict=True)):
+            if input.is_argument:
+                placed.append(next(given))
+            elif input.inlined:
+                placed.append(inlined.setdefault(i, value.to("xla", copy=True)))
+            else:
+                placed.append(value)
+        with torch.no_grad():
+            outputs = XLAExportInterpreter(program.graph_module, "xla").run(
+                *placed, enable_io_processing=False
+            )
+            results[:] = _written_back(program, inputs, placed, outputs)
+        return [r for r in results if isinstance(r, torch.Tensor)]
+
+    stand_ins = [like(v) for i, v in zip(inputs, values, strict=True) if i.is_argument]
+    text, arguments, written = _XLAC._export_function(stand_ins, body, with_locations)
+    # A constant that the model writes is state of it: it cannot be a part of the program.
+    state = [i for i, tensor in inlined.items() if tensor._version > 0]
+    if state:
+        for i in state:
+            inputs[i].inlined = False
+        return _record(program, inputs, values, with_locations)
+    all_arguments = [i for i in inputs if i.is_argument]
+    results = [like(r) if isinstance(r, torch.Tensor) else r for r in results]
+    return _Recorded(
+        text=text,
+        arguments=[all_arguments[i] for i in arguments],
+        unused=[a for i, a in enumerate(all_arguments) if i not in arguments],
+        written=[all_arguments[i] for i in written],
+        results=results,
+    )
+
+
+def _written_back(
+    program: ExportedProgram, inputs: list[_Input], placed: list[Any], outputs: Sequence[Any]
+) -> Iterator[Any]:
+    """The results of the model; those that are new values of its inputs are written there."""
+    by_target = {input.spec.target: value for input, value in zip(inputs, placed, strict=True)}
+    by_name = {input.spec.arg.name: value for input, value in zip(inputs, placed, strict=True)}
+    for spec, output in zip(program.graph_signature.output_specs, outputs, strict=True):
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+            by_target[spec.target].copy_(output)
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            by_name[spec.target].copy_(output)
+        else:
+            yield output
+
+
+def bundle_of(
+    program: ExportedProgram,
+    flat: Sequence[Any],
+    *,
+    inline_constants: bool,
+    with_weights: bool,
+    with_locations: bool,
+    version: str | None,
+) -> StableHLOModelBundle:
+    """Records a program for these flat arguments."""
+    inputs, constants = _inputs_of(program, flat, inline_constants)
+    recorded = _record(program, inputs, [i.value for i in inputs], with_locations)
+    meta = StableHLOFunctionMeta(
+        name="forward",
+        stablehlo_version=version or "",
+        input_signature=[VariableSignature.of(a.value) for a in recorded.arguments],
+        output_signature=[
+            VariableSignature.of(r) for r in recorded.results if isinstance(r, torch.Tensor)
+        ],
+        input_locations=[a.location for a in recorded.arguments],
+        unused_inputs=[(a.location, VariableSignature.of(a.value)) for a in recorded.unused],
+        input_pytree_spec=pytree.treespec_dumps(program.call_spec.in_spec),
+        output_pytree_spec=pytree.treespec_dumps(program.call_spec.out_spec),
+        mutations=[w.location for w in recorded.written],
+        other_inputs={
+            str(i.location.position): i.value
+            for i in inputs
+            if i.location.type_ == VariableType.INPUT_ARG and not isinstance(i.value, torch.Tensor)
+        },
+        other_results={
+            str(i): r for i, r in enumerate(recorded.results) if not isinstance(r, torch.Tensor)
+        },
+    )
+    weights = {}
+    if with_weights:
+        weights = {
+            i.location.name: i.value.detach().cpu()
+            for i in inputs
+            if i.is_argument and i.location.type_ == VariableType.PARAMETER
+        }
+    return StableHLOModelBundle(weights, constants, [StableHLOFunc(meta, None, recorded.text)])
