@@ -12,6 +12,7 @@
 #include "executor/runtime.h"
 #include "executor/stablehlo.h"
 #include "executor/sync.h"
+#include "hlo/dynamic.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
 #include "lazy/tensor.h"
@@ -34,11 +35,21 @@ std::string portable_stablehlo(const Tensors& tensors) {
                                          device);
 }
 
-py::tuple export_function(const Tensors& like, const py::function& body, bool with_locations) {
+py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
+                          const py::function& body, bool with_locations) {
   const dispatch::Exported exported = dispatch::export_function(
-      like, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
+      like, kept, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
       with_locations);
   return py::make_tuple(exported.text, exported.arguments, exported.written);
+}
+
+// `programs` are pairs of sizes and text.
+std::string dynamic_program(
+    const std::vector<std::pair<std::vector<int64_t>, std::string>>& programs,
+    bool with_locations) {
+  std::vector<hlo::SizedProgram> sized;
+  for (const auto& [sizes, text] : programs) sized.push_back({sizes, text});
+  return hlo::dynamic_program(sized, with_locations);
 }
 
 // Innermost first: file, line, function.
@@ -85,6 +96,7 @@ class LoadedProgram {
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
   m.def("_export_function", &export_function);
+  m.def("_dynamic_program", &dynamic_program);
   m.def("_set_place", &set_place);
   py::class_<LoadedProgram>(m, "_LoadedProgram")
       .def(py::init<const py::bytes&, const Tensors&, const std::string&, const std::string&>())

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._src import export_dynamic
 from torch_xla._src.export_bundle import (
     InputLocation,
     StableHLOFunc,
@@ -97,6 +98,11 @@ def _inputs(program: ExportedProgram) -> list[InputSpec]:
     return program.graph_signature.input_specs
 
 
+def dynamic_dims_of(tensor: torch.Tensor) -> list[int]:
+    """The dimensions whose sizes are dynamic."""
+    return [i for i, size in enumerate(tensor.shape) if isinstance(size, torch.SymInt)]
+
+
 def like(tensor: torch.Tensor, size_of: Callable[[Any], int] = int) -> torch.Tensor:
     """A tensor of these sizes and strides that has no memory."""
     return torch.empty_strided(
@@ -123,11 +129,14 @@ class _Input:
 
 @dataclasses.dataclass
 class _Recorded:
+    """A recorded program. `dynamic_results` are the dynamic dimensions of results by position."""
+
     text: str
     arguments: list[_Input]
     unused: list[_Input]
     written: list[_Input]
     results: list[Any]  # tensors of no memory, and what is no tensor
+    dynamic_results: dict[int, list[int]] = dataclasses.field(default_factory=dict)
 
 
 def _inputs_of(
@@ -164,23 +173,25 @@ def _inputs_of(
 def _record(
     program: ExportedProgram,
     inputs: list[_Input],
-    values: list[Any],
     with_locations: bool,
+    size_of: Callable[[Any], int] = int,
 ) -> _Recorded:
-    """Records the graph on stand-ins of `values`, which replace those of the inputs."""
+    """Records the graph on stand-ins of the inputs. `size_of` gives the sizes of dynamic ones."""
     results: list[Any] = []
     inlined: dict[int, torch.Tensor] = {}
 
     def body(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
         given = iter(stand_ins)
         placed = []
-        for i, (input, value) in enumerate(zip(inputs, values, strict=True)):
+        for i, input in enumerate(inputs):
             if input.is_argument:
                 placed.append(next(given))
             elif input.inlined:
-                placed.append(inlined.setdefault(i, value.to("xla", copy=True)))
+                placed.append(inlined.setdefault(i, input.value.to("xla", copy=True)))
+            elif isinstance(input.value, torch.SymInt):
+                placed.append(size_of(input.value))
             else:
-                placed.append(value)
+                placed.append(input.value)
         with torch.no_grad():
             outputs = XLAExportInterpreter(program.graph_module, "xla").run(
                 *placed, enable_io_processing=False
@@ -188,15 +199,16 @@ def _record(
             results[:] = _written_back(program, inputs, placed, outputs)
         return [r for r in results if isinstance(r, torch.Tensor)]
 
-    stand_ins = [like(v) for i, v in zip(inputs, values, strict=True) if i.is_argument]
-    text, arguments, written = _XLAC._export_function(stand_ins, body, with_locations)
+    all_arguments = [i for i in inputs if i.is_argument]
+    stand_ins = [like(i.value, size_of) for i in all_arguments]
+    kept = [i for i, a in enumerate(all_arguments) if dynamic_dims_of(a.value)]
+    text, arguments, written = _XLAC._export_function(stand_ins, kept, body, with_locations)
     # A constant that the model writes is state of it: it cannot be a part of the program.
     state = [i for i, tensor in inlined.items() if tensor._version > 0]
     if state:
         for i in state:
             inputs[i].inlined = False
-        return _record(program, inputs, values, with_locations)
-    all_arguments = [i for i in inputs if i.is_argument]
+        return _record(program, inputs, with_locations, size_of)
     results = [like(r) if isinstance(r, torch.Tensor) else r for r in results]
     return _Recorded(
         text=text,
@@ -222,6 +234,10 @@ def _written_back(
             yield output
 
 
+def _signature_of(tensor: torch.Tensor) -> VariableSignature:
+    return VariableSignature.of(tensor, dynamic_dims_of(tensor))
+
+
 def bundle_of(
     program: ExportedProgram,
     flat: Sequence[Any],
@@ -233,16 +249,23 @@ def bundle_of(
 ) -> StableHLOModelBundle:
     """Records a program for these flat arguments."""
     inputs, constants = _inputs_of(program, flat, inline_constants)
-    recorded = _record(program, inputs, [i.value for i in inputs], with_locations)
+    if any(i.is_argument and dynamic_dims_of(i.value) for i in inputs):
+        recorded = export_dynamic.record(
+            program, lambda size_of: _record(program, inputs, True, size_of), with_locations
+        )
+    else:
+        recorded = _record(program, inputs, with_locations)
     meta = StableHLOFunctionMeta(
         name="forward",
         stablehlo_version=version or "",
-        input_signature=[VariableSignature.of(a.value) for a in recorded.arguments],
+        input_signature=[_signature_of(a.value) for a in recorded.arguments],
         output_signature=[
-            VariableSignature.of(r) for r in recorded.results if isinstance(r, torch.Tensor)
+            VariableSignature.of(r, recorded.dynamic_results.get(i))
+            for i, r in enumerate(recorded.results)
+            if isinstance(r, torch.Tensor)
         ],
         input_locations=[a.location for a in recorded.arguments],
-        unused_inputs=[(a.location, VariableSignature.of(a.value)) for a in recorded.unused],
+        unused_inputs=[(a.location, _signature_of(a.value)) for a in recorded.unused],
         input_pytree_spec=pytree.treespec_dumps(program.call_spec.in_spec),
         output_pytree_spec=pytree.treespec_dumps(program.call_spec.out_spec),
         mutations=[w.location for w in recorded.written],

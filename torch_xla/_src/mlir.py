@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-# CHLO is XLA's; an artifact holds StableHLO alone. Of dynamic sizes it asks by the shape dialect.
-_TO_STABLEHLO = "func.func(chlo-legalize-to-stablehlo,shape-legalize-to-stablehlo)"
-
 
 def artifact(text: str, version: str | None = None) -> bytes:
     """A program as a portable artifact, MLIR bytecode that every StableHLO since `version` reads.
@@ -28,7 +25,7 @@ def artifact(text: str, version: str | None = None) -> bytes:
     with _mlir() as mlir:
         version = version or mlir.stablehlo.get_current_version()
         module = mlir.ir.Module.parse(text)
-        _run(mlir, module, _TO_STABLEHLO)
+        _to_stablehlo(mlir, module)
         try:
             return mlir.stablehlo.serialize_portable_artifact(module, version)
         except ValueError as error:
@@ -65,7 +62,7 @@ def refined(program: str | bytes, types: Sequence[str]) -> str:
             module = mlir.stablehlo.deserialize_portable_artifact(mlir.context, program)
         else:
             module = mlir.ir.Module.parse(program)
-            _run(mlir, module, _TO_STABLEHLO)
+            _to_stablehlo(mlir, module)
         _run(
             mlir,
             module,
@@ -91,6 +88,23 @@ def _run(mlir: SimpleNamespace, module: Any, *passes: str) -> None:
         mlir.passmanager.PassManager.parse(pipeline).run(module.operation)
     except mlir.ir.MLIRError as error:
         raise ValueError(f"stablehlo: {error}") from error
+
+
+def _to_stablehlo(mlir: SimpleNamespace, module: Any) -> None:
+    """Replaces what is CHLO, which XLA has beside StableHLO."""
+    _run(mlir, module, "func.func(chlo-legalize-to-stablehlo,shape-legalize-to-stablehlo)")
+    # Shapes of dynamic sizes come as index numbers there, which an artifact has not.
+    casts = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "builtin.unrealized_conversion_cast":
+            casts.append(operation)
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for cast in casts:
+        cast.results[0].replace_all_uses_with(cast.operands[0])
+        cast.erase()
 
 
 def _import() -> SimpleNamespace:

@@ -49,8 +49,9 @@ Value value_of(const at::Tensor& tensor) {
 }
 
 // The function's parameters that it needs come first, then the data that it reads beside them.
-KeptFunction record(const Tensors& like, c10::function_ref<Tensors(const Tensors&)> body,
-                    int device, Exported& exported) {
+KeptFunction record(const Tensors& like, const std::vector<size_t>& kept,
+                    c10::function_ref<Tensors(const Tensors&)> body, int device,
+                    Exported& exported) {
   const RecordingScope scope(device);
   KeptFunction function;
   Tensors stand_ins;
@@ -76,7 +77,8 @@ KeptFunction record(const Tensors& like, c10::function_ref<Tensors(const Tensors
   };
   all.collect(part_of);
   for (size_t i = 0; i < leaves.size(); ++i) {
-    if (!needed.contains(leaves[i].node.get())) continue;
+    const bool is_kept = std::ranges::find(kept, i) != kept.end();
+    if (!is_kept && !needed.contains(leaves[i].node.get())) continue;
     exported.arguments.push_back(i);
     function.add_parameter(leaves[i]);
   }
@@ -86,13 +88,13 @@ KeptFunction record(const Tensors& like, c10::function_ref<Tensors(const Tensors
 
 }  // namespace
 
-Exported export_function(const Tensors& like, c10::function_ref<Tensors(const Tensors&)> body,
-                         bool with_locations) {
+Exported export_function(const Tensors& like, const std::vector<size_t>& kept,
+                         c10::function_ref<Tensors(const Tensors&)> body, bool with_locations) {
   const int device = executor::current_device();
   executor::require_device(device);
   const lazy::GraphLock lock;
   Exported exported;
-  const KeptFunction function = record(like, body, device, exported);
+  const KeptFunction function = record(like, kept, body, device, exported);
   const size_t given = exported.arguments.size();
   std::vector<Value> data(function.placeholders.begin() + static_cast<int64_t>(given),
                           function.placeholders.end());

@@ -12,7 +12,8 @@ namespace torch_xla::dispatch {
 
 struct Exported {
   std::string text;  // StableHLO
-  // The stand-ins that the program takes, by their place among all; it needs no others.
+  // The stand-ins that the program takes, by their place among all: those that it needs, and
+  // `kept`.
   std::vector<size_t> arguments;
   // The stand-ins that the function writes: their new values follow its results.
   std::vector<size_t> written;
@@ -23,7 +24,7 @@ struct Exported {
 // those are constants of the program, and so are numbers and random seeds. Throws what `body`
 // throws, and where it needs values, runs calls on the host, or gives a tensor that is not of xla.
 Exported export_function(
-    const std::vector<at::Tensor>& like,
+    const std::vector<at::Tensor>& like, const std::vector<size_t>& kept,
     c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
     bool with_locations);
 

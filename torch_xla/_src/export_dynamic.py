@@ -1,0 +1,92 @@
+"""Programs of dynamic sizes: an exported program is recorded for several sizes, and what differs
+between those programs depends on a size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from torch_xla import _XLAC
+
+# Sizes of a dynamic dimension. Their remainders by small numbers differ, so that a half of a size,
+# say, is not taken for a multiple of it.
+_SIZES = (23, 28, 30, 37)
+_BETWEEN_SYMBOLS = 36  # a multiple of those small numbers
+
+
+def record(
+    program: ExportedProgram,
+    record_for: Callable[[Callable[[Any], int]], Any],
+    with_locations: bool,
+) -> Any:
+    """What `record_for` records, of dynamic sizes.
+
+    Args:
+        program: The exported program.
+        record_for: Records it; takes a function that gives a size for each `torch.SymInt`.
+        with_locations: Whether the result carries the model's lines.
+
+    Raises:
+        NotImplementedError: Something in the program depends on a dynamic size in another way than
+            by multiples and sums.
+        ValueError: A dynamic size has fewer than three values.
+    """
+    symbols = _symbols(program)
+    recorded = []
+    for sizes in zip(*(_sizes(program, s, i) for i, s in enumerate(symbols)), strict=True):
+        values = dict(zip(symbols, sizes, strict=True))
+        recorded.append((list(sizes), record_for(lambda size, v=values: _value(size, v))))
+    text = _XLAC._dynamic_program([(sizes, r.text) for sizes, r in recorded], with_locations)
+    first, second = recorded[0][1], recorded[1][1]
+    dynamic = {}
+    for i, (a, b) in enumerate(zip(first.results, second.results, strict=True)):
+        if isinstance(a, torch.Tensor):
+            dynamic[i] = [d for d in range(a.dim()) if a.shape[d] != b.shape[d]]
+        elif a != b:
+            raise NotImplementedError(
+                f"stablehlo: expected tensors as results of the model, got a number as result {i} "
+                f"that depends on a dynamic size. Return torch.tensor(number)."
+            )
+    return dataclasses.replace(first, text=text, dynamic_results=dynamic)
+
+
+def _value(size: Any, values: dict[Any, int]) -> int:
+    # An int() of a SymInt would make it static.
+    return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else int(size)
+
+
+def _symbols(program: ExportedProgram) -> list[Any]:
+    """The sizes that the shapes of the arguments depend on."""
+    found = {}
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            for size in value.shape:
+                if isinstance(size, torch.SymInt):
+                    found.update(dict.fromkeys(sorted(size.node.expr.free_symbols, key=str)))
+    return list(found)
+
+
+def _sizes(program: ExportedProgram, symbol: Any, index: int) -> list[int]:
+    lower, upper = 2, None
+    if symbol in program.range_constraints:
+        constraint = program.range_constraints[symbol]
+        lower = max(int(constraint.lower), 2)
+        upper = int(constraint.upper) if constraint.upper.is_Integer else None
+    wanted = [size + index * _BETWEEN_SYMBOLS for size in _SIZES]
+    if lower > wanted[0]:
+        wanted = [lower + size for size in wanted]
+    if upper is None or wanted[-1] <= upper:
+        return wanted
+    if upper - lower < len(_SIZES) - 1:
+        raise ValueError(
+            f"stablehlo: expected a dynamic dimension of at least {len(_SIZES)} sizes, got one from "
+            f"{lower} to {upper}. Export the model with a static size."
+        )
+    # The largest four, spread where there is room.
+    step = min((upper - lower) // (len(_SIZES) - 1), 7)
+    return [upper - step * i - (i == 1 and step > 1) for i in range(len(_SIZES))][::-1]
