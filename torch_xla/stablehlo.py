@@ -38,6 +38,7 @@ from torch_xla._src.export_bundle import (  # noqa: F401
     stablehlo_obj_hook,
 )
 from torch_xla._src.export_recording import XLAExportInterpreter  # noqa: F401
+from torch_xla.experimental import xla_marker, xla_mlir_debuginfo  # noqa: F401
 from torch_xla.experimental.stablehlo_custom_call import (  # noqa: F401
     extract_custom_call_outputs_shape_dtype,
     stablehlo_custom_call,
@@ -131,7 +132,7 @@ class StableHLOGraphModule:
         leaves = [next(tensors) if isinstance(r, VariableSignature) else r for r in meta.results()]
         if meta.output_pytree_spec is None:
             return leaves
-        return pytree.tree_unflatten(leaves, pytree.treespec_loads(meta.output_pytree_spec))
+        return pytree.tree_unflatten(leaves, meta.output_pytree_spec)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first method (`evaluate`)."""
@@ -240,9 +241,9 @@ def _flatten(
     meta: StableHLOFunctionMeta, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> list[Any]:
     kwargs = dict(kwargs or {})
-    if meta.input_pytree_spec is None:
+    expected = meta.input_pytree_spec
+    if expected is None:
         return [*args, *kwargs.values()]
-    expected = pytree.treespec_loads(meta.input_pytree_spec)
     names = expected.children()[1].context
     if set(names) == set(kwargs):
         kwargs = {name: kwargs[name] for name in names}  # in the order of the export

@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 
+#include "executor/marked_calls.h"
 #include "executor/numbers.h"
 #include "lazy/operator.h"
 #include "ops/host/host_failure.h"
@@ -94,13 +95,14 @@ class Lowerer {
     for (size_t i = 0; i < function.parameters.size(); ++i) {
       results[function.parameters[i]] = {arguments[i]};
     }
-    for (const Node* call : function.calls) {
-      // What an operator expands to belongs to the operator.
-      if (source != nullptr) {
-        b_.set_call(call->ordinal);
-        call_ = call;
+    if (source != nullptr && source->all_constant) {
+      lower_marked(MarkedCalls(function), results, *source);
+    } else {
+      for (const Node* call : function.calls) {
+        // What an operator expands to belongs to the operator.
+        if (source != nullptr) b_.set_call(call->ordinal);
+        lower_call(*call, results, source, seeds);
       }
-      lower_call(*call, results, source, seeds);
     }
     hlo::Values values;
     for (const Value& v : function.results) {
@@ -121,12 +123,66 @@ class Lowerer {
  private:
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
+  void lower_marked(const MarkedCalls& marked, Results& results, NumberSource& source) {
+    std::span<const hlo::Value> no_seeds;
+    for (const MarkedCalls::Step& step : marked.steps()) {
+      if (step.composite != nullptr) {
+        lower_composite(*step.composite, results, source);
+        continue;
+      }
+      call_ = step.call;
+      place_ = marked.place_of(*step.call);
+      lower_call(*step.call, results, &source, no_seeds);
+    }
+    place_.clear();
+  }
+
+  // As a function of its own, which a compiler may replace by what it has under the name.
+  void lower_composite(const Composite& composite, Results& results, NumberSource& source) {
+    const auto value_of = [](Results& of, const Value& v) -> hlo::Value& {
+      hlo::Values& values = of[v.node.get()];
+      values.resize(std::max(values.size(), v.index + size_t{1}));
+      return values[v.index];
+    };
+    hlo::Values given;
+    std::vector<hlo::Type> types, result_types;
+    for (const Value& input : composite.inputs) {
+      given.push_back(value_of(results, input));
+      types.push_back(given.back().type());
+    }
+    const std::string function = composite.name + ".impl_" + std::to_string(composites_++);
+    b_.private_function(function, types, [&](std::span<const hlo::Value> arguments) {
+      Results inner;
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        value_of(inner, composite.inputs[i]) = arguments[i];
+      }
+      std::span<const hlo::Value> no_seeds;
+      for (const Node* call : composite.calls) {
+        call_ = call;
+        lower_call(*call, inner, &source, no_seeds);
+      }
+      hlo::Values values;
+      for (const Node* output : composite.outputs) {
+        values.push_back(value_of(inner, output->operands()[0]));
+        result_types.push_back(values.back().type());
+      }
+      return values;
+    });
+    const hlo::Values values = b_.op("stablehlo.composite", given, result_types,
+                                     {{"name", hlo::attr::string(composite.name)},
+                                      {"composite_attributes", composite.attributes},
+                                      {"decomposition", hlo::attr::symbol(function)},
+                                      {"version", hlo::attr::i32(1)}});
+    for (size_t i = 0; i < values.size(); ++i) results[composite.outputs[i]] = {values[i]};
+  }
+
   // Takes the seeds that it uses off `seeds`.
   void lower_call(const Node& node, Results& results, NumberSource* source,
                   std::span<const hlo::Value>& seeds) {
     const Signature& s = node.signature();
     const bool located = with_locations_ && source != nullptr && node.source();
     if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
+    if (!place_.empty()) b_.set_location("loc(" + hlo::attr::string(place_) + ")");
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
       if (source == nullptr && s.is_seed(i)) {
@@ -148,7 +204,7 @@ class Lowerer {
       return results.at(v.node.get()).at(v.index);
     };
     results[&node] = lower_signature(s, operands_of(s, numbers, tensor), numbers);
-    if (located) b_.set_location("");
+    if (located || !place_.empty()) b_.set_location("");
   }
 
   // `tensor` gives those operands, one by one, that are not numbers.
@@ -282,7 +338,9 @@ class Lowerer {
   hlo::Builder& b_;
   const ops::Target& target_;
   const bool with_locations_;
-  const Node* call_ = nullptr;  // that is being lowered, of the function itself
+  const Node* call_ = nullptr;  // that is being lowered for every compiler
+  std::string place_;           // that the program gives it
+  int composites_ = 0;
 };
 
 }  // namespace
@@ -360,8 +418,9 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
 }
 
 std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
-                           bool with_locations) {
-  const ops::Target target = ops::target_of(ops::kPortable);
+                           const PortableOptions& options) {
+  ops::Target target = ops::target_of(ops::kPortable);
+  target.lacks.fixed_sizes = options.dynamic_sizes;
   hlo::Builder b = builder_for(target);
   const size_t count = function.parameters.size() - constants.size();
   std::vector<hlo::Type> types;
@@ -377,7 +436,7 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   }
   Lowerer::NumberSource numbers;
   numbers.all_constant = true;
-  b.end_function(Lowerer(b, target, with_locations).lower(function, arguments, &numbers));
+  b.end_function(Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers));
   return b.finish();
 }
 

@@ -159,23 +159,38 @@ class Merger {
   // --- what a line is --------------------------------------------------------------------------
 
   [[noreturn]] void fail(const std::string& what) const {
-    const std::string_view line = lines_[0], location = between(line, " loc(\"", "\"");
-    const size_t slash = location.find('/');
-    const std::string_view op = between(line, "\"", "\"");
-    std::string who(location.empty() ? "stablehlo" : location.substr(slash + 1));
-    std::string place(between(line, "\"(callsite(", " at "));
-    if (place.empty()) place = between(line, "\"(\"", ":0)");
-    for (const std::string_view quote : {"\"(\"", "\"("}) {
-      if (const size_t at = place.find(quote); at != place.npos)
-        place.replace(at, quote.size(), ", ");
+    std::string_view line = lines_[0];
+    const size_t at = line.find(" loc(\"");
+    const std::string_view operation = between(line.substr(0, at), "\"", "\"");
+    std::string who = "stablehlo", place;
+    if (at != line.npos) {  // loc("forward/aten::add"(callsite("forward"("model.py":3:0) at ..
+      line.remove_prefix(at + 6);
+      const std::string_view name = line.substr(0, line.find('"'));
+      who = name.substr(name.find('/') + 1);
+      line = line.substr(name.size() + 2);
+      const std::string_view function = between(line, "\"", "\"(");
+      const std::string_view file = between(line, "\"(\"", "\":");
+      place = std::string(file) + ":" + std::string(between(line, "\":", ":")) + " (" +
+              std::string(function) + ")";
     }
-    std::erase(place, '"');
     util::fail(util::ErrorKind::NotImplemented, who,
-               ": expected a program that is alike for all "
-               "sizes of the dynamic dimensions, got another ",
-               what, op.empty() ? "" : " of " + std::string(op), " for other sizes.",
-               place.empty() ? "" : " Called in " + place + ".",
+               ": expected the same program for all sizes of the dynamic dimensions, got another ",
+               what, operation.empty() ? "" : " of " + std::string(operation), " for other sizes.",
+               place.empty() ? "" : " Called at " + place + ".",
                " Export the model with a static size there.");
+  }
+
+  // A function beside main is a part of an operator: its call has the line.
+  [[noreturn]] void fail_in_function() {
+    const std::string function(between(lines_[0], "@", "("));
+    for (const std::string_view line : texts_[0]) {
+      if (line.find("@" + function + "}") != line.npos ||
+          line.find("@" + function + ",") != line.npos) {
+        lines_ = {line};
+        fail("function " + function);
+      }
+    }
+    fail("function " + function);
   }
 
   // The dependence of these values, one of each program, on the sizes.
@@ -232,7 +247,7 @@ class Merger {
     }
     types_.clear();
     for (size_t t = 0; t < parts[0].dims.size(); ++t) types_.push_back(merged(parts, t));
-    if (!is_main && start_of_main_ == 0) fail("function");  // of random numbers
+    if (!is_main && start_of_main_ == 0) fail_in_function();
     if (same_text && !is_rewritten()) {
       std::string text(parts[0].texts[0]);
       for (size_t t = 0; t < types_.size(); ++t) {
@@ -396,6 +411,7 @@ class Merger {
       return with_sizes("real_dynamic_slice",
                         {array("start_indices"), array("limit_indices"), array("strides")}, "");
     }
+    if (name == "stablehlo.dynamic_slice") return slice_from_indices();
     if (name == "stablehlo.pad") {
       return with_sizes(
           "dynamic_pad",
@@ -438,6 +454,40 @@ class Merger {
     text += "\"stablehlo." + std::string(name) + "\"(" + operands + ")" + attributes + " : (" +
             types + ") -> " + types_.back().str();
     emit_at_place(text);
+  }
+
+  // Cuts as many elements as a size says from where operands say.
+  void slice_from_indices() {
+    const std::string_view line = lines_[0];
+    const std::string indent(line.substr(0, line.find('%')));
+    const std::string name(between(line, "%", " "));
+    const std::string operands(between(line, "\"(", ")"));
+    const Sizes sizes = array("slice_sizes");
+    const std::string type = vector_type(sizes), starts = "%starts" + name;
+    const DynamicType& of = types_[types_.size() - sizes.size() - 2];
+    std::string parts, part_types;
+    size_t at = operands.find('%', 1);
+    const std::string operand = operands.substr(0, operands.find(','));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const std::string index = operands.substr(at, operands.find(',', at) - at);
+      at = operands.find('%', at + 1);
+      const std::string& element = types_[types_.size() - sizes.size() - 1 + i].element;
+      const std::string part = starts + "_" + std::to_string(i);
+      emit_at_place(indent + part + "_scalar = \"stablehlo.convert\"(" + index + ") : (tensor<" +
+                    element + ">) -> tensor<i32>");
+      emit_at_place(indent + part + " = \"stablehlo.reshape\"(" + part +
+                    "_scalar) : (tensor<i32>) -> tensor<1xi32>");
+      parts += (i == 0 ? "" : ", ") + part;
+      part_types += i == 0 ? "tensor<1xi32>" : ", tensor<1xi32>";
+    }
+    emit_at_place(indent + starts + " = \"stablehlo.concatenate\"(" + parts +
+                  ") {dimension = 0 : i64} : (" + part_types + ") -> " + type);
+    emit_at_place(indent + "%limits" + name + " = \"stablehlo.add\"(" + starts + ", " +
+                  vector(sizes) + ") : (" + type + ", " + type + ") -> " + type);
+    emit_at_place(indent + "%" + name + " = \"stablehlo.real_dynamic_slice\"(" + operand + ", " +
+                  starts + ", %limits" + name + ", " + vector(Sizes(sizes.size(), {0, 0, 1})) +
+                  ") : (" + of.str() + ", " + type + ", " + type + ", " + type + ") -> " +
+                  types_.back().str());
   }
 
   void emit_at_place(const std::string& text) {

@@ -42,7 +42,33 @@ Values scan_block(Values xs, const Values& neutral, int64_t dim, const Join& joi
   return xs;
 }
 
+// The same steps as a loop, alike for all sizes.
+Values scan_in_loop(const Values& xs, const Values& neutral, int64_t dim, const Join& join) {
+  hlo::Builder& b = xs[0].builder();
+  const auto size = [&] { return hlo::scalar_int(b, xs[0].dim(dim), DType::S64); };
+  Values state = {hlo::scalar_int(b, 1, DType::S64)};  // the reach, then the elements
+  state.insert(state.end(), xs.begin(), xs.end());
+  const auto step = [&](std::span<const Value> now) {
+    Values before;
+    for (size_t i = 1; i < now.size(); ++i) {
+      const Value all = hlo::broadcast_to(neutral[i - 1], now[i].dims());
+      Values starts(static_cast<size_t>(now[i].rank()), hlo::scalar_int(b, 0, DType::S64));
+      starts[dim] = size() - now[0];
+      before.push_back(
+          hlo::dynamic_slice(hlo::concatenate(Values{all, now[i]}, dim), starts, now[i].dims()));
+    }
+    Values next = join(before, now.subspan(1));
+    next.insert(next.begin(), now[0] + now[0]);
+    return next;
+  };
+  Values last = hlo::while_loop(
+      state, [&](std::span<const Value> now) { return hlo::less(now[0], size()); }, step);
+  last.erase(last.begin());
+  return last;
+}
+
 Values scan(const Values& xs, const Values& neutral, int64_t dim, const Join& join) {
+  if (xs[0].builder().lacks().fixed_sizes) return scan_in_loop(xs, neutral, dim, join);
   const int64_t n = xs[0].dim(dim);
   const int64_t rank = xs[0].rank();
   if (n <= 2 * kBlock) return scan_block(xs, neutral, dim, join);

@@ -36,10 +36,10 @@ std::string portable_stablehlo(const Tensors& tensors) {
 }
 
 py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
-                          const py::function& body, bool with_locations) {
+                          const py::function& body, bool with_locations, bool dynamic_sizes) {
   const dispatch::Exported exported = dispatch::export_function(
       like, kept, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
-      with_locations);
+      with_locations, dynamic_sizes);
   return py::make_tuple(exported.text, exported.arguments, exported.written);
 }
 

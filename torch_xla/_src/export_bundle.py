@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
 
 from torch_xla._src import mlir
 
@@ -133,7 +135,7 @@ class StableHLOFunctionMeta:
         output_signature: The types of the tensors among the model's results.
         input_locations: Where the arguments come from, in their order.
         unused_inputs: What the model has and the program does not need.
-        input_pytree_spec: The structure of the model's (args, kwargs), as pytree writes it.
+        input_pytree_spec: The structure of the model's (args, kwargs).
         output_pytree_spec: The structure of the model's results.
         mutations: What the model writes; the new values follow the results.
         other_inputs: Flat arguments that are no tensors, by their position among all.
@@ -146,8 +148,8 @@ class StableHLOFunctionMeta:
     output_signature: list[VariableSignature]
     input_locations: list[InputLocation]
     unused_inputs: list[tuple[InputLocation, VariableSignature]]
-    input_pytree_spec: str | None = None
-    output_pytree_spec: str | None = None
+    input_pytree_spec: TreeSpec | None = None
+    output_pytree_spec: TreeSpec | None = None
     mutations: list[InputLocation] = dataclasses.field(default_factory=list)
     other_inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     other_results: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -216,6 +218,8 @@ class StableHLOJSONSerializer(JSONEncoder):
     def default(self, obj: Any) -> Any:
         if isinstance(obj, VariableType):
             return {"VariableType": obj.name}
+        if isinstance(obj, TreeSpec):
+            return {"TreeSpec": pytree.treespec_dumps(obj)}
         if dataclasses.is_dataclass(obj):
             fields = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
             return {type(obj).__name__: fields}
@@ -232,6 +236,8 @@ def stablehlo_obj_hook(dct: dict) -> Any:
     (name, value), *_ = dct.items()
     if name == "VariableType":
         return VariableType[value]
+    if name == "TreeSpec":
+        return pytree.treespec_loads(value)
     if name in _CLASSES and isinstance(value, dict):
         return _CLASSES[name](**value)
     return dct

@@ -4,6 +4,7 @@ between those programs depends on a size."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch_xla import _XLAC
 # Sizes of a dynamic dimension. Their remainders by small numbers differ, so that a half of a size,
 # say, is not taken for a multiple of it.
 _SIZES = (23, 28, 30, 37)
-_BETWEEN_SYMBOLS = 36  # a multiple of those small numbers
+# Those of several dimensions come in other orders, so that no size is a sum with another one.
+_ORDERS = list(itertools.permutations(range(len(_SIZES))))
+_BETWEEN_DIMENSIONS = 36  # a multiple of those small numbers
 
 
 def record(
@@ -36,8 +39,12 @@ def record(
         ValueError: A dynamic size has fewer than three values.
     """
     symbols = _symbols(program)
+    sizes_of = []
+    for i, symbol in enumerate(symbols):
+        sizes = _sizes(program, symbol, i * _BETWEEN_DIMENSIONS)
+        sizes_of.append([sizes[place] for place in _ORDERS[7 * i % len(_ORDERS)]])
     recorded = []
-    for sizes in zip(*(_sizes(program, s, i) for i, s in enumerate(symbols)), strict=True):
+    for sizes in zip(*sizes_of, strict=True):
         values = dict(zip(symbols, sizes, strict=True))
         recorded.append((list(sizes), record_for(lambda size, v=values: _value(size, v))))
     text = _XLAC._dynamic_program([(sizes, r.text) for sizes, r in recorded], with_locations)
@@ -71,20 +78,20 @@ def _symbols(program: ExportedProgram) -> list[Any]:
     return list(found)
 
 
-def _sizes(program: ExportedProgram, symbol: Any, index: int) -> list[int]:
+def _sizes(program: ExportedProgram, symbol: Any, distance: int) -> list[int]:
     lower, upper = 2, None
     if symbol in program.range_constraints:
         constraint = program.range_constraints[symbol]
         lower = max(int(constraint.lower), 2)
         upper = int(constraint.upper) if constraint.upper.is_Integer else None
-    wanted = [size + index * _BETWEEN_SYMBOLS for size in _SIZES]
+    wanted = [size + distance for size in _SIZES]
     if lower > wanted[0]:
         wanted = [lower + size for size in wanted]
     if upper is None or wanted[-1] <= upper:
         return wanted
     if upper - lower < len(_SIZES) - 1:
         raise ValueError(
-            f"stablehlo: expected a dynamic dimension of at least {len(_SIZES)} sizes, got one from "
+            f"stablehlo: expected a dynamic dimension of {len(_SIZES)} sizes or more, got one from "
             f"{lower} to {upper}. Export the model with a static size."
         )
     # The largest four, spread where there is room.

@@ -174,9 +174,10 @@ def _record(
     program: ExportedProgram,
     inputs: list[_Input],
     with_locations: bool,
-    size_of: Callable[[Any], int] = int,
+    size_of: Callable[[Any], int] | None = None,
 ) -> _Recorded:
     """Records the graph on stand-ins of the inputs. `size_of` gives the sizes of dynamic ones."""
+    is_dynamic, size_of = size_of is not None, size_of or int
     results: list[Any] = []
     inlined: dict[int, torch.Tensor] = {}
 
@@ -202,7 +203,9 @@ def _record(
     all_arguments = [i for i in inputs if i.is_argument]
     stand_ins = [like(i.value, size_of) for i in all_arguments]
     kept = [i for i, a in enumerate(all_arguments) if dynamic_dims_of(a.value)]
-    text, arguments, written = _XLAC._export_function(stand_ins, kept, body, with_locations)
+    text, arguments, written = _XLAC._export_function(
+        stand_ins, kept, body, with_locations, is_dynamic
+    )
     # A constant that the model writes is state of it: it cannot be a part of the program.
     state = [i for i, tensor in inlined.items() if tensor._version > 0]
     if state:
@@ -266,8 +269,8 @@ def bundle_of(
         ],
         input_locations=[a.location for a in recorded.arguments],
         unused_inputs=[(a.location, _signature_of(a.value)) for a in recorded.unused],
-        input_pytree_spec=pytree.treespec_dumps(program.call_spec.in_spec),
-        output_pytree_spec=pytree.treespec_dumps(program.call_spec.out_spec),
+        input_pytree_spec=program.call_spec.in_spec,
+        output_pytree_spec=program.call_spec.out_spec,
         mutations=[w.location for w in recorded.written],
         other_inputs={
             str(i.location.position): i.value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.export.graph_signature import InputKind
 
@@ -19,3 +22,13 @@ def exported_program_has_symbolic_input_shape(ep: torch.export.ExportedProgram) 
 
 def process_exported_program_with_symbolic_input(ep: torch.export.ExportedProgram) -> None:
     """Does nothing: dynamic sizes are found while the program is recorded, without rewriting it."""
+
+
+def wrap_func_as_nn_module(f: Callable[..., Any]) -> torch.nn.Module:
+    """A module that calls a function, for torch.export."""
+
+    class Wrapped(torch.nn.Module):
+        def forward(self, *args: Any) -> Any:
+            return f(*args)
+
+    return Wrapped()

@@ -89,7 +89,8 @@ KeptFunction record(const Tensors& like, const std::vector<size_t>& kept,
 }  // namespace
 
 Exported export_function(const Tensors& like, const std::vector<size_t>& kept,
-                         c10::function_ref<Tensors(const Tensors&)> body, bool with_locations) {
+                         c10::function_ref<Tensors(const Tensors&)> body, bool with_locations,
+                         bool dynamic_sizes) {
   const int device = executor::current_device();
   executor::require_device(device);
   const lazy::GraphLock lock;
@@ -99,7 +100,7 @@ Exported export_function(const Tensors& like, const std::vector<size_t>& kept,
   std::vector<Value> data(function.placeholders.begin() + static_cast<int64_t>(given),
                           function.placeholders.end());
   const Tensors constants = executor::download(data, device);
-  exported.text = executor::lower_portable(function, constants, with_locations);
+  exported.text = executor::lower_portable(function, constants, {with_locations, dynamic_sizes});
   return exported;
 }
 

@@ -10,6 +10,7 @@
 
 namespace torch_xla::dispatch {
 
+// What export_function gives.
 struct Exported {
   std::string text;  // StableHLO
   // The stand-ins that the program takes, by their place among all: those that it needs, and
@@ -26,6 +27,6 @@ struct Exported {
 Exported export_function(
     const std::vector<at::Tensor>& like, const std::vector<size_t>& kept,
     c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
-    bool with_locations);
+    bool with_locations, bool dynamic_sizes);
 
 }  // namespace torch_xla::dispatch
