@@ -139,22 +139,22 @@ class Lowerer {
 
   // As a function of its own, which a compiler may replace by what it has under the name.
   void lower_composite(const Composite& composite, Results& results, NumberSource& source) {
-    const auto value_of = [](Results& of, const Value& v) -> hlo::Value& {
-      hlo::Values& values = of[v.node.get()];
-      values.resize(std::max(values.size(), v.index + size_t{1}));
-      return values[v.index];
+    const auto value_of = [](Results& of, const Node* node, uint32_t index) -> hlo::Value& {
+      hlo::Values& values = of[node];
+      values.resize(std::max(values.size(), index + size_t{1}));
+      return values[index];
     };
     hlo::Values given;
     std::vector<hlo::Type> types, result_types;
-    for (const Value& input : composite.inputs) {
-      given.push_back(value_of(results, input));
+    for (const Composite::Input& input : composite.inputs) {
+      given.push_back(value_of(results, input.node, input.index));
       types.push_back(given.back().type());
     }
     const std::string function = composite.name + ".impl_" + std::to_string(composites_++);
     b_.private_function(function, types, [&](std::span<const hlo::Value> arguments) {
       Results inner;
       for (size_t i = 0; i < arguments.size(); ++i) {
-        value_of(inner, composite.inputs[i]) = arguments[i];
+        value_of(inner, composite.inputs[i].node, composite.inputs[i].index) = arguments[i];
       }
       std::span<const hlo::Value> no_seeds;
       for (const Node* call : composite.calls) {
@@ -163,7 +163,8 @@ class Lowerer {
       }
       hlo::Values values;
       for (const Node* output : composite.outputs) {
-        values.push_back(value_of(inner, output->operands()[0]));
+        const Value& value = output->operands()[0];
+        values.push_back(value_of(inner, value.node.get(), value.index));
         result_types.push_back(values.back().type());
       }
       return values;

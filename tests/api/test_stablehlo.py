@@ -211,6 +211,14 @@ def test_random_numbers_are_constants(x):
     assert set((program(x) / x).unique().tolist()) <= {0.0, 2.0}
 
 
+def test_results_of_named_tuples(x):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.max(0)
+
+    torch.testing.assert_close(exported(Model(), (x,))(x), x.max(0))
+
+
 def test_exports_in_eager_mode_and_under_no_grad(kitchen, x):
     kitchen.eval()
     with torch_xla.experimental.eager_mode_context(True), torch.no_grad():
@@ -226,6 +234,29 @@ def test_parts_without_gradient(x):
             return y + 1
 
     torch.testing.assert_close(exported(Model(), (x,))(x), x + 1)
+
+
+def test_casts_and_autocast(x):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.linear(x)
+            return y, x.to(torch.float64) + torch.ones(4, dtype=torch.float64)
+
+    model = Model()
+    program = exported(model, (x,))
+    torch.testing.assert_close(program(x), model(x), rtol=1e-2, atol=1e-2)
+    assert "bf16" in program.get_stablehlo_text()
+
+
+def test_a_program_from_a_file(kitchen, x, tmp_path):
+    torch.export.save(torch.export.export(kitchen.eval(), (x,)), tmp_path / "model.pt2")
+    program = exported_program_to_stablehlo(torch.export.load(tmp_path / "model.pt2"))
+    torch.testing.assert_close(program(x), kitchen(x))
 
 
 def test_after_decompositions(kitchen, x):

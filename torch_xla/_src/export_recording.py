@@ -54,6 +54,8 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """Calls an operator on this device: the model may have been exported on another."""
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: self._device, (args, kwargs))
+        if target is torch.ops.higher_order.wrap_with_autocast:
+            args = (self._device.type, *args[1:])
         schema = getattr(target, "_schema", None)
         # A factory, which makes tensors on the CPU where none is named.
         if schema is not None and kwargs.get("device") is None:
