@@ -151,7 +151,7 @@ class Merger {
       lines_ = {texts_[0].back()};
       if (text.size() != texts_[0].size()) fail("number of operations");
     }
-    body_.insert(start_of_main_, prelude_);
+    end_main();
     return std::move(body_);
   }
 
@@ -231,10 +231,10 @@ class Merger {
 
   void line() {
     const std::string_view first = lines_[0];
-    const bool is_main = first.starts_with("  func.func public @main(");
+    if (first.starts_with("  func.func public @main(")) return main();
     bool same = true;
     for (const std::string_view l : lines_) same = same && l == first;
-    if (same && !is_main) {
+    if (same) {
       emit(first);
       return;
     }
@@ -245,21 +245,44 @@ class Merger {
       if (p.dims.size() != parts[0].dims.size()) fail("form");
       same_text = same_text && p.texts == parts[0].texts;
     }
+    if (start_of_main_ == 0) fail_in_function();
     types_.clear();
     for (size_t t = 0; t < parts[0].dims.size(); ++t) types_.push_back(merged(parts, t));
-    if (!is_main && start_of_main_ == 0) fail_in_function();
-    if (same_text && !is_rewritten()) {
-      std::string text(parts[0].texts[0]);
-      for (size_t t = 0; t < types_.size(); ++t) {
-        text += types_[t].str().substr(7);
-        text.pop_back();
-        text += parts[0].texts[t + 1];
-      }
-      emit(text);
-      if (is_main) enter_main(first);
-      return;
+    if (!same_text || is_rewritten()) return rewrite();
+    emit(with_types(parts[0]));
+  }
+
+  std::string with_types(const Parts& parts) const {
+    std::string text(parts.texts[0]);
+    for (size_t t = 0; t < types_.size(); ++t) {
+      text += types_[t].str().substr(7);
+      text.pop_back();
+      text += parts.texts[t + 1];
     }
-    rewrite();
+    return text;
+  }
+
+  // The results come when all else has: what makes one can be named.
+  void main() {
+    start_of_main_ = body_.size();
+    std::vector<Parts> arguments;
+    for (const std::string_view l : lines_) {
+      const size_t end = l.find(") -> (");
+      arguments.emplace_back(l.substr(0, end));
+      results_of_main_.push_back(l.substr(end));
+    }
+    types_.clear();
+    for (size_t t = 0; t < arguments[0].dims.size(); ++t) types_.push_back(merged(arguments, t));
+    find_sources(lines_[0]);
+    main_ = with_types(arguments[0]);
+  }
+
+  void end_main() {
+    std::vector<Parts> results;
+    for (const std::string_view l : results_of_main_) results.emplace_back(l);
+    types_.clear();
+    for (size_t t = 0; t < results[0].dims.size(); ++t) types_.push_back(merged(results, t));
+    body_.insert(start_of_main_, main_ + with_types(results[0]) + "\n" + prelude_);
   }
 
   DynamicType merged(const std::vector<Parts>& parts, size_t t) const {
@@ -299,14 +322,11 @@ class Merger {
   // --- sizes as values ---------------------------------------------------------------------------
 
   // Each dynamic size is read off an argument of main.
-  void enter_main(std::string_view first) {
-    start_of_main_ = body_.size();
+  void find_sources(std::string_view signature) {
     sources_.resize(num_sizes_);
-    const std::string_view signature = first.substr(0, first.find(") -> ("));
     size_t at = 0;
     for (const DynamicType& type : types_) {
       at = signature.find('%', at);
-      if (at == signature.npos) break;
       const std::string name(signature.substr(at, signature.find(':', at) - at));
       ++at;
       for (size_t d = 0; d < type.dims.size(); ++d) {
@@ -578,7 +598,9 @@ class Merger {
   std::map<Size, std::string> values_;
   std::map<Sizes, std::string> vectors_;
   int defined_ = 0;
-  std::string prelude_;  // of main
+  std::string main_;  // its first line, up to its results
+  std::vector<std::string_view> results_of_main_;
+  std::string prelude_;  // its first operations
   std::string body_;
   size_t start_of_main_ = 0;
 };

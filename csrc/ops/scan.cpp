@@ -58,7 +58,8 @@ Values scan_in_loop(const Values& xs, const Values& neutral, int64_t dim, const 
           hlo::dynamic_slice(hlo::concatenate(Values{all, now[i]}, dim), starts, now[i].dims()));
     }
     Values next = join(before, now.subspan(1));
-    next.insert(next.begin(), now[0] + now[0]);
+    // XLA takes a counter that is added to for one of constant steps, and aborts where it is not.
+    next.insert(next.begin(), now[0] * hlo::scalar_int(b, 2, DType::S64));
     return next;
   };
   Values last = hlo::while_loop(

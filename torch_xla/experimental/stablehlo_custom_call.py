@@ -51,7 +51,7 @@ def stablehlo_custom_call(
         call_target,
         [len(shape) for shape in output_shapes],
         [size for shape in output_shapes for size in shape],
-        list(output_dtypes),
+        " ".join(str(dtype).removeprefix("torch.") for dtype in output_dtypes),
         has_side_effect,
         backend_config,
         api_version,

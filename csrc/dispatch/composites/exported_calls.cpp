@@ -1,5 +1,6 @@
 // Operators that say something to another compiler: calls of what it has under a name, and marks
 // around what it may replace.
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,17 +32,19 @@ const ops::Rules marks([](ops::Registry& r) {
   r.add("torch_xla::set_location", same).mark = ops::Mark::Location;
 });
 
-// The sizes of all results follow each other in `sizes`.
+// The sizes of all results follow each other in `sizes`; `dtypes` are names between spaces.
 std::vector<at::Tensor> called(at::TensorList, c10::string_view, at::IntArrayRef ranks,
-                               at::IntArrayRef sizes, at::IntArrayRef dtypes, bool,
+                               at::IntArrayRef sizes, c10::string_view dtypes, bool,
                                c10::string_view, int64_t, c10::string_view) {
   std::vector<at::Tensor> results;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const auto rank = static_cast<size_t>(ranks[i]);
+  std::istringstream names{std::string(dtypes)};
+  std::string name;
+  for (const int64_t rank : ranks) {
+    names >> name;
     results.push_back(
-        at::empty(sizes.slice(0, rank),
-                  at::TensorOptions(static_cast<at::ScalarType>(dtypes[i])).device(at::kMeta)));
-    sizes = sizes.slice(rank);
+        at::empty(sizes.slice(0, static_cast<size_t>(rank)),
+                  at::TensorOptions(c10::getStringToDtypeMap().at(name)).device(at::kMeta)));
+    sizes = sizes.slice(static_cast<size_t>(rank));
   }
   return results;
 }
@@ -63,7 +66,7 @@ hlo::Values custom_call(ops::Lowering& l) {
 }
 
 const OwnOperator stablehlo_custom_call(
-    "stablehlo_custom_call(Tensor[] args, str target, int[] ranks, int[] sizes, int[] dtypes, bool "
+    "stablehlo_custom_call(Tensor[] args, str target, int[] ranks, int[] sizes, str dtypes, bool "
     "has_side_effect, str backend_config, int api_version, str frontend_attributes) -> Tensor[]",
     called, custom_call);
 
