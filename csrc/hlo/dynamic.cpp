@@ -151,7 +151,6 @@ class Merger {
       lines_ = {texts_[0].back()};
       if (text.size() != texts_[0].size()) fail("number of operations");
     }
-    end_main();
     return std::move(body_);
   }
 
@@ -182,7 +181,7 @@ class Merger {
 
   // A function beside main is a part of an operator: its call has the line.
   [[noreturn]] void fail_in_function() {
-    const std::string function(between(lines_[0], "@", "("));
+    const std::string function(between(header_, "@", "("));
     for (const std::string_view line : texts_[0]) {
       if (line.find("@" + function + "}") != line.npos ||
           line.find("@" + function + ",") != line.npos) {
@@ -231,7 +230,8 @@ class Merger {
 
   void line() {
     const std::string_view first = lines_[0];
-    if (first.starts_with("  func.func public @main(")) return main();
+    if (first.starts_with("  func.func ")) return begin_function();
+    if (first == "  }") return end_function();
     bool same = true;
     for (const std::string_view l : lines_) same = same && l == first;
     if (same) {
@@ -245,7 +245,6 @@ class Merger {
       if (p.dims.size() != parts[0].dims.size()) fail("form");
       same_text = same_text && p.texts == parts[0].texts;
     }
-    if (start_of_main_ == 0) fail_in_function();
     types_.clear();
     for (size_t t = 0; t < parts[0].dims.size(); ++t) types_.push_back(merged(parts, t));
     if (!same_text || is_rewritten()) return rewrite();
@@ -263,26 +262,33 @@ class Merger {
   }
 
   // The results come when all else has: what makes one can be named.
-  void main() {
-    start_of_main_ = body_.size();
+  void begin_function() {
+    start_ = body_.size();
+    header_ = lines_[0];
+    results_.clear();
+    prelude_.clear();
+    values_.clear();
+    vectors_.clear();
     std::vector<Parts> arguments;
     for (const std::string_view l : lines_) {
       const size_t end = l.find(") -> (");
       arguments.emplace_back(l.substr(0, end));
-      results_of_main_.push_back(l.substr(end));
+      if (arguments.back().texts != arguments[0].texts) fail_in_function();
+      results_.push_back(l.substr(end));
     }
     types_.clear();
     for (size_t t = 0; t < arguments[0].dims.size(); ++t) types_.push_back(merged(arguments, t));
     find_sources(lines_[0]);
-    main_ = with_types(arguments[0]);
+    header_ = with_types(arguments[0]);
   }
 
-  void end_main() {
+  void end_function() {
     std::vector<Parts> results;
-    for (const std::string_view l : results_of_main_) results.emplace_back(l);
+    for (const std::string_view l : results_) results.emplace_back(l);
     types_.clear();
     for (size_t t = 0; t < results[0].dims.size(); ++t) types_.push_back(merged(results, t));
-    body_.insert(start_of_main_, main_ + with_types(results[0]) + "\n" + prelude_);
+    body_.insert(start_, header_ + with_types(results[0]) + "\n" + prelude_);
+    emit(lines_[0]);
   }
 
   DynamicType merged(const std::vector<Parts>& parts, size_t t) const {
@@ -321,9 +327,9 @@ class Merger {
 
   // --- sizes as values ---------------------------------------------------------------------------
 
-  // Each dynamic size is read off an argument of main.
+  // Each dynamic size is read off an argument of the function.
   void find_sources(std::string_view signature) {
-    sources_.resize(num_sizes_);
+    sources_.assign(num_sizes_, {});
     size_t at = 0;
     for (const DynamicType& type : types_) {
       at = signature.find('%', at);
@@ -357,6 +363,7 @@ class Merger {
   std::string monomial(size_t m) {
     if (m < num_sizes_) {
       const Source& source = sources_[m];
+      if (source.name.empty() && header_.find("public") == header_.npos) fail_in_function();
       if (source.name.empty()) fail("dynamic size, which no argument has");
       const std::string read =
           define("\"stablehlo.get_dimension_size\"(" + source.name +
@@ -598,11 +605,11 @@ class Merger {
   std::map<Size, std::string> values_;
   std::map<Sizes, std::string> vectors_;
   int defined_ = 0;
-  std::string main_;  // its first line, up to its results
-  std::vector<std::string_view> results_of_main_;
+  std::string header_;  // of the present function, up to its results
+  std::vector<std::string_view> results_;
   std::string prelude_;  // its first operations
-  std::string body_;
-  size_t start_of_main_ = 0;
+  std::string body_;     // of the program
+  size_t start_ = 0;     // of the function in it
 };
 
 }  // namespace

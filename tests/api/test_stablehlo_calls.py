@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -202,19 +203,50 @@ def test_locations_that_a_model_gives():
     assert text.count('loc("the product")') == 1 and "aten::add" in text
 
 
-def test_quantized_models_are_arithmetic():
-    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    """What torch.ao's and torchao's exported models do around each operator."""
     ops = torch.ops.quantized_decomposed
+    scales, zeros = torch.tensor([0.1, 0.2]), torch.tensor([3, 0])
+    q = ops.quantize_per_tensor(x, 0.1, 3, -128, 127, torch.int8)
+    x = ops.dequantize_per_tensor(q, 0.1, 3, -128, 127, torch.int8)
+    q = ops.quantize_per_channel(x, scales, zeros, 1, -127, 127, torch.int8)
+    return ops.dequantize_per_channel(q, scales, zeros, 1, -127, 127, torch.int8)
 
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q = ops.quantize_per_tensor(x, 0.1, 3, -128, 127, torch.int8)
-            return ops.dequantize_per_tensor(q, 0.1, 3, -128, 127, torch.int8)
 
-    x = torch.randn(8)
-    program = exported(Model(), (x,))
-    assert "xi8>" in program.get_stablehlo_text()
-    torch.testing.assert_close(program(x), Model()(x))
+@pytest.mark.parametrize("shapes", [None, ({0: torch.export.Dim("rows")},)])
+def test_quantization_is_arithmetic_under_its_name(shapes):
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    model = stablehlo_test_utils.wrap_func_as_nn_module(quantized)
+    x = torch.randn(8, 2)
+    program = exported(model, (x,), dynamic_shapes=shapes and (shapes,))
+    text = program.get_stablehlo_text()
+    calls = lines_with(text, '"stablehlo.composite"')
+    names = [re.search(r'name = "quantized_decomposed\.(\w+)"', call)[1] for call in calls]
+    assert names == [
+        "quantize_per_tensor",
+        "dequantize_per_tensor",
+        "quantize_per_channel",
+        "dequantize_per_channel",
+    ]
+    assert '"scale" = 1.000000e-01 : f32' in calls[0] and '"zero_point" = 3 : i64' in calls[0]
+    assert '"dtype" = "int8"' in calls[0] and "x2xi8>" in calls[0]
+    torch.testing.assert_close(program(x), model(x))
+    if shapes:
+        y = torch.randn(5, 2)
+        torch.testing.assert_close(program(y), model(y))
+
+
+def test_composites_of_dynamic_sizes():
+    torch.manual_seed(0)
+    model = Attention({"scale": 0.25})
+    q, k = torch.randn(3, 4), torch.randn(5, 4)
+    shapes = ({0: torch.export.Dim("queries")}, {0: torch.export.Dim("keys")})
+    program = exported(model, (q, k), dynamic_shapes=shapes)
+    (composite,) = lines_with(program.get_stablehlo_text(), '"stablehlo.composite"')
+    assert "-> (tensor<?x?xf32>, tensor<2xf32>)" in composite
+    for a, b in ((3, 5), (7, 2)):
+        q, k = torch.randn(a, 4), torch.randn(b, 4)
+        torch.testing.assert_close(program(q, k), model(q, k))
 
 
 def test_without_tensorflow(tmp_path):

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._pytree import TreeSpec
 
 from torch_xla._src import mlir
 
@@ -148,8 +147,8 @@ class StableHLOFunctionMeta:
     output_signature: list[VariableSignature]
     input_locations: list[InputLocation]
     unused_inputs: list[tuple[InputLocation, VariableSignature]]
-    input_pytree_spec: TreeSpec | None = None
-    output_pytree_spec: TreeSpec | None = None
+    input_pytree_spec: pytree.TreeSpec | None = None
+    output_pytree_spec: pytree.TreeSpec | None = None
     mutations: list[InputLocation] = dataclasses.field(default_factory=list)
     other_inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     other_results: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -218,7 +217,7 @@ class StableHLOJSONSerializer(JSONEncoder):
     def default(self, obj: Any) -> Any:
         if isinstance(obj, VariableType):
             return {"VariableType": obj.name}
-        if isinstance(obj, TreeSpec):
+        if isinstance(obj, pytree.TreeSpec):
             return {"TreeSpec": pytree.treespec_dumps(obj)}
         if dataclasses.is_dataclass(obj):
             fields = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}

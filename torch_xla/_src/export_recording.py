@@ -22,6 +22,7 @@ from torch_xla._src.export_bundle import (
     VariableSignature,
     VariableType,
 )
+from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
 
 _FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
 
@@ -57,6 +58,8 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         if target is torch.ops.higher_order.wrap_with_autocast:
             args = (self._device.type, *args[1:])
         schema = getattr(target, "_schema", None)
+        if schema is not None and schema.name.startswith("quantized_decomposed::"):
+            return self._composite(target, args, kwargs)
         # A factory, which makes tensors on the CPU where none is named.
         if schema is not None and kwargs.get("device") is None:
             names = [argument.name for argument in schema.arguments]
@@ -65,6 +68,26 @@ class XLAExportInterpreter(torch.fx.Interpreter):
             ):
                 kwargs = {**kwargs, "device": self._device}
         return super().call_function(target, args, kwargs)
+
+    def _composite(self, target: Any, args: tuple, kwargs: dict) -> Any:
+        """Calls an operator whose name and numbers other compilers may want to know."""
+        names = [argument.name for argument in target._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
+        numbers = {
+            name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+            for name, value in given.items()
+            if name not in tensors and value is not None
+        }
+        name = target._schema.name.replace("::", ".")
+        builder = StableHLOCompositeBuilder(name, numbers)
+        marked = builder.mark_inputs(*tensors.values())
+        marked = marked if isinstance(marked, tuple) else (marked,)
+        given.update(zip(tensors, marked, strict=True))
+        results = super().call_function(target, (), given)
+        if isinstance(results, torch.Tensor):
+            return builder.mark_outputs(results)
+        return results
 
     def get_attr(self, target: str, args: tuple, kwargs: dict) -> Any:
         """What the graph holds: tensors are moved, subgraphs run as this graph does."""

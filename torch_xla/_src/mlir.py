@@ -66,6 +66,8 @@ def refined(program: str | bytes, types: Sequence[str]) -> str:
         _run(
             mlir,
             module,
+            "func.func(stablehlo-legalize-composite-to-call)",
+            "inline",
             f"stablehlo-refine-arguments{{types={','.join(types)}}}",
             "stablehlo-refine-shapes",
             "func.func(stablehlo-canonicalize-dynamism)",

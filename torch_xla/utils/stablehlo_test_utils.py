@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_xla.experimental.unbounded_dynamism_export import wrap_func_as_nn_module
 from torch_xla.tf_saved_model_integration import _tensorflow
@@ -47,7 +48,7 @@ def compare_exported_program_and_saved_model_result(
     Raises:
         ImportError: tensorflow is not installed.
     """
-    expected = torch.utils._pytree.tree_leaves(ep.module()(*args))
+    expected = pytree.tree_leaves(ep.module()(*args))
     found = load_save_model_and_inference(saved_model_path, args)
     for i, tensor in enumerate(expected):
         actual = torch.from_numpy(found[f"output_{i}"].numpy())
