@@ -237,9 +237,7 @@ class Lowerer {
     if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
       rule = [](ops::Lowering& l) { return ops::on_host(l); };
     }
-    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
-                    ": expected a lowering for platform ", target_.platform, ", found none.",
-                    place_of_call(), " Please report this operator.");
+    if (rule == nullptr) fail_without_rule(s);
     ops::Lowering lowering(b_, target_, s, operands, numbers);
     hlo::Values results = rule(lowering);
     if (ops::has_narrowed()) narrow(results, s);
@@ -254,12 +252,17 @@ class Lowerer {
     return results;
   }
 
-  // Of a call that is to be lowered for every compiler.
-  std::string place_of_call() const {
-    if (target_.platform != ops::kPortable) return "";
-    const std::string line = call_ == nullptr ? "" : call_->source().str();
-    return " It runs only as a kernel of PyTorch's on the CPU." +
-           (line.empty() ? "" : " Called at " + line + ".");
+  [[noreturn]] void fail_without_rule(const Signature& s) const {
+    if (target_.platform == ops::kPortable) {
+      const std::string line = call_ == nullptr ? "" : call_->source().str();
+      util::fail(util::ErrorKind::NotImplemented, s.op->name,
+                 ": expected an operator that every compiler can compute, got one that is only a "
+                 "kernel of PyTorch's on the CPU.",
+                 line.empty() ? "" : " Called at " + line + ".",
+                 " Leave it out of the program, or decompose it.");
+    }
+    util::fail(util::ErrorKind::NotImplemented, s.op->name, ": expected a lowering for platform ",
+               target_.platform, ", found none. Please report this operator.");
   }
 
   // Whether no result has an element: PyTorch then takes dtypes that it does not compute, such as

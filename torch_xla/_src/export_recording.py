@@ -47,6 +47,13 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         super().__init__(module)
         self._device = torch.device(device)
 
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Runs the graph, as torch.fx.Interpreter does."""
+        try:
+            return super().run(*args, **options)
+        finally:
+            _XLAC._set_place([])
+
     def run_node(self, n: torch.fx.Node) -> Any:
         """Runs a node; what it records has the line of the model that the node is of."""
         _XLAC._set_place(_frames_of(n))
