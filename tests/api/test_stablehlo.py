@@ -254,6 +254,49 @@ def test_casts_and_autocast(x):
     assert "bf16" in program.get_stablehlo_text()
 
 
+def test_branches(x):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            def positive(x):
+                return x.log(), x.sum()
+
+            def negative(x):
+                return x * 2, x.prod()
+
+            return torch.cond(x.sum() > 0, positive, negative, (x,))
+
+    program = exported(Model(), (x,))
+    for y in (x.abs(), -x.abs()):
+        torch.testing.assert_close(program(y), Model()(y), equal_nan=True)
+
+
+DECOMPOSITIONS = {
+    "inv": torch.linalg.inv,
+    "cholesky": torch.linalg.cholesky,
+    "solve": lambda a: torch.linalg.solve(a, a[:, :2]),
+    "qr": lambda a: torch.linalg.qr(a)[1],
+    "eigvalsh": torch.linalg.eigvalsh,
+    "svdvals": torch.linalg.svdvals,
+    "det": torch.linalg.det,
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions_of_matrices(name, x):
+    class Model(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return DECOMPOSITIONS[name](a)
+
+    a = x @ x.T + torch.eye(3)
+    program = exported(Model(), (a,))
+    assert "custom_call" not in program.get_stablehlo_text()
+    torch.testing.assert_close(program(a), Model()(a), rtol=1e-4, atol=1e-4)
+    # A program goes on where PyTorch raises, but only programs do.
+    program(torch.zeros(3, 3))
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.inv(torch.zeros(3, 3, device="xla")).cpu()
+
+
 def test_a_program_from_a_file(kitchen, x, tmp_path):
     torch.export.save(torch.export.export(kitchen.eval(), (x,)), tmp_path / "model.pt2")
     program = exported_program_to_stablehlo(torch.export.load(tmp_path / "model.pt2"))

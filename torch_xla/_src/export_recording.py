@@ -24,6 +24,8 @@ from torch_xla._src.export_bundle import (
 )
 from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
 
+# A program cannot fail: it goes on where these would raise.
+_CHECKS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 _FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
 
 
@@ -62,6 +64,10 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """Calls an operator on this device: the model may have been exported on another."""
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: self._device, (args, kwargs))
+        if target in _CHECKS:
+            return None
+        if target is torch.ops.higher_order.cond:
+            return _both_branches(*args, **kwargs)
         if target is torch.ops.higher_order.wrap_with_autocast:
             args = (self._device.type, *args[1:])
         schema = getattr(target, "_schema", None)
@@ -105,6 +111,19 @@ class XLAExportInterpreter(torch.fx.Interpreter):
             inner = XLAExportInterpreter(value, self._device)
             return lambda *inputs: inner.run(*inputs, enable_io_processing=False)
         return value
+
+
+def _both_branches(
+    pred: Any, true_fn: Callable, false_fn: Callable, operands: Sequence[Any] = ()
+) -> Any:
+    """What torch.cond gives: its functions have no side effects, so both are computed."""
+    if not isinstance(pred, torch.Tensor):
+        return (true_fn if pred else false_fn)(*operands)
+    return pytree.tree_map(
+        lambda a, b: torch.where(pred, a, b) if isinstance(a, torch.Tensor) else a,
+        true_fn(*operands),
+        false_fn(*operands),
+    )
 
 
 def _frames_of(node: torch.fx.Node) -> list[tuple[str, int, str]]:

@@ -22,12 +22,17 @@ using lazy::Node;
 using lazy::Value;
 using Tensors = std::vector<at::Tensor>;
 
+thread_local bool exporting = false;
+
 // What a device and the recorder are given meanwhile ends with it.
 class RecordingScope {
  public:
   explicit RecordingScope(int device)
-      : random_(lazy::Device::of(device).random), start_(random_.position()) {}
+      : random_(lazy::Device::of(device).random), start_(random_.position()) {
+    exporting = true;
+  }
   ~RecordingScope() {
+    exporting = false;
     random_.set(start_);
     lazy::set_place({});
   }
@@ -87,6 +92,8 @@ KeptFunction record(const Tensors& like, const std::vector<size_t>& kept,
 }
 
 }  // namespace
+
+bool is_exporting() { return exporting; }
 
 Exported export_function(const Tensors& like, const std::vector<size_t>& kept,
                          c10::function_ref<Tensors(const Tensors&)> body, bool with_locations,

@@ -29,4 +29,7 @@ Exported export_function(
     c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
     bool with_locations, bool dynamic_sizes);
 
+// Returns whether this thread is in the `body` of an export.
+bool is_exporting();
+
 }  // namespace torch_xla::dispatch
