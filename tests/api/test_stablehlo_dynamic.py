@@ -54,8 +54,7 @@ def main_of(program: StableHLOGraphModule) -> str:
     return next(line for line in program.get_stablehlo_text().splitlines() if "@main(" in line)
 
 
-# A recommender sums bags of ids in windows as long as all ids.
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "recommender"])
+@pytest.mark.parametrize("name", MODELS)
 def test_models_of_a_dynamic_batch(name, jax):
     torch.manual_seed(0)
     model, x = MODELS[name].model().eval(), MODELS[name].x()
