@@ -189,6 +189,41 @@ def test_constants_as_arguments(kitchen, x):
     assert flat[-1] is x and len(flat) == len(kinds)
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bool,
+        torch.uint8,
+        torch.int16,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.complex64,
+        torch.float8_e4m3fn,
+    ],
+    ids=str,
+)
+def test_constants_of_a_dtype(dtype):
+    values = torch.tensor([[0, 1, 1], [1, 0, 0]]) * 2.5
+
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.many, self.one = values.to(dtype), values[0, 1].to(dtype)
+            self.none = values[:0].to(dtype)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.many.to(x.dtype) + x, self.one.clone(), self.none.clone()
+
+    x = torch.randn(2, 3, dtype=torch.complex64 if dtype.is_complex else torch.float32)
+    program = exported(Holds(), (x,))
+    assert len(function_of(program).meta.input_locations) == 1
+    for found, wanted in zip(program(x), Holds()(x), strict=True):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        torch.testing.assert_close(found.to(x.dtype), wanted.to(x.dtype))
+
+
 def test_weights_are_not_copied(kitchen, x):
     state = exported(kitchen, (x,))._bundle.state_dict
     assert state["linear.weight"].data_ptr() == kitchen.linear.weight.data_ptr()
@@ -380,6 +415,13 @@ def test_locations_of_the_model(kitchen, x):
     text = exported(kitchen, (x,), options).get_stablehlo_text()
     dot = next(line for line in text.splitlines() if "dot_general" in line)
     assert Path(__file__).name in dot and "aten::linear" in dot
+
+
+def test_lines_in_the_recorded_graph(monkeypatch):
+    a = torch.ones(3, device="xla") * 2
+    assert "loc(" not in xm.get_stablehlo([a])
+    monkeypatch.setenv("XLA_HLO_DEBUG", "1")
+    assert f"{Path(__file__).name}" in xm.get_stablehlo([a])
 
 
 def test_recorded_graph_for_any_compiler():
