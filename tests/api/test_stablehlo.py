@@ -289,6 +289,25 @@ def test_casts_and_autocast(x):
     assert "bf16" in program.get_stablehlo_text()
 
 
+def test_views_that_the_strides_of_the_export_allow():
+    def attention(q: torch.Tensor) -> torch.Tensor:
+        # On the CPU the result is as the transposed queries lie.
+        y = F.scaled_dot_product_attention(*(q.transpose(1, 2),) * 3).transpose(1, 2)
+        return y.view(2, 5, 12)
+
+    class Model(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return attention(q)
+
+    q = torch.randn(2, 5, 3, 4)
+    torch.testing.assert_close(exported(Model(), (q,))(q), attention(q))
+    writes = exported(nn.Sequential(Model(), nn.ReLU()), (q,))
+    torch.testing.assert_close(writes(q), attention(q).relu())
+    # A write through the view would be lost.
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        exported(nn.Sequential(Model(), nn.ReLU(inplace=True)), (q,))
+
+
 def test_branches(x):
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:

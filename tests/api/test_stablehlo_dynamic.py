@@ -173,6 +173,18 @@ def test_one_size_of_two_arguments():
     torch.testing.assert_close(twice(x[:3], y), x[:3].repeat(2, 1) + y)
 
 
+def test_a_size_that_the_export_made_static():
+    def function(x, y):
+        return x + torch.ones(4, 3), y * 2
+
+    shapes = ({0: Dim.AUTO}, {0: Dim.AUTO})
+    program = dynamic(function, torch.randn(4, 3), torch.randn(5, 3), shapes=shapes)
+    signature = function_of(program).meta.input_signature
+    assert [s.dynamic_dims for s in signature] == [[], [0]]
+    x, y = torch.randn(4, 3), torch.randn(7, 3)
+    torch.testing.assert_close(program(x, y), function(x, y))
+
+
 def test_signatures_and_files(tmp_path):
     x = torch.randn(4, 3)
     program = dynamic(nn.Linear(3, 2), x)

@@ -61,6 +61,11 @@ def record(
     return dataclasses.replace(first, text=text, dynamic_results=dynamic)
 
 
+def is_dynamic(size: Any) -> bool:
+    """Whether a size has a symbol; one that was specialized is a constant `torch.SymInt`."""
+    return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
+
+
 def _value(size: Any, values: dict[Any, int]) -> int:
     # An int() of a SymInt would make it static.
     return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else int(size)
@@ -73,7 +78,7 @@ def _symbols(program: ExportedProgram) -> list[Any]:
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
             for size in value.shape:
-                if isinstance(size, torch.SymInt):
+                if is_dynamic(size):
                     found.update(dict.fromkeys(sorted(size.node.expr.free_symbols, key=str)))
     return list(found)
 

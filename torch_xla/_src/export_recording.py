@@ -80,7 +80,18 @@ class XLAExportInterpreter(torch.fx.Interpreter):
                 isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))
             ):
                 kwargs = {**kwargs, "device": self._device}
-        return super().call_function(target, args, kwargs)
+        try:
+            return super().call_function(target, args, kwargs)
+        except RuntimeError:
+            # A result may have other strides than on the device of the export.
+            if target is not torch.ops.aten.view.default or self._writes():
+                raise
+            return super().call_function(torch.ops.aten.reshape.default, args, kwargs)
+
+    def _writes(self) -> bool:
+        """Whether the graph has operators that write, maybe through a view."""
+        schemas = (getattr(node.target, "_schema", None) for node in self.graph.nodes)
+        return any(schema is not None and schema.is_mutable for schema in schemas)
 
     def _composite(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """Calls an operator whose name and numbers other compilers may want to know."""
@@ -151,7 +162,7 @@ def _inputs(program: ExportedProgram) -> list[InputSpec]:
 
 def dynamic_dims_of(tensor: torch.Tensor) -> list[int]:
     """The dimensions whose sizes are dynamic."""
-    return [i for i, size in enumerate(tensor.shape) if isinstance(size, torch.SymInt)]
+    return [i for i, size in enumerate(tensor.shape) if export_dynamic.is_dynamic(size)]
 
 
 def like(tensor: torch.Tensor, size_of: Callable[[Any], int] = int) -> torch.Tensor:

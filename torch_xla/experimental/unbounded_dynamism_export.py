@@ -15,6 +15,7 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 
+from torch_xla._src.export_dynamic import is_dynamic
 from torch_xla.experimental import xla_dynamic_reshape_ops  # noqa: F401
 
 aten = torch.ops.aten
@@ -68,9 +69,7 @@ def call_function(
 
 def _is_dynamic(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and any(
-        isinstance(size, torch.SymInt) for size in value.shape
-    )
+    return isinstance(value, torch.Tensor) and any(map(is_dynamic, value.shape))
 
 
 def _rewrite(gm: GraphModule, target: Any, make: Callable[[Graph, Node], Any]) -> None:
