@@ -424,6 +424,7 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
 std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
                            const PortableOptions& options) {
   ops::Target target = ops::target_of(ops::kPortable);
+  target.lacks.updates_from_self = true;  // XLA for the CPU is one of those compilers
   target.lacks.fixed_sizes = options.dynamic_sizes;
   hlo::Builder b = builder_for(target);
   const size_t count = function.parameters.size() - constants.size();

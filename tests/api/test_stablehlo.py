@@ -351,6 +351,26 @@ def test_decompositions_of_matrices(name, x):
         torch.linalg.inv(torch.zeros(3, 3, device="xla")).cpu()
 
 
+def test_checks_of_values(x):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._check((x < 100).all().item())
+            return x * 2
+
+    torch.testing.assert_close(exported(Model(), (x,))(x), x * 2)
+
+
+def test_an_update_by_what_it_replaces_is_no_update_in_place():
+    class Shifts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y[:, 1:] = y[:, :-1].clone()
+            return y
+
+    text = exported(Shifts(), (torch.randn(3, 4),)).get_stablehlo_text()
+    assert "scatter" in text and "dynamic_update_slice" not in text
+
+
 def test_a_program_from_a_file(kitchen, x, tmp_path):
     torch.export.save(torch.export.export(kitchen.eval(), (x,)), tmp_path / "model.pt2")
     program = exported_program_to_stablehlo(torch.export.load(tmp_path / "model.pt2"))

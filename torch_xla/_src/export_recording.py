@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,11 @@ from torch_xla._src.export_bundle import (
 from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
 
 # A program cannot fail: it goes on where these would raise.
-_CHECKS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+_CHECKS = (
+    torch.ops.aten._assert_async.default,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten._assert_scalar.default,
+)
 _FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
 
 
@@ -46,7 +51,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         custom_ops_allowed_in_graph: set[str] | None = None,
         gm_serializer: Any = None,
     ) -> None:
-        super().__init__(module)
+        super().__init__(_without_checks(module))
         self._device = torch.device(device)
 
     def run(self, *args: Any, **options: Any) -> Any:
@@ -64,8 +69,6 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """Calls an operator on this device: the model may have been exported on another."""
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: self._device, (args, kwargs))
-        if target in _CHECKS:
-            return None
         if target is torch.ops.higher_order.cond:
             return _both_branches(*args, **kwargs)
         if target is torch.ops.higher_order.wrap_with_autocast:
@@ -122,6 +125,20 @@ class XLAExportInterpreter(torch.fx.Interpreter):
             inner = XLAExportInterpreter(value, self._device)
             return lambda *inputs: inner.run(*inputs, enable_io_processing=False)
         return value
+
+
+def _without_checks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The module, or one whose graph lacks checks and what only they ask for."""
+    if not any(node.target in _CHECKS for node in module.graph.nodes):
+        return module
+    graph = copy.deepcopy(module.graph)
+    for node in reversed(graph.nodes):
+        is_number = node.target is torch.ops.aten.item.default or (
+            getattr(node.target, "__module__", "") in ("_operator", "torch")
+        )
+        if node.target in _CHECKS or (is_number and not node.users):
+            graph.erase_node(node)
+    return torch.fx.GraphModule(module, graph)
 
 
 def _both_branches(
