@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 
+#include "executor/marked_calls.h"
 #include "executor/numbers.h"
 #include "lazy/operator.h"
 #include "ops/host/host_failure.h"
@@ -67,7 +68,9 @@ hlo::Builder builder_for(const ops::Target& target) {
 // Turns calls into operations. Expansions of decomposed operators nest.
 class Lowerer {
  public:
-  Lowerer(hlo::Builder& builder, const ops::Target& target) : b_(builder), target_(target) {}
+  Lowerer(hlo::Builder& builder, const ops::Target& target,
+          bool with_locations = util::flag::XLA_HLO_DEBUG())
+      : b_(builder), target_(target), with_locations_(with_locations) {}
 
   // Packed numbers, cut one by one as calls ask for them.
   struct Packed {
@@ -82,6 +85,7 @@ class Lowerer {
   };
   struct NumberSource {
     Packed floats, ints;
+    bool all_constant = false;  // numbers and seeds are what the calls were recorded with
   };
 
   // The results of a function of these arguments. Its numbers come from `source`; without one they
@@ -92,15 +96,19 @@ class Lowerer {
     for (size_t i = 0; i < function.parameters.size(); ++i) {
       results[function.parameters[i]] = {arguments[i]};
     }
-    std::unordered_map<const Node*, int> readers;
-    for (const Node* call : function.calls) {
-      for (const Value& operand : call->operands()) ++readers[operand.node.get()];
-    }
-    for (const Node* call : function.calls) {
-      // What an operator expands to belongs to the operator.
-      if (source != nullptr) b_.set_call(call->ordinal);
-      hlo::Values& made = lower_call(*call, results, source, seeds);
-      if (readers[call] > 1) end_fusions(made);
+    if (source != nullptr && source->all_constant) {
+      lower_marked(MarkedCalls(function), results, *source);
+    } else {
+      std::unordered_map<const Node*, int> readers;
+      for (const Node* call : function.calls) {
+        for (const Value& operand : call->operands()) ++readers[operand.node.get()];
+      }
+      for (const Node* call : function.calls) {
+        // What an operator expands to belongs to the operator.
+        if (source != nullptr) b_.set_call(call->ordinal);
+        hlo::Values& made = lower_call(*call, results, source, seeds);
+        if (readers[call] > 1) end_fusions(made);
+      }
     }
     hlo::Values values;
     for (const Value& v : function.results) {
@@ -132,12 +140,67 @@ class Lowerer {
 
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
+  void lower_marked(const MarkedCalls& marked, Results& results, NumberSource& source) {
+    std::span<const hlo::Value> no_seeds;
+    for (const MarkedCalls::Step& step : marked.steps()) {
+      if (step.composite != nullptr) {
+        lower_composite(*step.composite, results, source);
+        continue;
+      }
+      call_ = step.call;
+      place_ = marked.place_of(*step.call);
+      lower_call(*step.call, results, &source, no_seeds);
+    }
+    place_.clear();
+  }
+
+  // As a function of its own, which a compiler may replace by what it has under the name.
+  void lower_composite(const Composite& composite, Results& results, NumberSource& source) {
+    const auto value_of = [](Results& of, const Node* node, uint32_t index) -> hlo::Value& {
+      hlo::Values& values = of[node];
+      values.resize(std::max(values.size(), index + size_t{1}));
+      return values[index];
+    };
+    hlo::Values given;
+    std::vector<hlo::Type> types, result_types;
+    for (const Composite::Input& input : composite.inputs) {
+      given.push_back(value_of(results, input.node, input.index));
+      types.push_back(given.back().type());
+    }
+    const std::string function = composite.name + ".impl_" + std::to_string(composites_++);
+    b_.private_function(function, types, [&](std::span<const hlo::Value> arguments) {
+      Results inner;
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        value_of(inner, composite.inputs[i].node, composite.inputs[i].index) = arguments[i];
+      }
+      std::span<const hlo::Value> no_seeds;
+      for (const Node* call : composite.calls) {
+        call_ = call;
+        lower_call(*call, inner, &source, no_seeds);
+      }
+      hlo::Values values;
+      for (const Node* output : composite.outputs) {
+        const Value& value = output->operands()[0];
+        values.push_back(value_of(inner, value.node.get(), value.index));
+        result_types.push_back(values.back().type());
+      }
+      return values;
+    });
+    const hlo::Values values = b_.op("stablehlo.composite", given, result_types,
+                                     {{"name", hlo::attr::string(composite.name)},
+                                      {"composite_attributes", composite.attributes},
+                                      {"decomposition", hlo::attr::symbol(function)},
+                                      {"version", hlo::attr::i32(1)}});
+    for (size_t i = 0; i < values.size(); ++i) results[composite.outputs[i]] = {values[i]};
+  }
+
   // Takes the seeds that it uses off `seeds`.
   hlo::Values& lower_call(const Node& node, Results& results, NumberSource* source,
                           std::span<const hlo::Value>& seeds) {
     const Signature& s = node.signature();
     const bool located = with_locations_ && source != nullptr && node.source();
     if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
+    if (!place_.empty()) b_.set_location("loc(" + hlo::attr::string(place_) + ")");
     hlo::Values numbers;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
       if (source == nullptr && s.is_seed(i)) {
@@ -145,8 +208,8 @@ class Lowerer {
         seeds = seeds.subspan(1);
         continue;
       }
-      const bool is_constant =
-          source == nullptr || constant_numbers().contains(s, node.numbers(), i);
+      const bool is_constant = source == nullptr || source->all_constant ||
+                               constant_numbers().contains(s, node.numbers(), i);
       numbers.push_back(is_constant ? constant_number(node.numbers()[i], s.numbers[i])
                                     : runtime_number(*source, s.numbers[i]));
     }
@@ -160,7 +223,7 @@ class Lowerer {
     };
     hlo::Values& made = results[&node] =
         lower_signature(s, operands_of(s, numbers, tensor), numbers);
-    if (located) b_.set_location("");
+    if (located || !place_.empty()) b_.set_location("");
     return made;
   }
 
@@ -193,9 +256,7 @@ class Lowerer {
     if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
       rule = [](ops::Lowering& l) { return ops::on_host(l); };
     }
-    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, rule != nullptr, s.op->name,
-                    ": expected a lowering for platform ", target_.platform,
-                    ", found none. Please report this operator.");
+    if (rule == nullptr) fail_without_rule(s);
     ops::Lowering lowering(b_, target_, s, operands, numbers, lower_region_);
     hlo::Values results = rule(lowering);
     if (ops::has_narrowed()) narrow(results, s);
@@ -208,6 +269,19 @@ class Lowerer {
                  ops::to_hlo(*s.outputs[i]).str(), ".");
     }
     return results;
+  }
+
+  [[noreturn]] void fail_without_rule(const Signature& s) const {
+    if (target_.platform == ops::kPortable) {
+      const std::string line = call_ == nullptr ? "" : call_->source().str();
+      util::fail(util::ErrorKind::NotImplemented, s.op->name,
+                 ": expected an operator that every compiler can compute, got one that is only a "
+                 "kernel of PyTorch's on the CPU.",
+                 line.empty() ? "" : " Called at " + line + ".",
+                 " Leave it out of the program, or decompose it.");
+    }
+    util::fail(util::ErrorKind::NotImplemented, s.op->name, ": expected a lowering for platform ",
+               target_.platform, ", found none. Please report this operator.");
   }
 
   // Whether no result has an element: PyTorch then takes dtypes that it does not compute, such as
@@ -286,7 +360,10 @@ class Lowerer {
 
   hlo::Builder& b_;
   const ops::Target& target_;
-  const bool with_locations_ = util::flag::XLA_HLO_DEBUG();
+  const bool with_locations_;
+  const Node* call_ = nullptr;  // that is being lowered for every compiler
+  std::string place_;           // that the program gives it
+  int composites_ = 0;
   const ops::Lowering::LowerFunction lower_region_ = [this](const lazy::KeptFunction& function,
                                                             const hlo::Values& arguments,
                                                             std::span<const hlo::Value> seeds) {
@@ -366,6 +443,30 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
     lowered.text = module_of(function, interface, target, false);
   }
   return lowered;
+}
+
+std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
+                           const PortableOptions& options) {
+  ops::Target target = ops::target_of(ops::kPortable);
+  target.lacks.updates_from_self = true;  // XLA for the CPU is one of those compilers
+  target.lacks.fixed_sizes = options.dynamic_sizes;
+  hlo::Builder b = builder_for(target);
+  const size_t count = function.parameters.size() - constants.size();
+  std::vector<hlo::Type> types;
+  for (size_t i = 0; i < count; ++i)
+    types.push_back(ops::to_hlo(function.parameters[i]->output(0)));
+  hlo::Values arguments = b.begin_function("main", types);
+  for (const at::Tensor& constant : constants) {
+    const hlo::Value held = hlo::dense_bytes(
+        b, {static_cast<const char*>(constant.const_data_ptr()), constant.nbytes()},
+        {ops::to_hlo(constant.scalar_type()), constant.sizes().vec()});
+    const lazy::Geometry& parameter = function.parameters[arguments.size()]->output(0);
+    arguments.push_back(hlo::convert(held, ops::to_hlo(parameter).dtype));
+  }
+  Lowerer::NumberSource numbers;
+  numbers.all_constant = true;
+  b.end_function(Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers));
+  return b.finish();
 }
 
 }  // namespace torch_xla::executor

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "lazy/function.h"
 #include "ops/target.h"
+#include "util/flags.h"
 
 namespace torch_xla::executor {
 
@@ -30,6 +34,17 @@ struct Lowered {
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
+
+// Lowers a function for every compiler: the text holds its numbers and seeds, and calls nothing of
+// this process. The last parameters have the values `constants`, CPU tensors, which the text holds
+// too; the others are arguments. Throws where a call has no such lowering, and names its line.
+struct PortableOptions {
+  bool with_locations = util::flag::XLA_HLO_DEBUG();
+  bool dynamic_sizes = false;  // the text is one of those for hlo::dynamic_program
+};
+std::string lower_portable(const lazy::Function& function,
+                           std::span<const at::Tensor> constants = {},
+                           const PortableOptions& options = {});
 
 // Lowers one call alone, so that what its rule throws is thrown when the call is recorded. Returns
 // whether the program calls a kernel of PyTorch's.

@@ -395,6 +395,11 @@ std::string stablehlo_of(const std::vector<Value>& values, int device, std::stri
   return lower(graph, graph.interface(), target).text;
 }
 
+std::string portable_stablehlo_of(const std::vector<Value>& values, int device) {
+  const lazy::GraphLock lock;
+  return lower_portable(graph_of(values, device));
+}
+
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {
   const lazy::GraphLock lock;
   return graph_of(values, device).key;

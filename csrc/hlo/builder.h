@@ -83,6 +83,9 @@ struct Lacks {
   // Products that contract several dimensions, without a transposed copy of their operands.
   bool several_contracted = false;
   bool vector_extremes = false;  // maxima and minima of rows, many elements at a time
+  // Sizes that stay what they are. Which operations there are must not depend on one, nor may
+  // their attributes, but for those that hlo/dynamic.cpp rewrites.
+  bool fixed_sizes = false;
 };
 
 class Builder {

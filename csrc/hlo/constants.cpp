@@ -208,6 +208,24 @@ Value dense_floats(Builder& b, std::span<const double> values, const Type& type)
   return dense(b, values, type, literal);
 }
 
+Value dense_bytes(Builder& b, std::span<const char> bytes, const Type& type) {
+  TXLA_CHECK(bytes.size() == static_cast<size_t>(type.elements()) * byte_size(type.dtype),
+             "constant: expected as many bytes as ", type.str(), " has, got ", bytes.size(), ".");
+  if (type.dtype == DType::Pred) {  // MLIR packs their bits
+    const std::vector<int64_t> values(bytes.begin(), bytes.end());
+    return dense_ints(b, values, type);
+  }
+  if (bytes.empty()) return b.constant("", type);
+  static constexpr char kHex[] = "0123456789ABCDEF";
+  std::string text = "\"0x";
+  text.reserve(2 * bytes.size() + 4);
+  for (const unsigned char byte : bytes) {
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
+  }
+  return b.constant(text + "\"", type);
+}
+
 Value iota(Builder& b, const Type& type, int64_t dim) {
   TXLA_CHECK(dim >= 0 && dim < type.rank(), "iota: expected a dimension of ", type.str(), ", got ",
              dim, ".");

@@ -24,6 +24,8 @@ Value highest(Builder& b, const Type& type);  // +inf where the type has it, els
 Value finite_highest(Builder& b, const Type& type);
 Value dense_ints(Builder& b, std::span<const int64_t> values, const Type& type);
 Value dense_floats(Builder& b, std::span<const double> values, const Type& type);
+// `bytes` are the elements in row-major order, as they lie in the memory of a little-endian host.
+Value dense_bytes(Builder& b, std::span<const char> bytes, const Type& type);
 Value iota(Builder& b, const Type& type, int64_t dim);
 
 // --- elementwise ---------------------------------------------------------------------------

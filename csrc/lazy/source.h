@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
@@ -27,6 +28,16 @@ class Code : public c10::intrusive_ptr_target {
   virtual SourceFrames frames(int32_t instruction) const = 0;
 };
 
+// Frames that have been looked up.
+class Stack final : public Code {
+ public:
+  explicit Stack(SourceFrames frames) : frames_(std::move(frames)) {}
+  SourceFrames frames(int32_t) const override { return frames_; }
+
+ private:
+  const SourceFrames frames_;
+};
+
 // A place in the user's program. frames() and str() look up its file and line.
 struct Source {
   c10::intrusive_ptr<const Code> code;
@@ -40,6 +51,9 @@ struct Source {
 // Sets `place` to the place that the calling thread has reached or, in a backward pass, whose
 // thread runs no Python, to the place of the forward call. The caller holds the GraphLock.
 void take_source(Source& place);
+// Sets the place of the calls that are recorded from now on; an empty one ends that. The caller
+// holds the GraphLock, and keeps it until that end.
+void set_place(Source place);
 // Returns the innermost frame of that place as text; takes the GraphLock.
 std::string source_line();
 

@@ -3,6 +3,7 @@
 
 #include "ops/common.h"
 #include "ops/index.h"
+#include "ops/scan.h"
 #include "ops/shape.h"
 
 namespace torch_xla::ops {
@@ -56,6 +57,12 @@ std::vector<int64_t> dims_except(int64_t rank, int64_t dim) {
 
 Value running(const Value& x, int64_t dim, const Value& init, const hlo::Combine& combine) {
   if (x.type().elements() == 0) return x;
+  if (x.builder().lacks().fixed_sizes) {  // a window's size is one
+    const Join join = [&](std::span<const Value> a, std::span<const Value> b) {
+      return hlo::Values{combine(a[0], b[0])};
+    };
+    return scan_in_loop({x}, {init}, dim, join)[0];
+  }
   hlo::Window window(x.rank());
   window.sizes[dim] = x.dim(dim);
   window.pad_low[dim] = x.dim(dim) - 1;

@@ -1,6 +1,7 @@
 // The registry of lowering rules and traits, which each family fills from its own file.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 namespace torch_xla::ops {
 
 class Lowering;
+
+// What a call that gives its operand back says of a program for other compilers.
+enum class Mark : uint8_t { None, Composite, Location };
 
 using RuleFunction = hlo::Values (*)(Lowering&);
 
@@ -29,6 +33,7 @@ struct Rule {
   std::vector<size_t> shape_numbers;
   // Schema positions of `float`/`float?` arguments that are runtime inputs (default: static).
   std::vector<size_t> dynamic_floats;
+  Mark mark = Mark::None;
   bool constant = false;  // results are what numbers say: calls are recorded without operands
 
   RuleFunction on(const Target& target) const {

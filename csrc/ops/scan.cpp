@@ -1,7 +1,8 @@
 // Running sums, products and extremes along one dimension.
 // StableHLO has no scan, and a window as long as the dimension costs O(n^2): these run in blocks,
 // log2(block) steps inside each, and then scan the blocks' totals the same way.
-#include <functional>
+#include "ops/scan.h"
+
 #include <limits>
 
 #include "ops/common.h"
@@ -14,9 +15,6 @@ using hlo::Dims;
 using hlo::DType;
 using hlo::Value;
 using hlo::Values;
-
-// (earlier, later) -> both together; associative.
-using Join = std::function<Values(std::span<const Value>, std::span<const Value>)>;
 
 constexpr int64_t kBlock = 16;
 
@@ -43,6 +41,7 @@ Values scan_block(Values xs, const Values& neutral, int64_t dim, const Join& joi
 }
 
 Values scan(const Values& xs, const Values& neutral, int64_t dim, const Join& join) {
+  if (xs[0].builder().lacks().fixed_sizes) return scan_in_loop(xs, neutral, dim, join);
   const int64_t n = xs[0].dim(dim);
   const int64_t rank = xs[0].rank();
   if (n <= 2 * kBlock) return scan_block(xs, neutral, dim, join);
@@ -130,6 +129,32 @@ Values cumulative_extreme(Lowering& l) {
 }
 
 }  // namespace
+
+// The steps of a block, of any size: each doubles the reach of every element.
+Values scan_in_loop(const Values& xs, const Values& neutral, int64_t dim, const Join& join) {
+  hlo::Builder& b = xs[0].builder();
+  const auto size = [&] { return hlo::scalar_int(b, xs[0].dim(dim), DType::S64); };
+  Values state = {hlo::scalar_int(b, 1, DType::S64)};  // the reach, then the elements
+  state.insert(state.end(), xs.begin(), xs.end());
+  const auto step = [&](std::span<const Value> now) {
+    Values before;
+    for (size_t i = 1; i < now.size(); ++i) {
+      const Value all = hlo::broadcast_to(neutral[i - 1], now[i].dims());
+      Values starts(static_cast<size_t>(now[i].rank()), hlo::scalar_int(b, 0, DType::S64));
+      starts[dim] = size() - now[0];
+      before.push_back(
+          hlo::dynamic_slice(hlo::concatenate(Values{all, now[i]}, dim), starts, now[i].dims()));
+    }
+    Values next = join(before, now.subspan(1));
+    // XLA takes a counter that is added to for one of constant steps, and aborts where it is not.
+    next.insert(next.begin(), now[0] * hlo::scalar_int(b, 2, DType::S64));
+    return next;
+  };
+  Values last = hlo::while_loop(
+      state, [&](std::span<const Value> now) { return hlo::less(now[0], size()); }, step);
+  last.erase(last.begin());
+  return last;
+}
 
 // cummax and cummin are composites recorded whole on purpose: theirs write through raw pointers.
 namespace rules {

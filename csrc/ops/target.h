@@ -31,8 +31,10 @@ struct Target {
   void check_dtype(std::string_view who, at::ScalarType dtype) const;
 };
 
-// Returns the target of a platform. A platform that the table lacks gets the portable target, whose
-// programs hold what every compiler takes.
+// Names no platform: its programs hold what every compiler takes.
+inline constexpr std::string_view kPortable = "PORTABLE";
+
+// Returns the target of a platform; that of a platform which the table lacks is portable.
 Target target_of(std::string_view platform);
 
 }  // namespace torch_xla::ops

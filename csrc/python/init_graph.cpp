@@ -23,11 +23,8 @@ using Tensors = std::vector<at::Tensor>;
 std::string stablehlo(const Tensors& tensors, const std::string& platform) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
-  std::vector<lazy::Value> values = values_of(tensors, "get_stablehlo", &device);
-  if (tensors.empty()) {
-    lazy::Storage::for_each_pending(device, [&](lazy::Storage& s) { values.push_back(s.value()); });
-  }
-  return executor::stablehlo_of(values, device, platform);
+  return executor::stablehlo_of(values_or_pending(tensors, "get_stablehlo", &device), device,
+                                platform);
 }
 
 executor::HloDump hlo(const Tensors& tensors) {

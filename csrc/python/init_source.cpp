@@ -119,16 +119,6 @@ class PythonCode final : public lazy::Code {
   PyObject* const reference_;
 };
 
-// Frames that have been looked up.
-class Stack final : public lazy::Code {
- public:
-  explicit Stack(lazy::SourceFrames frames) : frames_(std::move(frames)) {}
-  lazy::SourceFrames frames(int32_t) const override { return frames_; }
-
- private:
-  const lazy::SourceFrames frames_;
-};
-
 // The code objects that were met last. Guarded by GraphLock.
 class KnownCode {
  public:
@@ -176,7 +166,7 @@ void all_frames(PyThreadState* thread, lazy::Source& place) {
       frames.push_back(frame_of(frame->code, frame->instruction));
     }
   }
-  if (!frames.empty()) place = {c10::make_intrusive<Stack>(std::move(frames)), 0};
+  if (!frames.empty()) place = {c10::make_intrusive<lazy::Stack>(std::move(frames)), 0};
 }
 
 void read_source(lazy::Frames frames, lazy::Source& place) {

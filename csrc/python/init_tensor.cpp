@@ -40,6 +40,16 @@ std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const
   return values;
 }
 
+std::vector<lazy::Value> values_or_pending(const std::vector<at::Tensor>& tensors, const char* what,
+                                           int* device) {
+  std::vector<lazy::Value> values = values_of(tensors, what, device);
+  if (tensors.empty()) {
+    lazy::Storage::for_each_pending(*device,
+                                    [&](lazy::Storage& s) { values.push_back(s.value()); });
+  }
+  return values;
+}
+
 namespace {
 
 // A tensor of PyTorch's own over the memory of an xla tensor.

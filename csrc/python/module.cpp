@@ -15,5 +15,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_topology(m);
   init_control_flow(m);
   init_traced(m);
+  init_export(m);
   init_unlocked(m);
 }

@@ -14,4 +14,9 @@ namespace torch_xla::python {
 std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
                                    int* device);
 
+// Returns those of everything that waits on `device` where no tensors are named. The caller holds
+// the GraphLock.
+std::vector<lazy::Value> values_or_pending(const std::vector<at::Tensor>& tensors, const char* what,
+                                           int* device);
+
 }  // namespace torch_xla::python

@@ -55,6 +55,11 @@ def test_compiled_step():
     assert losses[-1] < 0.01 < losses[0]
 
 
+def test_export_model():
+    out = run_example("export_model.py")
+    assert "tensor<?x16xf32>" in out and out.count("differs from PyTorch by at most") == 2
+
+
 def test_train_digits_follows_pytorch():
     """Few epochs, the same on both devices: data, model and loop are sound."""
     arguments = ("--epochs", "2", "--seed", "3")

@@ -326,6 +326,11 @@ CALLS: dict[str, Callable[[Operands], Any]] = {
     "lstm": lstm_inference,
     "rnn_layer": packed_lstm,
     "rnn_layer_backward": packed_gru,
+    "mark_tensor": lambda o: torch.ops.torch_xla.mark_tensor(o.f, "my.op", 0, "7", False, "{}"),
+    "set_location": lambda o: torch.ops.torch_xla.set_location(o.f, "here"),
+    "stablehlo_custom_call": lambda o: torch.ops.torch_xla.stablehlo_custom_call(
+        [o.f], "target", [1, 0], [3], "float32 int64", False, "config", 1, '{a = "b"}'
+    ),
     "scatter.reduce": lambda o: torch.scatter(o.f, 0, o.index[:, None], o.f, reduce="add"),
     "scatter.value_reduce": lambda o: torch.scatter(
         o.f, 0, o.index[:, None], 2.0, reduce="multiply"

@@ -616,9 +616,25 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """The StableHLO text of the recorded graph.
+    """The StableHLO text of the recorded graph, for any compiler.
+
+    Its arguments are the data on the device; Python numbers and random seeds are constants.
 
     Args:
         tensors: The graph's outputs; without it everything that is recorded.
+
+    Raises:
+        NotImplementedError: An operator runs only as a kernel of PyTorch's.
     """
-    return _XLAC._get_stablehlo(list(tensors or ()))
+    return _XLAC._get_portable_stablehlo(list(tensors or ()))
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """What `get_stablehlo` gives, as a portable artifact of StableHLO: MLIR bytecode.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+    """
+    from torch_xla._src import mlir
+
+    return mlir.artifact(get_stablehlo(tensors))

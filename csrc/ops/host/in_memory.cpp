@@ -20,8 +20,8 @@ void* in_memory_handler() { return reinterpret_cast<void*>(&handle); }
 hlo::Value in_memory(const hlo::Value& value) {
   const std::array<hlo::Type, 1> types = {value.type()};
   const std::array<std::pair<int64_t, int64_t>, 1> aliases = {{{0, 0}}};
-  return hlo::custom_call(value.builder(), kInMemoryTarget, std::span(&value, 1), types, "{}", false,
-                          aliases)[0];
+  return hlo::custom_call(value.builder(), kInMemoryTarget, std::span(&value, 1), types, "{}",
+                          false, aliases)[0];
 }
 
 }  // namespace torch_xla::ops

@@ -1,0 +1,145 @@
+"""StableHLO programs through jaxlib's MLIR: portable artifacts, and programs of dynamic sizes.
+
+jaxlib is optional (`pip install torch_xla[export]`): texts need none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+
+def artifact(text: str, version: str | None = None) -> bytes:
+    """A program as a portable artifact, MLIR bytecode that every StableHLO since `version` reads.
+
+    Args:
+        text: The StableHLO module.
+        version: Such as "1.9.0"; by default the one of the installed jaxlib.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+        ValueError: StableHLO has no such version, or what the program needs is newer.
+    """
+    with _mlir() as mlir:
+        version = version or mlir.stablehlo.get_current_version()
+        module = mlir.ir.Module.parse(text)
+        _to_stablehlo(mlir, module)
+        try:
+            return mlir.stablehlo.serialize_portable_artifact(module, version)
+        except ValueError as error:
+            raise ValueError(
+                f"stablehlo: expected a program that StableHLO {version} has, and a version from "
+                f"{mlir.stablehlo.get_minimum_version()} to "
+                f"{mlir.stablehlo.get_current_version()}: {error}."
+            ) from error
+
+
+def text_of(bytecode: bytes) -> str:
+    """The text of a portable artifact.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+    """
+    with _mlir() as mlir:
+        return str(mlir.stablehlo.deserialize_portable_artifact(mlir.context, bytecode))
+
+
+def refined(program: str | bytes, types: Sequence[str]) -> str:
+    """A program of dynamic sizes as one of static sizes.
+
+    Args:
+        program: The text or the portable artifact.
+        types: The types of its arguments, such as "tensor<2x3xf32>".
+
+    Raises:
+        ImportError: jaxlib is not installed.
+        ValueError: The program does not take arguments of these types.
+    """
+    with _mlir() as mlir:
+        if isinstance(program, bytes):
+            module = mlir.stablehlo.deserialize_portable_artifact(mlir.context, program)
+        else:
+            module = mlir.ir.Module.parse(program)
+            _to_stablehlo(mlir, module)
+        _run(
+            mlir,
+            module,
+            "func.func(stablehlo-legalize-composite-to-call)",
+            "inline",
+            f"stablehlo-refine-arguments{{types={','.join(types)}}}",
+            "stablehlo-refine-shapes",
+            "func.func(stablehlo-canonicalize-dynamism)",
+        )
+        return str(module)
+
+
+def is_installed() -> bool:
+    """Whether there is a jaxlib whose MLIR has StableHLO."""
+    try:
+        _import()
+    except ImportError:
+        return False
+    return True
+
+
+def _run(mlir: SimpleNamespace, module: Any, *passes: str) -> None:
+    pipeline = f"builtin.module({','.join(passes)})"
+    try:
+        mlir.passmanager.PassManager.parse(pipeline).run(module.operation)
+    except mlir.ir.MLIRError as error:
+        raise ValueError(f"stablehlo: {error}") from error
+
+
+def _to_stablehlo(mlir: SimpleNamespace, module: Any) -> None:
+    """Replaces what is CHLO, which XLA has beside StableHLO."""
+    _run(mlir, module, "func.func(chlo-legalize-to-stablehlo,shape-legalize-to-stablehlo)")
+    # Shapes of dynamic sizes come as index numbers there, which an artifact has not.
+    casts = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "builtin.unrealized_conversion_cast":
+            casts.append(operation)
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for cast in casts:
+        cast.results[0].replace_all_uses_with(cast.operands[0])
+        cast.erase()
+
+
+def _import() -> SimpleNamespace:
+    try:
+        from jaxlib.mlir import ir, passmanager
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo
+        from jaxlib.mlir.dialects import chlo, stablehlo
+    except ImportError as error:
+        raise ImportError(
+            "stablehlo: expected jaxlib, whose MLIR writes bytecode and knows dynamic sizes, found "
+            f"none ({error}). Run: pip install torch_xla[export]"
+        ) from error
+    return SimpleNamespace(
+        ir=ir,
+        passmanager=passmanager,
+        stablehlo=stablehlo,
+        chlo=chlo,
+        register_dialects=_jax_mlir_ext.register_dialects,
+        register_passes=_stablehlo.register_stablehlo_passes,
+    )
+
+
+@contextmanager
+def _mlir() -> Iterator[SimpleNamespace]:
+    mlir = _import()
+    mlir.register_passes()
+    with mlir.ir.Context() as context:
+        registry = mlir.ir.DialectRegistry()
+        mlir.register_dialects(registry)
+        context.append_dialect_registry(registry)
+        context.load_all_available_dialects()
+        mlir.stablehlo.register_dialect(context)
+        mlir.chlo.register_dialect(context)
+        mlir.context = context
+        with mlir.ir.Location.unknown(context):
+            yield mlir
