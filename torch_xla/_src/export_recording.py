@@ -69,8 +69,6 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """Calls an operator on this device: the model may have been exported on another."""
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: self._device, (args, kwargs))
-        if target is torch.ops.higher_order.cond:
-            return _both_branches(*args, **kwargs)
         if target is torch.ops.higher_order.wrap_with_autocast:
             args = (self._device.type, *args[1:])
         schema = getattr(target, "_schema", None)
@@ -139,19 +137,6 @@ def _without_checks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node.target in _CHECKS or (is_number and not node.users):
             graph.erase_node(node)
     return torch.fx.GraphModule(module, graph)
-
-
-def _both_branches(
-    pred: Any, true_fn: Callable, false_fn: Callable, operands: Sequence[Any] = ()
-) -> Any:
-    """What torch.cond gives: its functions have no side effects, so both are computed."""
-    if not isinstance(pred, torch.Tensor):
-        return (true_fn if pred else false_fn)(*operands)
-    return pytree.tree_map(
-        lambda a, b: torch.where(pred, a, b) if isinstance(a, torch.Tensor) else a,
-        true_fn(*operands),
-        false_fn(*operands),
-    )
 
 
 def _frames_of(node: torch.fx.Node) -> list[tuple[str, int, str]]:
