@@ -18,9 +18,26 @@ namespace {
 using dispatch::Joint;
 using dispatch::Tensors;
 
+// While it lives, torch.compile does not look at the frames that this thread runs: bodies that are
+// called while a function of it runs are recorded as they are.
+class PlainFrames {
+ public:
+  PlainFrames() : before_(set()(py::none())) {}
+  ~PlainFrames() { set()(before_); }
+  PlainFrames(const PlainFrames&) = delete;
+  PlainFrames& operator=(const PlainFrames&) = delete;
+
+ private:
+  static py::object set() {
+    return py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame");
+  }
+  py::object before_;
+};
+
 // A Python function as a body. It is called with the GraphLock and with Python's lock.
 auto body_of(const py::function& function) {
   return [&function](const Tensors& arguments) {
+    const PlainFrames frames;
     return py::cast<Tensors>(function(*py::tuple(py::cast(arguments))));
   };
 }
@@ -51,6 +68,7 @@ void init_control_flow(py::module_& m) {
       .def(py::init([](const Tensors& inputs, const py::function& forward,
                        const py::function& backward, bool recomputes) {
              const auto run_backward = [&](const Tensors& captured, const Tensors& gradients) {
+               const PlainFrames frames;
                return py::cast<Tensors>(backward(captured, gradients));
              };
              return std::make_unique<Joint>(inputs, body_of(forward), run_backward, recomputes);

@@ -456,6 +456,31 @@ def test_eager_mode_runs_loops_at_once():
     assert [t.item() for t in result] == [1, 111]
 
 
+@pytest.mark.parametrize("name", WAYS)
+def test_control_flow_under_autocast(name):
+    def run(x, w):
+        y = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: (x - 1) @ w, (x,))
+        _, z = scan(lambda c, r: (c + r, r @ w), x[0], x)
+        return y, z
+
+    x, w = torch.rand(2, 3, device="xla"), torch.rand(3, 3, device="xla")
+    with torch.autocast("xla", torch.bfloat16):
+        found = way(name, run)(x, w)
+    expected = (x.cpu().bfloat16() @ w.cpu().bfloat16(),) * 2
+    torch.testing.assert_close(on("cpu", found), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_channels_last_stays_what_it_is():
+    def run(x):
+        start = torch.zeros((), dtype=torch.int64, device=x.device)
+        y = while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x * 2), (start, x))[1]
+        return y, y.permute(0, 2, 3, 1).view(-1)
+
+    x = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    found = check("lazy", run, x)
+    assert found[0].stride() == x.stride()
+
+
 def test_strides_of_results_and_many_dtypes():
     for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64):
         x = torch.ones(2, 3, device="xla").to(dtype)

@@ -525,6 +525,10 @@ def test_gradient_accumulation():
         assert total.item() == 24
         for p, q in zip(there.parameters(), here.parameters(), strict=True):
             close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+    two = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)]).to("xla")
+    gradient_accumulation(lambda x: two[0](x).sum(), (torch.ones(3, 4, device="xla"),), two)
+    close(two[0].bias.grad, torch.ones(2))
+    assert two[1].weight.grad is None
     double = nn.Linear(4, 2).double().to("xla")
     total = gradient_accumulation(
         lambda x: double(x).sum(), (torch.ones(3, 2, 4, device="xla").double(),), double
@@ -599,6 +603,31 @@ def test_assume_pure_is_recorded_and_its_random_numbers_are_new():
     assert torch.equal(first.cpu(), again.cpu()) and not torch.equal(first.cpu(), second.cpu())
 
 
+def test_a_captured_tensor_is_not_taken_for_an_argument():
+    weight = torch.full((3,), 2.0, device="xla", requires_grad=True)
+    function = assume_pure(lambda x: x * x + weight.sin() * weight)
+    for x in (weight, torch.full((3,), 5.0, device="xla", requires_grad=True), weight):
+        result = function(x)
+        expected = x * x + weight.sin() * weight
+        close(result, expected)
+        close(
+            torch.autograd.grad(result.sum(), (x, weight)),
+            torch.autograd.grad(expected.sum(), (x, weight)),
+        )
+
+
+def test_pure_functions_draw_as_others_do():
+    def run(module):
+        torch.manual_seed(4)
+        x = torch.ones(2, 40, device="xla", requires_grad=True)
+        first = module(x)
+        first.sum().backward()
+        return first, module(x)
+
+    dropout = nn.Dropout(0.5)
+    close(run(PureModule(dropout)), run(dropout))
+
+
 def test_arguments_of_pure_functions_are_told_apart():
     divide = assume_pure(lambda a, s: a / s)
     ones = torch.ones(2, device="xla")
@@ -646,6 +675,26 @@ def test_pure_module():
                 close(p.grad, q.grad, rtol=1e-3, atol=1e-4)
                 p.sub_(0.1)
                 q.sub_(0.1)
+
+
+def test_under_torch_compile():
+    torch._dynamo.reset()
+    weight = torch.rand(3, device="xla", requires_grad=True)
+    xs = torch.rand(2, 3, device="xla")
+    pure = assume_pure(lambda x: (x * weight).sin())
+    compiled = torch.compile(lambda x: (x * weight).sin(), backend="openxla")
+    functions = (
+        lambda x: scan(lambda c, r: (c + r, c * weight + r * weight), x[0], x)[1],
+        pure,
+        assume_pure(lambda x: compiled(x) + 1),
+        lambda x: scan(lambda c, r: (compiled(c), r * weight), x[0], x)[0],
+    )
+    for function in functions:
+        expected = function(xs)
+        gradient = torch.autograd.grad(expected.sum(), weight)
+        found = torch.compile(function, backend="openxla")(xs)
+        close(found, expected)
+        close(torch.autograd.grad(found.sum(), weight), gradient)
 
 
 def test_pytreeify():

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 def register() -> None:
     # PyTorch lets its operators pass through the autocast of devices that it knows.
-    autocast = torch._C._dispatch_keys(torch.empty(0, device="xla")).highestPriorityTypeId()
+    autocast = torch._C._dispatch_key_parse("AutocastXLA")
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(autocast)
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(autocast)

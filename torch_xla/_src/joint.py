@@ -59,6 +59,12 @@ class Joint:
             inputs = [*leaves, *captured]
             wanted = [t for t in inputs if t.requires_grad]
             outputs = [t for t in results if t.requires_grad]
+            if not wanted:
+                raise RuntimeError(
+                    "recorded function: expected gradients of its inputs or of tensors that it "
+                    "reads, got a result whose gradient leads elsewhere. Pass what it uses as an "
+                    "argument."
+                )
             found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
             places = iter(found)
             present: list[torch.Tensor] = []

@@ -47,6 +47,7 @@ def gradient_accumulation(
         raise ValueError("gradient_accumulation: expected a model with parameters to train.")
     steps = len(iterable_tensors[0])
     count = len(parameters)
+    is_used: list[bool] = []
 
     def body(*tensors: torch.Tensor) -> list[torch.Tensor]:
         gradients, rest = tensors[:count], tensors[count:]
@@ -61,13 +62,16 @@ def gradient_accumulation(
                 )
             loss = loss.reshape(()) / steps
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        is_used[:] = [g is not None for g in found]
         sums = [a if g is None else a + g for a, g in zip(gradients, found, strict=True)]
         return [*sums, *(t.detach() for t in following), loss.detach()]
 
     with torch.no_grad():
         init = [*(torch.zeros_like(p) for p in parameters), *carried_tensors]
         *results, losses = _XLAC._scan(body, init, list(iterable_tensors))
-        for parameter, gradient in zip(parameters, results[:count], strict=True):
+        for parameter, gradient, used in zip(parameters, results[:count], is_used, strict=True):
+            if not used:
+                continue
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         loss = losses.sum()
     return (loss, *results[count:]) if carried_tensors else loss

@@ -65,8 +65,8 @@ Recorded record(const char* name, int device, const std::vector<const Geometry*>
   FunctionTrace trace(device);
   Tensors stand_ins;
   for (const Geometry* g : parameters) {
-    stand_ins.emplace_back(c10::make_intrusive<lazy::TensorImpl>(
-        trace.parameter(contiguous(*g)), contiguous(*g), 0, c10::intrusive_ptr<lazy::View>()));
+    stand_ins.emplace_back(c10::make_intrusive<lazy::TensorImpl>(trace.parameter(g), g, 0,
+                                                                 c10::intrusive_ptr<lazy::View>()));
   }
   const Tensors results = body(stand_ins);
   for (size_t i = 0; i < stand_ins.size(); ++i) {
@@ -128,9 +128,9 @@ class Call {
   lazy::Operands operands_;
 };
 
-std::vector<const Geometry*> geometries_of(const std::vector<Value>& values) {
+std::vector<const Geometry*> geometries_of(const Tensors& tensors) {
   std::vector<const Geometry*> all;
-  for (const Value& v : values) all.push_back(&v.geometry());
+  for (const at::Tensor& t : tensors) all.push_back(result_geometry(t));
   return all;
 }
 
@@ -164,7 +164,7 @@ Tensors while_loop(Body condition, Body body, const Tensors& carried) {
   {
     const lazy::GraphLock lock;
     const std::vector<Value> init = values_of(kName, carried, device);
-    const std::vector<const Geometry*> given = geometries_of(init);
+    const std::vector<const Geometry*> given = geometries_of(carried);
     const Recorded go_on = record(kName, *device, given, condition);
     check_count(kName, "condition", 1, go_on.results.size());
     const Geometry& predicate = *go_on.results[0];
@@ -225,7 +225,7 @@ Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse)
     const lazy::GraphLock lock;
     const std::vector<Value> carried = values_of(kName, init, device);
     const std::vector<Value> rows = values_of(kName, xs, device);
-    std::vector<const Geometry*> given = geometries_of(carried);
+    std::vector<const Geometry*> given = geometries_of(init);
     for (const Value& x : rows) {
       const Geometry& g = x.geometry();
       given.push_back(lazy::intern_contiguous(g.dtype, c10::IntArrayRef(g.sizes).slice(1)));

@@ -52,7 +52,7 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
   device_ = *device;
   auto back = std::make_shared<KeptFunction>();
   FunctionTrace::Recorded there, here;
-  std::vector<Value> kept, all_inputs = values;  // what stands for inputs outside
+  std::vector<Value> kept, read;  // values of captured tensors, which inputs may have for once
   std::vector<const Geometry*> results;
   {
     FunctionTrace trace(device_);
@@ -69,7 +69,7 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
     for (Value& value : values_of(kName, found, device)) trace.result(std::move(value));
     captured_ = reads->tensors();
     reads.reset();
-    for (Value& value : values_of(kName, captured_, device)) all_inputs.push_back(std::move(value));
+    read = values_of(kName, captured_, device);
     for (const at::Tensor& t : found) results.push_back(result_geometry(t));
 
     const uint64_t boundary = lazy::id_boundary();
@@ -98,11 +98,11 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
     size_t made = found.size();
     for (const Value& value : kept) {
       const auto leaf = std::ranges::find(leaves, value);
-      const auto outside = std::ranges::find(all_inputs, value);
+      const auto outside = std::ranges::find(read, value);
       if (leaf != leaves.end()) {
         kept_.push_back({true, static_cast<size_t>(leaf - leaves.begin())});
-      } else if (outside != all_inputs.end()) {
-        kept_.push_back({true, static_cast<size_t>(outside - all_inputs.begin())});
+      } else if (outside != read.end()) {
+        kept_.push_back({true, leaves.size() + static_cast<size_t>(outside - read.begin())});
       } else {
         kept_.push_back({false, made++});
         trace.result(value);
@@ -110,18 +110,19 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
       }
     }
     here.draws = trace.draws_of(*back);
+    if (here.draws.num_used() == 0) here.draws = {};  // the forward call draws for both
     there = trace.finish();
   }
 
   forward_.signature = there.signature();
   forward_.draws = std::move(there.draws);
   forward_.results = std::move(results);
-  forward_.num_given = all_inputs.size();
+  forward_.num_given = values.size() + read.size();
   for (size_t i = 0; i < values.size(); ++i) forward_.places.push_back(i);
   for (const Value& value : there.captured) {
-    const auto input = std::ranges::find(all_inputs, value);
-    forward_.places.push_back(static_cast<size_t>(input - all_inputs.begin()));
-    if (input != all_inputs.end()) continue;
+    const auto place = std::ranges::find(read, value);
+    forward_.places.push_back(values.size() + static_cast<size_t>(place - read.begin()));
+    if (place != read.end()) continue;
     forward_.places.back() += forward_.constants.size();
     forward_.constants.push_back(
         c10::make_intrusive<Storage>(&value.geometry(), value.node->device(), value));

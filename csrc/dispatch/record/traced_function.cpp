@@ -231,6 +231,7 @@ bool TracedFunction::fits(const Tensors& arguments) const {
 TracedFunction::Tensors TracedFunction::call(const Tensors& arguments, bool launches) const {
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages(storages_.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
+    lazy::ReadLog::note(*lazy::as_lazy(arguments[i]));
     auto& storage = storages[arguments_[i].storage];
     if (!storage.defined()) {
       storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
