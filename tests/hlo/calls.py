@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
+from torch_xla import _XLAC
 
 aten = torch.ops.aten
 
@@ -179,6 +180,15 @@ def resized(o: Operands, mode: str) -> list[torch.Tensor]:
 
 
 CALLS: dict[str, Callable[[Operands], Any]] = {
+    "torch_xla::while_loop": lambda o: _XLAC._while_loop(
+        lambda x: [x.sum() < 9], lambda x, w=o.square: [x @ w + torch.rand_like(x)], [o.f]
+    ),
+    "torch_xla::cond": lambda o: _XLAC._cond(
+        o.one > 0, lambda x=o.f: [x.sin()], lambda x=o.f: [torch.rand_like(x)]
+    ),
+    "torch_xla::scan": lambda o: _XLAC._scan(
+        lambda c, x: [c + x, torch.rand_like(c) * x], [o.square[0]], [o.square]
+    ),
     "__lshift__.Scalar": lambda o: o.i << 2,
     "__lshift__.Tensor": lambda o: o.i << o.i,
     "__rshift__.Scalar": lambda o: o.i >> 2,
