@@ -8,7 +8,7 @@ from torch import nn
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
+from torch._higher_order_ops.while_loop import while_loop, while_loop_op
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -172,6 +172,28 @@ def test_buffers_that_the_body_writes():
     torch.testing.assert_close(there.calls.cpu(), here.calls)
 
 
+def test_a_condition_that_writes_a_buffer_is_run_by_python(by_python):
+    def run(device):
+        calls = torch.zeros(1, device=device)
+
+        def go_on(i, x, calls):
+            calls.add_(1)
+            return i < 3
+
+        def body(i, x, calls):
+            calls.add_(10)
+            return i + 1, x + calls
+
+        start = torch.zeros((), dtype=torch.int64, device=device)
+        values = while_loop_op(
+            go_on, body, (start, torch.ones(1, device=device)), (calls,), mutated_arg_indices="2"
+        )
+        return values[1].cpu(), calls.cpu()
+
+    with torch.no_grad():
+        torch.testing.assert_close(run("xla"), run("cpu"))
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_random_numbers_differ_in_each_iteration(name):
     def run(rows):
@@ -232,8 +254,6 @@ def test_a_body_that_no_program_can_hold(by_python):
     def run(x):
         def body(i, x):
             return i + 1, x + torch.nonzero(x > 0).sum()
-
-        from torch._higher_order_ops.while_loop import while_loop_op
 
         start = torch.zeros((), dtype=torch.int64, device=x.device)
         return while_loop_op(lambda i, x: i < 3, body, (start, x), ())[1]

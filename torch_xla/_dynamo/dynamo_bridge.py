@@ -8,14 +8,14 @@ of its first call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._src.held_tensors import Place, named_places, replaced
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class _CompiledGraph:
 
     def _run(self, *args: Any) -> list:
         inputs, held = args[: len(args) - len(self._held)], args[len(args) - len(self._held) :]
-        with torch.no_grad(), _replaced(self._held, held):
+        with torch.no_grad(), replaced(self._held, held):
             results = self._module(*inputs)
         leaves, spec = pytree.tree_flatten(results)
         is_flat = type(results) in (list, tuple) and len(leaves) == len(results)
@@ -110,16 +110,9 @@ def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-# Where a module keeps a tensor: a dictionary and its key there.
-_Place = tuple[dict[str, Any], str]
-
-
-def _held_tensors(module: torch.fx.GraphModule) -> list[_Place]:
+def _held_tensors(module: torch.fx.GraphModule) -> list[Place]:
     """The places of the tensors on `xla` that a graph reads beside its arguments."""
-    places = []
-    for part in module.modules():
-        for table in (part._parameters, part._buffers):
-            places += [(table, name) for name in table]
+    places = list(named_places(module).values())
     for node in module.graph.nodes:
         if node.op == "get_attr":
             path, _, name = node.target.rpartition(".")
@@ -128,16 +121,3 @@ def _held_tensors(module: torch.fx.GraphModule) -> list[_Place]:
                 places.append((attributes, name))
     tensors = [(table[name], (table, name)) for table, name in places]
     return [p for t, p in tensors if isinstance(t, torch.Tensor) and is_xla_tensor(t)]
-
-
-@contextmanager
-def _replaced(places: list[_Place], tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
-    """Other tensors in the places of a module's."""
-    kept = [table[name] for table, name in places]
-    try:
-        for (table, name), tensor in zip(places, tensors, strict=True):
-            table[name] = tensor
-        yield
-    finally:
-        for (table, name), tensor in zip(places, kept, strict=True):
-            table[name] = tensor

@@ -85,7 +85,12 @@ def _while_loop(
             return [*values[: len(carried)], *others]
 
         def go_on(*values: torch.Tensor) -> list[torch.Tensor]:
-            return [_as_tensor(condition(*inputs(values)), device)]
+            given = inputs(values)
+            result = condition(*given)
+            buffers = [given[len(carried) + i] for i in written]
+            if any(not b.is_inference() and b._version != 0 for b in buffers):
+                raise RuntimeError("while_loop: the condition writes a buffer.")
+            return [_as_tensor(result, device)]
 
         def run(*values: torch.Tensor) -> list[torch.Tensor]:
             given = inputs(values)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 
+# Where a module keeps a tensor: a dictionary and its key there.
+Place = tuple[dict[str, Any], str]
 
-def named_places(module: nn.Module) -> dict[str, tuple[dict, str]]:
-    """Where a module and its parts keep tensors: a table and its key, by the tensor's name.
+
+def named_places(module: nn.Module) -> dict[str, Place]:
+    """Where a module and its parts keep tensors, by the tensor's name.
 
     A part that is shared has one name; so has a tensor for each place of its own.
     """
@@ -28,9 +32,9 @@ def held_tensors(module: nn.Module) -> list[torch.Tensor]:
 
 
 @contextmanager
-def replaced(module: nn.Module, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Puts tensors in the places of those that held_tensors() gives, for a block."""
-    places = list(named_places(module).values())
+def replaced(places: Iterable[Place], tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Puts tensors in these places, for a block."""
+    places = list(places)
     kept = [table[key] for table, key in places]
     try:
         for (table, key), tensor in zip(places, tensors, strict=True):

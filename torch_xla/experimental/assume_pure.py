@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torch_xla._src import rng
-from torch_xla._src.held_tensors import held_tensors, replaced
+from torch_xla._src.held_tensors import held_tensors, named_places, replaced
 from torch_xla._src.joint import Joint, not_twice_differentiable
 
 __all__ = ["PureModule", "assume_pure", "assume_pure_torch"]
@@ -81,7 +81,7 @@ class PureModule(nn.Module):
 def _pure_forward(
     module: nn.Module, modes: tuple, tensors: list[torch.Tensor], args: tuple, kwargs: dict
 ) -> Any:
-    with replaced(module, tensors):
+    with replaced(named_places(module).values(), tensors):
         return module(*args, **kwargs)
 
 

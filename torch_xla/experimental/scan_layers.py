@@ -68,7 +68,7 @@ def _one_layer_function(layer: nn.Module, is_layer_pure: bool) -> Callable:
     reference = weakref.ref(layer) if is_layer_pure else lambda: layer
 
     def one_layer(carry: Any, tensors: list[torch.Tensor]) -> tuple[Any, None]:
-        with replaced(reference(), tensors):
+        with replaced(named_places(reference()).values(), tensors):
             return _call(reference(), carry), None
 
     if not is_layer_pure:

@@ -64,16 +64,9 @@ Recorded record(const char* name, int device, const std::vector<const Geometry*>
                 Body body) {
   FunctionTrace trace(device);
   Tensors stand_ins;
-  for (const Geometry* g : parameters) {
-    stand_ins.emplace_back(c10::make_intrusive<lazy::TensorImpl>(trace.parameter(g), g, 0,
-                                                                 c10::intrusive_ptr<lazy::View>()));
-  }
+  for (const Geometry* g : parameters) stand_ins.push_back(trace.stand_in(g));
   const Tensors results = body(stand_ins);
-  for (size_t i = 0; i < stand_ins.size(); ++i) {
-    TXLA_CHECK(!trace.is_written(i, lazy::as_lazy(stand_ins[i])->lazy_storage()), name,
-               ": expected a body that does not write its arguments, got one that writes argument ",
-               i, ".");
-  }
+  trace.check_unwritten(name);
   std::optional<int> expected = device;
   for (Value& value : values_of(name, results, expected)) trace.result(std::move(value));
   Recorded recorded{trace.finish(), {}};
@@ -138,13 +131,16 @@ std::string describe(const Geometry& g) {
   return c10::str(c10::toString(g.dtype), c10::IntArrayRef(g.sizes));
 }
 
+bool alike(const Geometry& a, const Geometry& b) {
+  return a.dtype == b.dtype && a.sizes == b.sizes;
+}
+
 // What a body carries on has the dtypes and sizes of what it was given.
 void check_carried(const char* name, const std::vector<const Geometry*>& given,
                    const std::vector<const Geometry*>& next) {
   for (size_t i = 0; i < given.size(); ++i) {
     const Geometry &a = *given[i], &b = *next[i];
-    TXLA_CHECK(a.dtype == b.dtype && a.sizes == b.sizes, name,
-               ": expected the body to keep dtypes and sizes, got ", describe(b),
+    TXLA_CHECK(alike(a, b), name, ": expected the body to keep dtypes and sizes, got ", describe(b),
                " for carried value ", i, ", which is ", describe(a), ".");
   }
 }
@@ -197,9 +193,8 @@ Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false) {
     check_count(kName, "second branch", yes.results.size(), no.results.size());
     for (size_t i = 0; i < yes.results.size(); ++i) {
       const Geometry &a = *yes.results[i], &b = *no.results[i];
-      TXLA_CHECK(a.dtype == b.dtype && a.sizes == b.sizes, kName,
-                 ": expected equal dtypes and sizes of both branches, got ", describe(a), " and ",
-                 describe(b), " for result ", i, ".");
+      TXLA_CHECK(alike(a, b), kName, ": expected equal dtypes and sizes of both branches, got ",
+                 describe(a), " and ", describe(b), " for result ", i, ".");
     }
     Call call("torch_xla::cond", *device);
     call.tensor(chooses);

@@ -4,7 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "dispatch/record/decompose.h"
+#include "dispatch/record/function_trace.h"
 #include "executor/lower.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
@@ -26,22 +26,16 @@ thread_local bool exporting = false;
 // What a device and the recorder are given meanwhile ends with it.
 class RecordingScope {
  public:
-  explicit RecordingScope(int device)
-      : random_(lazy::Device::of(device).random), start_(random_.position()) {
-    exporting = true;
-  }
+  explicit RecordingScope(int device) : trace_(device) { exporting = true; }
   ~RecordingScope() {
     exporting = false;
-    random_.set(start_);
     lazy::set_place({});
   }
   RecordingScope(const RecordingScope&) = delete;
   RecordingScope& operator=(const RecordingScope&) = delete;
 
  private:
-  const FunctionScope function_;
-  lazy::RandomState& random_;
-  const lazy::RandomState::Position start_;
+  const FunctionTrace trace_;
 };
 
 Value value_of(const at::Tensor& tensor) {

@@ -29,10 +29,9 @@ Draws::Draws(const lazy::Function& function, lazy::RandomState::Position start,
       end.seed == start.seed && end.offset >= start.offset,
       "xla: expected a function that leaves the random state to its calls, got one that sets "
       "it, which a recorded function cannot.");
-  const size_t count = count_;
   lazy::RandomState state(start);
   std::unordered_map<int64_t, size_t> places;
-  for (size_t i = 0; i < count; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
+  for (size_t i = 0; i < count_; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
   for (const Node* call : function.calls) {
     const lazy::Signature& s = call->signature();
     for (size_t i = 0; i < s.numbers.size(); ++i) {
@@ -67,7 +66,21 @@ FunctionTrace::~FunctionTrace() { random_.set(start_); }
 c10::intrusive_ptr<Storage> FunctionTrace::parameter(const lazy::Geometry* geometry) {
   const lazy::Value leaf = lazy::placeholder(*geometry, device_);
   function_->add_parameter(leaf);
-  return c10::make_intrusive<Storage>(geometry, device_, leaf);
+  storages_.push_back(c10::make_intrusive<Storage>(geometry, device_, leaf));
+  return storages_.back();
+}
+
+at::Tensor FunctionTrace::stand_in(const lazy::Geometry* geometry) {
+  return at::Tensor(c10::make_intrusive<lazy::TensorImpl>(parameter(geometry), geometry, 0,
+                                                          c10::intrusive_ptr<lazy::View>()));
+}
+
+void FunctionTrace::check_unwritten(const char* name) const {
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    TXLA_CHECK(!is_written(i), name,
+               ": expected a body that does not write its arguments, got one that writes argument ",
+               i, ".");
+  }
 }
 
 FunctionTrace::Recorded FunctionTrace::finish() {

@@ -42,10 +42,14 @@ class FunctionTrace {
 
   // Returns a new storage of this geometry, of which the function's next parameter is the value.
   c10::intrusive_ptr<lazy::Storage> parameter(const lazy::Geometry* geometry);
-  // Returns whether a storage that parameter() gave has been written.
-  bool is_written(size_t parameter, lazy::Storage& storage) const {
-    return storage.value() != function_->placeholders[parameter];
+  // Returns a tensor of such a storage.
+  at::Tensor stand_in(const lazy::Geometry* geometry);
+  // Returns whether the storage of a parameter has been written.
+  bool is_written(size_t parameter) const {
+    return storages_[parameter]->value() != function_->placeholders[parameter];
   }
+  // Throws where that of any has.
+  void check_unwritten(const char* name) const;
   void result(lazy::Value value) { function_->results.push_back(std::move(value)); }
 
   struct Recorded {
@@ -84,6 +88,7 @@ class FunctionTrace {
   const lazy::RandomState::Position start_;
   const FunctionScope scope_;
   std::shared_ptr<lazy::KeptFunction> function_ = std::make_shared<lazy::KeptFunction>();
+  std::vector<c10::intrusive_ptr<lazy::Storage>> storages_;  // of the parameters
 };
 
 }  // namespace torch_xla::dispatch

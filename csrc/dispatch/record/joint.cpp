@@ -27,12 +27,6 @@ bool is_cheap(const Node& call) {
   return is_view || has_tag(op, at::Tag::pointwise);
 }
 
-at::Tensor stand_in(c10::intrusive_ptr<Storage> storage) {
-  const Geometry* geometry = &storage->geometry();
-  return at::Tensor(c10::make_intrusive<lazy::TensorImpl>(std::move(storage), geometry, 0,
-                                                          c10::intrusive_ptr<lazy::View>()));
-}
-
 std::vector<const Geometry*> geometries_of(const std::vector<Value>& results, size_t count) {
   std::vector<const Geometry*> all;
   for (size_t i = 0; i < count; ++i) {
@@ -61,9 +55,8 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
     std::vector<Value> leaves;
     for (const Value& value : values) {
       const Geometry& g = value.geometry();
-      auto storage = trace.parameter(lazy::intern_contiguous(g.dtype, g.sizes));
-      leaves.push_back(storage->value());
-      stand_ins.push_back(stand_in(std::move(storage)));
+      stand_ins.push_back(trace.stand_in(lazy::intern_contiguous(g.dtype, g.sizes)));
+      leaves.push_back(lazy::as_lazy(stand_ins.back())->lazy_storage().value());
     }
     const Tensors found = forward(stand_ins);
     for (Value& value : values_of(kName, found, device)) trace.result(std::move(value));
@@ -79,7 +72,7 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
       const Geometry* g = lazy::intern_contiguous(results[i]->dtype, results[i]->sizes);
       Value leaf = lazy::placeholder(*g, device_);
       back->add_parameter(leaf);
-      tangents.push_back(stand_in(c10::make_intrusive<Storage>(g, device_, std::move(leaf))));
+      tangents.push_back(lazy::make_tensor(std::move(leaf), g, device_));
     }
     if (!tangents.empty()) {
       back->results = values_of(kName, backward(captured_, tangents), device);
@@ -88,12 +81,7 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
       if (node.id() > boundary) return true;
       return recomputes && Storage::AsideScope::made_since(node.id()) && is_cheap(node);
     });
-    for (size_t i = 0; i < stand_ins.size(); ++i) {
-      TXLA_CHECK(!trace.is_written(i, lazy::as_lazy(stand_ins[i])->lazy_storage()), kName,
-                 ": expected a function that does not write its arguments, got one that writes "
-                 "argument ",
-                 i, ".");
-    }
+    trace.check_unwritten(kName);
     // What the backward pass takes, before the gradients.
     size_t made = found.size();
     for (const Value& value : kept) {

@@ -134,7 +134,7 @@ class TracedFunction::Tracer {
 
   void take_written() {
     for (size_t i = 0; i < storages_.size(); ++i) {
-      if (!trace_.is_written(i, *storages_[i])) continue;
+      if (!trace_.is_written(i)) continue;
       traced_->written_.push_back(i);
       trace_.result(storages_[i]->value());
     }
