@@ -1,5 +1,6 @@
 """Whole models: the time of a training step and of inference on xla, in PyTorch eager and compiled
-by `torch.compile(backend="inductor")`, all on the CPU, and the ratios to eager.
+by `torch.compile(backend="inductor")`, and the ratios to eager; all on the CPU, or with
+`PJRT_DEVICE=CUDA` on that GPU.
 
     python -m benchmarks.models [cnn gpt2 ...] [--train | --infer] [--no-inductor] [--rounds 12]
 
