@@ -29,7 +29,7 @@ export PIP_NO_INPUT := 1
 # What includes a precompiled header is cached only with these two (ccache's manual, "Precompiled headers").
 CCACHE := $(shell command -v ccache)
 SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
-CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) $(if $(CCACHE),\
+CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) -DTORCH_XLA_WERROR=ON $(if $(CCACHE),\
   '-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=$(SLOPPINESS);$(CCACHE)' \
   '-DCMAKE_CXX_FLAGS=-fpch-preprocess $(CXXFLAGS)')
 

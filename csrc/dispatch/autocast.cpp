@@ -12,6 +12,9 @@ namespace torch_xla::dispatch {
 namespace {
 
 // PyTorch's lists name these as its own namespace does.
+#if __has_include(<ATen/core/Dimname.h>)
+using at::DimnameList;  // in PyTorch's lists before 2.13
+#endif
 using at::IntArrayRef;
 using at::Scalar;
 using at::ScalarType;

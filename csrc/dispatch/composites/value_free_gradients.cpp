@@ -129,7 +129,7 @@ Tensor prod_dim(Keys keys, const Tensor& self, int64_t dim, bool keepdim, Option
   }
   const Tensor x = converted(self, dtype);
   if (x.dim() != 0) return Product::apply(x, dim, keepdim);
-  at::maybe_wrap_dim(dim, /*dim_post_expr=*/0);
+  at::maybe_wrap_dim(dim, /*dim_post_expr=*/int64_t{0});
   return x.clone();
 }
 
@@ -189,7 +189,7 @@ Tensor cumprod(Keys keys, const Tensor& self, int64_t dim, OptionalDtype dtype) 
   if (!wants_gradient(self, dtype)) return by_pytorch<at::_ops::cumprod>(keys, self, dim, dtype);
   const Tensor x = converted(self, dtype);
   if (x.dim() != 0) return RunningProduct::apply(x, dim);
-  at::maybe_wrap_dim(dim, /*dim_post_expr=*/0);
+  at::maybe_wrap_dim(dim, /*dim_post_expr=*/int64_t{0});
   return x.clone();
 }
 

@@ -102,6 +102,9 @@ namespace torch_xla::detail {
 
 // PyTorch looks for hooks by this name, namespace included.
 struct XLAHooks final : at::XLAHooksInterface {
+  template <class... Arguments>
+  explicit XLAHooks(const Arguments&...) {}  // before PyTorch 2.13 it is given an XLAHooksArgs
+
   void init() const override {}  // the client is made when the first device is needed
   bool hasXLA() const override { return true; }
   std::string showConfig() const override { return "torch_xla"; }
