@@ -101,25 +101,6 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
   }
 }
 
-// A rule that nothing can reach is dead code, or its operator's kernel is another one than its
-// author thinks; a view without an inverse cannot be written through.
-void check_rules() {
-  const ops::Registry& registry = ops::Registry::get();
-  for (const std::string& name : registry.names()) {
-    const c10::OperatorName op = lazy::operator_name(name);
-    const auto handle = c10::Dispatcher::singleton().findSchema(op);
-    TXLA_CHECK(handle.has_value(), name, ": a lowering of an operator that PyTorch does not have.");
-    if (is_view(handle->schema())) {
-      TXLA_CHECK(registry.traits(op).view.inverse != nullptr, name,
-                 ": a lowering of a view that has no inverse, and so is never recorded.");
-    } else {
-      TXLA_CHECK(targets().contains(name) || registry.traits(op).recorded_by_name, name,
-                 ": a lowering that no call reaches: the operator has another kernel, or is a "
-                 "composite of others.");
-    }
-  }
-}
-
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   host_fallback(op, stack);
 }
@@ -143,10 +124,26 @@ void register_kernels() {
   static auto& own = *new torch::Library(torch::Library::IMPL, "torch_xla", c10::DispatchKey::XLA,
                                          __FILE__, __LINE__);
   register_recorders(own, "torch_xla::");
-  check_rules();
   static auto& all =
       *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::XLA, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+
+void check_rules() {
+  const ops::Registry& registry = ops::Registry::get();
+  for (const std::string& name : registry.names()) {
+    const c10::OperatorName op = lazy::operator_name(name);
+    const auto handle = c10::Dispatcher::singleton().findSchema(op);
+    TXLA_CHECK(handle.has_value(), name, ": a lowering of an operator that PyTorch does not have.");
+    if (is_view(handle->schema())) {
+      TXLA_CHECK(registry.traits(op).view.inverse != nullptr, name,
+                 ": a lowering of a view that has no inverse, and so is never recorded.");
+    } else {
+      TXLA_CHECK(targets().contains(name) || registry.traits(op).recorded_by_name, name,
+                 ": a lowering that no call reaches: the operator has another kernel, or is a "
+                 "composite of others.");
+    }
+  }
 }
 
 }  // namespace torch_xla::dispatch

@@ -1,6 +1,7 @@
 #include "executor/in_flight.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "lazy/device.h"
 #include "ops/host/host_failure.h"
@@ -17,6 +18,13 @@ void fail(const pjrt::Error& error, const std::string& context) {
   util::fail(no_memory ? util::ErrorKind::OutOfMemory : util::ErrorKind::Runtime, error.what(),
              no_memory ? kAdvice : "", context);
 }
+
+namespace {
+std::atomic<uint64_t> num_runs_and_reads{0};
+}  // namespace
+
+uint64_t runs_and_reads() { return num_runs_and_reads.load(std::memory_order_relaxed); }
+void count_run_or_read() { num_runs_and_reads.fetch_add(1, std::memory_order_relaxed); }
 
 void Mark::run_ended() {
   const std::lock_guard lock(mutex_);

@@ -17,6 +17,10 @@ namespace torch_xla::executor {
 // Throws a plugin's error; out of memory has its own type in Python.
 [[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
 
+// Returns how many programs this process has launched, and how often it has read values, so far.
+uint64_t runs_and_reads();
+void count_run_or_read();
+
 // A point in the order of launches: reached when all runs launched before it have ended.
 class Mark {
  public:

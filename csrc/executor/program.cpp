@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "debug/metrics.h"
+#include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "lazy/operator.h"
 #include "lazy/print.h"
@@ -66,6 +67,7 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
                                      std::span<const pjrt::Device> devices) {
   static const debug::Metric time("ExecuteTime");
   const debug::TimedScope scope(time);
+  count_run_or_read();
   const Interface& takes = program.interface;
   TXLA_CHECK(arrays.size() == takes.parameters.size() &&
                  numbers.floats.size() == takes.num_floats && numbers.ints.size() == takes.num_ints,

@@ -39,6 +39,10 @@ c10::OperatorHandle find_operator(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(op.name.c_str(), op.overload_name.c_str());
 }
 
+bool has_operator(const std::string& name) {
+  return c10::Dispatcher::singleton().findSchema(lazy::operator_name(name)).has_value();
+}
+
 // Arguments correspond by name where both have it, and by position.
 std::vector<int> match(const c10::FunctionSchema& element, const c10::FunctionSchema& list) {
   std::vector<int> sources;
@@ -190,11 +194,14 @@ const Rules rules(
       add(r, "aten::_foreach_pow.ScalarAndTensor", Element{"aten::pow.Scalar"});
       add(r, "aten::_foreach_norm.Scalar", Element{"aten::linalg_vector_norm"});
       for (const std::string name :
-           {"abs",  "acos", "asin",  "atan",       "ceil",  "clone",  "cos",     "cosh",  "erf",
-            "erfc", "exp",  "expm1", "floor",      "frac",  "lgamma", "log",     "log10", "log1p",
-            "log2", "max",  "neg",   "reciprocal", "round", "rsqrt",  "sigmoid", "sign",  "sin",
-            "sinh", "sqrt", "tan",   "tanh",       "trunc", "zero"}) {
+           {"abs",   "acos", "asin",  "atan",  "ceil",       "cos",    "cosh",  "erf",
+            "erfc",  "exp",  "expm1", "floor", "frac",       "lgamma", "log",   "log10",
+            "log1p", "log2", "max",   "neg",   "reciprocal", "round",  "rsqrt", "sigmoid",
+            "sign",  "sin",  "sinh",  "sqrt",  "tan",        "tanh",   "trunc", "zero"}) {
         add(r, "aten::_foreach_" + name, Element{"aten::" + name});
+      }
+      if (const std::string clone = "aten::_foreach_clone"; has_operator(clone)) {  // since 2.13
+        add(r, clone, Element{"aten::clone"});
       }
     },
     Rules::Stage::Later);

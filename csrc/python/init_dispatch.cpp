@@ -62,6 +62,7 @@ void init_dispatch(py::module_& m) {
   dispatch::decompositions().run = &run_decomposition;
   dispatch::refresh_debug_flags();
   dispatch::register_kernels();
+  m.def("_xla_check_rules", &dispatch::check_rules);
   m.def("_xla_lowered_ops", [] { return ops::Registry::get().names(); });
   m.def("_xla_how_it_runs", [](const std::string& name, const std::string& overload) {
     return std::string(dispatch::how_it_runs(

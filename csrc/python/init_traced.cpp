@@ -15,8 +15,8 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
+using dispatch::Tensors;
 using dispatch::TracedFunction;
-using Tensors = TracedFunction::Tensors;
 
 bool equal(const py::object& a, const py::object& b) {
   return a.is(b) || (Py_TYPE(a.ptr()) == Py_TYPE(b.ptr()) && a.equal(b));

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch_xla import _XLAC
+from torch_xla._src.replay import NO_REPLAY, Replays
 from torch_xla._src.step import barrier, sync
 
 
@@ -32,8 +33,10 @@ def compile(
         with torch_xla.compile():   # a block
             loss = step(batch, target)
 
-    Unlike `torch.compile`, this runs the function's Python at each call: it may do anything that
-    Python can. If it raises, what it recorded stays pending until the next barrier.
+    The function may do anything that Python can. Its Python runs at each call, unless the call can
+    see nothing but what an earlier one saw and has no effects but on tensors; then what that one
+    recorded is recorded again (docs/compile_and_eager.md; `XLA_REPLAY=0` turns this off). If it
+    raises, what it recorded stays pending until the next barrier.
 
     Args:
         f: A function or module. Without one, the result is a context manager and a decorator.
@@ -68,12 +71,21 @@ def compile(
         function = getattr(f, "forward", f)  # of a module
         name = getattr(function, "__qualname__", type(f).__name__)
     region = _XLAC._Region(name, full_graph, most)
+    replays = Replays(f)
 
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        with _one_graph(region):
+        if _XLAC._xla_in_region():
             return f(*args, **kwargs)
+        sync()
+        result = replays.call(args, kwargs)
+        if result is NO_REPLAY:
+            with _one_graph(region):
+                return replays.run(args, kwargs)
+        barrier("", region=region)
+        return result
 
+    compiled._replays = replays  # type: ignore[attr-defined]
     return compiled
 
 

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
 
+#include "dispatch/autograd_node.h"
 #include "dispatch/calls/composite.h"
 #include "ops/rules.h"
 
@@ -22,16 +23,6 @@ namespace {
 
 using at::Tensor;
 using torch::autograd::SavedVariable;
-
-// PyTorch 2.13 counts references to the graph's nodes in the nodes; before, it shared them.
-template <class Node, class Pointer = decltype(torch::autograd::Edge::function)>
-auto new_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::shared_ptr<Node>(new Node(), [](Node* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<Node>();
-  }
-}
 
 // PyTorch's product of a stack of matrices and one takes the stack as one matrix: of an input that
 // has no such view it keeps a copy, and the input may be written before backward.

@@ -11,14 +11,13 @@
 #include <c10/util/FunctionRef.h>
 
 #include "dispatch/record/function_trace.h"
+#include "dispatch/record/places.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
 
 class TracedFunction {
  public:
-  using Tensors = std::vector<at::Tensor>;
-
   // Runs `body` on stand-ins of the arguments, tensors of the same geometries that share storages
   // as the arguments do, and keeps what it records. Throws what `body` throws, and where the
   // function cannot be kept: it needs values, runs calls on the host, writes other tensors than its
@@ -34,7 +33,7 @@ class TracedFunction {
   TracedFunction& operator=(const TracedFunction&) = delete;
 
   // Returns whether tensors have the geometries and share storages as those that were traced.
-  bool fits(const Tensors& arguments) const;
+  bool fits(const Tensors& arguments) const { return arguments_.fits(arguments); }
   // Records a call of arguments that fit and returns its results. Tensors that the function writes
   // have their new values; an undefined result stays undefined. `launches` runs it at once, but in
   // a region of torch_xla.compile and where another function is recorded.
@@ -44,38 +43,15 @@ class TracedFunction {
   std::string key() const { return signature_.defined() ? signature_->key.hex() : ""; }
 
  private:
-  // A tensor as a view of one of several storages.
-  struct Place {
-    size_t storage;
-    const lazy::Geometry* geometry;
-    int64_t offset;
-    c10::intrusive_ptr<lazy::View> view;
-  };
-  // The tensors of a list as places of distinct storages, in the order of their first use.
-  struct Layout {
-    std::vector<lazy::Storage*> storages;
-    std::vector<Place> places;
-  };
-  struct Result {
-    enum class Kind { Undefined, Argument, Place } kind;
-    size_t argument = 0;  // the tensor itself
-    Place place = {};     // storages of results come after those of arguments
-  };
-
   class Tracer;
 
-  static Layout layout_of(const Tensors& tensors);
-  static at::Tensor at_place(const Place& place, c10::intrusive_ptr<c10::StorageImpl> storage);
-
-  int device_ = 0;
-  std::vector<const lazy::Geometry*> storages_;  // of the arguments
-  std::vector<Place> arguments_;
+  Taken arguments_;
   // What the function reads beside its arguments; operands after the storages.
   std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
   // Of the call's results, in order: the arguments' storages that are written, then new storages.
   std::vector<size_t> written_;
   std::vector<const lazy::Geometry*> made_;
-  std::vector<Result> results_;
+  std::vector<Given> results_;
   c10::intrusive_ptr<const lazy::Signature> signature_;  // undefined where nothing is computed
   Draws draws_;
 };

@@ -1,0 +1,90 @@
+// RecordedStep, what one run of a Python function recorded. It can be recorded again, for tensors
+// of the same geometries, without the function.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "dispatch/record/function_trace.h"
+#include "dispatch/record/places.h"
+#include "dispatch/record/value_checks.h"
+
+namespace torch_xla::dispatch {
+
+class RecordedStep {
+  // The checks of values on arguments, which have these storages in the place of their own.
+  struct Checks {
+    at::Tensor stand_in(const at::Tensor& tensor, const Layout& arguments);
+    bool pass(const Storages& storages) const;
+
+    std::unordered_map<size_t, c10::intrusive_ptr<lazy::Storage>> stand_ins;
+    std::vector<ValueCheck> checks;
+  };
+
+ public:
+  // Watches one run, from its constructor to finish(). All values of the tensors that the function
+  // can reach are data by then.
+  class Watch {
+   public:
+    // Throws where the tensors cannot be those of a step: of several devices, or with values that
+    // wait or are one and the same.
+    Watch(int device, Tensors reachable);
+
+    // Returns what the run has recorded. `results`: tensors that it returns or leaves in places
+    // where others can find them. Throws where it cannot be recorded again: it has read values,
+    // drawn from a generator of its own, or keeps a tensor that is neither reachable nor a result.
+    std::unique_ptr<RecordedStep> finish(const Tensors& results) const;
+
+   private:
+    const int device_;
+    const Tensors reachable_;
+    const Layout before_;
+    std::vector<uint64_t> leaves_;  // the ids of the storages' nodes
+    const lazy::RandomState::Position random_;
+    const uint64_t start_ = lazy::id_boundary();
+    const uint64_t runs_;
+    Checks checks_;
+    const ValueCheckLog log_{
+        [this](const at::Tensor& tensor) { return checks_.stand_in(tensor, before_); }};
+  };
+
+  // Returns whether the step can be recorded for these tensors: they have the geometries of those
+  // that were watched, and no value that is known would make a call raise.
+  bool fits(const Tensors& arguments) const;
+  // Records the step for tensors that fit, whose storages then wait for their new values, and
+  // returns its results.
+  Tensors record(const Tensors& arguments) const;
+
+ private:
+  // A call, as it is recorded again.
+  struct Call {
+    c10::intrusive_ptr<const lazy::Signature> signature;
+    lazy::Source source;
+    lazy::Numbers numbers;  // with the seeds of the run that was watched
+    uint32_t first_operand, num_operands;
+  };
+  // Result `result` of the value `index`, which counts the inputs and then the calls.
+  struct Operand {
+    uint32_t index, result;
+  };
+  // What is written, in the order of the last writes: a storage of the arguments, or a new one.
+  struct Written {
+    size_t storage;
+    Operand value;
+  };
+
+  Taken arguments_;
+  Checks checks_;
+  std::vector<size_t> inputs_;  // storages, then constants
+  std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
+  std::vector<Call> calls_;
+  std::vector<Operand> operands_;
+  std::vector<Written> written_;
+  std::vector<const lazy::Geometry*> made_;
+  std::vector<Given> results_;
+  std::vector<size_t> written_arguments_;
+  Draws draws_;
+};
+
+}  // namespace torch_xla::dispatch

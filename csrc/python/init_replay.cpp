@@ -1,0 +1,161 @@
+// Replays: calls of a Python function that are recorded again without running it, where all that it
+// can read is as it was. torch_xla._src.replay decides which functions have no other effects.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "dispatch/autograd_node.h"
+#include "dispatch/record/recorded_step.h"
+#include "executor/runtime.h"
+#include "python/init.h"
+#include "python/reach.h"
+#include "util/error.h"
+
+namespace py = pybind11;
+
+namespace torch_xla::python {
+namespace {
+
+using dispatch::RecordedStep;
+using dispatch::Tensors;
+
+class Replay {
+ public:
+  Replay(py::object function, std::vector<std::pair<py::object, py::object>> names,
+         std::vector<py::object> others, py::tuple opaque)
+      : reach_({std::move(function), std::move(names), std::move(others), std::move(opaque)}) {}
+
+  // Begins to watch a call.
+  void begin(const py::args& args, const py::kwargs& kwargs) {
+    take(args, kwargs);
+    before_ = reach_.tensors();
+    grads_before_ = reach_.grads();
+    watch_.emplace(executor::current_device(), reachable());
+  }
+
+  // Ends it. `has_history` tells of each result whether autograd has computed it.
+  void end(const py::args& args, const py::kwargs& kwargs, Tensors results,
+           std::vector<bool> has_history) {
+    TXLA_CHECK(watch_.has_value(), "is not being watched");
+    const bool same = reach_.holds(args, kwargs, /*ignoring_grads=*/true);
+    TXLA_CHECK(same, "changes ", reach_.place().empty() ? "what it reads" : reach_.place());
+    for (size_t i = 0; i < before_.size(); ++i) {
+      TXLA_CHECK(before_[i].is_same(reach_.tensors()[i]),
+                 "puts another tensor in the place of one");
+    }
+    has_grad_.clear();
+    Tensors left;  // the gradients that it leaves, then what it returns
+    for (const at::Tensor& tensor : before_) {
+      const at::Tensor grad = tensor.grad();
+      has_grad_.push_back(grad.defined());
+      if (!grad.defined()) continue;
+      TXLA_CHECK(!grad.requires_grad(), "makes gradients that have a gradient");
+      left.push_back(grad);
+    }
+    num_grads_ = left.size();
+    left.insert(left.end(), results.begin(), results.end());
+    has_history_ = std::move(has_history);
+    step_ = watch_->finish(left);
+    drop();
+  }
+
+  // What the watched call and this object have held.
+  void drop() {
+    watch_.reset();
+    before_.clear();
+    grads_before_.clear();
+    reach_.forget_tensors();
+  }
+
+  // Records the call and returns its results, or None where it does not fit.
+  py::object call(const py::args& args, const py::kwargs& kwargs) {
+    struct Forget {
+      Reach& reach;
+      ~Forget() { reach.forget_tensors(); }
+    } forget{reach_};
+    if (step_ == nullptr || !reach_.holds(args, kwargs, false)) return py::none();
+    const Tensors arguments = reachable();
+    if (!step_->fits(arguments)) return py::none();
+    Tensors left = step_->record(arguments);
+    size_t next = 0;
+    for (size_t i = 0; i < has_grad_.size(); ++i) {
+      at::Tensor& grad = reach_.tensors()[i].mutable_grad();
+      at::Tensor now = has_grad_[i] ? std::move(left[next++]) : at::Tensor();
+      if (!grad.is_same(now)) grad = std::move(now);
+    }
+    py::list results;
+    for (size_t i = 0; i < has_history_.size(); ++i) {
+      at::Tensor& result = left[num_grads_ + i];
+      if (has_history_[i]) {
+        torch::autograd::set_history(
+            result, dispatch::new_node<torch::autograd::Error>(
+                        "Trying to backward through the graph a second time: the function that "
+                        "torch_xla.compile was given has done so. Call backward() in it, or not."));
+      }
+      results.append(py::cast(result));
+    }
+    return results;
+  }
+
+  void take(const py::args& args, const py::kwargs& kwargs) {
+    try {
+      reach_.take(args, kwargs);
+    } catch (const Reach::Refused& refused) {
+      util::fail(util::ErrorKind::Runtime, refused.what);
+    }
+  }
+
+  const Reach& reach() const { return reach_; }
+
+ private:
+  Tensors reachable() const {
+    Tensors all = reach_.tensors();
+    for (const at::Tensor& grad : reach_.grads()) {
+      if (grad.defined()) all.push_back(grad);
+    }
+    return all;
+  }
+
+  Reach reach_;
+  Tensors before_, grads_before_;
+  std::optional<RecordedStep::Watch> watch_;
+  std::vector<bool> has_grad_;  // of each tensor, after the call
+  size_t num_grads_ = 0;
+  std::vector<bool> has_history_;
+  std::unique_ptr<RecordedStep> step_;
+};
+
+}  // namespace
+
+void init_replay(py::module_& m) {
+  py::class_<Replay>(m, "_Replay")
+      .def(py::init<py::object, std::vector<std::pair<py::object, py::object>>,
+                    std::vector<py::object>, py::tuple>(),
+           py::arg("function"), py::arg("names"), py::arg("others"), py::arg("opaque"))
+      .def("look", [](Replay& r, const py::tuple& args,
+                      const py::dict& kwargs) { r.take(py::args(args), py::kwargs(kwargs)); })
+      .def("begin", [](Replay& r, const py::tuple& args,
+                       const py::dict& kwargs) { r.begin(py::args(args), py::kwargs(kwargs)); })
+      .def("end",
+           [](Replay& r, const py::tuple& args, const py::dict& kwargs, Tensors results,
+              std::vector<bool> has_history) {
+             r.end(py::args(args), py::kwargs(kwargs), std::move(results), std::move(has_history));
+           })
+      .def("drop", &Replay::drop)
+      .def("call",
+           [](Replay& r, const py::tuple& args, const py::dict& kwargs) {
+             return r.call(py::args(args), py::kwargs(kwargs));
+           })
+      .def("sees", [](const Replay& r, const py::object& o) { return r.reach().sees(o.ptr()); })
+      .def("codes", [](const Replay& r) { return r.reach().codes(); })
+      .def("types", [](const Replay& r) { return r.reach().types(); });
+}
+
+}  // namespace torch_xla::python
