@@ -84,7 +84,9 @@ OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "adam-list": lambda p: torch.optim.Adam(
+        p, lr=0.01, foreach=True, fused=False, capturable=True
+    ),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
 }
 
