@@ -77,6 +77,7 @@ enum class Precision { Default, High, Highest };
 // operations.
 struct Lacks {
   bool wide_products = false;  // matrix products and convolutions of 64-bit integers
+  bool integer_convolutions = false;
   // Updates in place of a value by what is read from it: the compiler may fuse the two, and then
   // reads what it has just written.
   bool updates_from_self = false;

@@ -272,11 +272,16 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
              kOp, ": expected a kernel and groups that divide the input's features and batch, got ",
              show(lhs), ", ", show(rhs), ", ", o.feature_groups, " feature groups and ",
              o.batch_groups, " batch groups.");
-  if (lacks_products_of(result.dtype, lhs.builder())) {
+  const bool in_floats = lhs.builder().lacks().integer_convolutions && is_integer(result.dtype);
+  if (in_floats || lacks_products_of(result.dtype, lhs.builder())) {
     const int64_t outputs = std::max<int64_t>(rhs.dim(d.kernel_output_feature), 1);
     const int64_t terms = rhs.type().elements() / outputs;
     return in_limbs(lhs, rhs, terms, result.dtype, [&](const Value& x, const Value& y) {
-      return convolution(x, y, d, o, result.with(DType::U32));
+      if (!in_floats) return convolution(x, y, d, o, result.with(DType::U32));
+      // float64 has room for the sums of limbs, which are below 2^32.
+      const Value sums = convolution(convert(x, DType::F64), convert(y, DType::F64), d, o,
+                                     result.with(DType::F64));
+      return convert(sums, DType::U32);
     });
   }
   const std::string numbers =

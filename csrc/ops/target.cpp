@@ -15,6 +15,7 @@ const Target kTargets[] = {
     {.platform = "CPU",
      .lacks = {.updates_from_self = true, .several_contracted = true, .vector_extremes = true},
      .host_kernels = true},
+    {.platform = "CUDA", .lacks = {.integer_convolutions = true}},
     {.platform = "TPU", .missing_dtypes = kTpuDTypes, .lacks = {.wide_products = true}},
 };
 

@@ -76,11 +76,10 @@ class Replay {
 
   // Records the call and returns its results, or None where it does not fit.
   py::object call(const py::args& args, const py::kwargs& kwargs) {
-    struct Forget {
-      Reach& reach;
-      ~Forget() { reach.forget_tensors(); }
-    } forget{reach_};
-    if (step_ == nullptr || !reach_.holds(args, kwargs, false)) return py::none();
+    // The walk may end in code of finalizers, and so in other threads.
+    if (step_ == nullptr || is_busy_) return py::none();
+    const Busy busy(*this);
+    if (!reach_.holds(args, kwargs, false)) return py::none();
     const Tensors arguments = reachable();
     if (!step_->fits(arguments)) return py::none();
     Tensors left = step_->record(arguments);
@@ -123,7 +122,17 @@ class Replay {
     return all;
   }
 
+  struct Busy {
+    explicit Busy(Replay& r) : replay(r) { replay.is_busy_ = true; }
+    ~Busy() {
+      replay.is_busy_ = false;
+      replay.reach_.forget_tensors();
+    }
+    Replay& replay;
+  };
+
   Reach reach_;
+  bool is_busy_ = false;
   Tensors before_, grads_before_;
   std::optional<RecordedStep::Watch> watch_;
   std::vector<bool> has_grad_;  // of each tensor, after the call

@@ -107,29 +107,35 @@ constexpr auto plain_conv = [] {
                   .output_spatial = {2}};
 };
 
-TEST(HloStructured, WideProductsInLimbs) {
-  Program p;
-  const auto mixed = [&](const Dims& dims) {
-    const Type flat{DType::U64, {Type{DType::U64, dims}.elements()}};
-    // Odd multiples of a large number use all bits. The compiler does not know the start.
-    const Value start = broadcast_to(convert(p.ints({}, {1}), DType::U64), flat.dims);
-    const Value large = splat_int(p.b, static_cast<int64_t>(0x9E3779B97F4A7C15), flat);
-    return reshape(mul(add(iota(p.b, flat, 0), start), large), dims);
-  };
-  const Value a = mixed({2, 3}), x = mixed({2, 2, 3}), k = mixed({2, 2, 2});
-  ConvOptions batches;
-  batches.batch_groups = 2;
-  const auto products = [&](bool in_limbs) {
-    p.b.set_lacks({.wide_products = in_limbs});
-    return Values{dot_general(a, a, {{0}, {0}, {1}, {1}}, DType::U64),
-                  convolution(x, k, plain_conv(), batches, {DType::U64, {1, 2, 2}})};
-  };
-  const Values plain = products(false), limbs = products(true);
-  for (size_t i = 0; i < plain.size(); ++i) {
-    const Value same = compare(Direction::EQ, plain[i], limbs[i]);
-    p.expect_ints(same, std::vector<int64_t>(plain[i].type().elements(), 1));
+// In 8-bit integers, and convolutions in floats, where the compiler lacks others.
+TEST(HloStructured, ProductsOfIntegersInLimbs) {
+  for (const DType dtype : {DType::U64, DType::S32}) {
+    Program p;
+    const auto mixed = [&](const Dims& dims) {
+      const Type flat{DType::U64, {Type{DType::U64, dims}.elements()}};
+      // Odd multiples of a large number use all bits. The compiler does not know the start.
+      const Value start = broadcast_to(convert(p.ints({}, {1}), DType::U64), flat.dims);
+      const Value large = splat_int(p.b, static_cast<int64_t>(0x9E3779B97F4A7C15), flat);
+      return convert(reshape(mul(add(iota(p.b, flat, 0), start), large), dims), dtype);
+    };
+    const Value a = mixed({2, 3}), x = mixed({2, 2, 3}), k = mixed({2, 2, 2});
+    ConvOptions batches;
+    batches.batch_groups = 2;
+    const auto products = [&](const Lacks& lacks) {
+      p.b.set_lacks(lacks);
+      return Values{dot_general(a, a, {{0}, {0}, {1}, {1}}, dtype),
+                    convolution(x, k, plain_conv(), batches, {dtype, {1, 2, 2}})};
+    };
+    const Values plain = products({});
+    for (const Lacks& lacks : {Lacks{.wide_products = true}, Lacks{.integer_convolutions = true}}) {
+      const Values limbs = products(lacks);
+      for (size_t i = 0; i < plain.size(); ++i) {
+        const Value same = compare(Direction::EQ, plain[i], limbs[i]);
+        p.expect_ints(same, std::vector<int64_t>(plain[i].type().elements(), 1));
+      }
+    }
+    p.run();
   }
-  p.run();
 }
 
 TEST(HloStructured, Convolution) {

@@ -251,7 +251,10 @@ def test_nvidia_libraries_of_the_plugins_version_come_first(packages):
             "cudnn/lib/libcudnn.so.9",
         )
     ]
-    assert spec.compile_options == {"xla_gpu_cuda_data_dir": str(folder / "nvidia/cu13")}
+    assert spec.compile_options == {
+        "xla_gpu_cuda_data_dir": str(folder / "nvidia/cu13"),
+        "xla_allow_excess_precision": False,
+    }
     with pytest.raises(plugins.PluginError, match="libcudart.so.13', got: .*[Ii]nstall"):
         spec.prepare()  # they are empty files here
 

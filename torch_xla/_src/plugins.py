@@ -365,6 +365,10 @@ class _GpuPlugin(_BuiltinPlugin):
             options["allocator"] = "cuda_async"
         return options
 
+    def compile_options(self):
+        # A conversion to a narrow dtype and back rounds, as PyTorch's does.
+        return {"xla_allow_excess_precision": False}
+
     def device_files(self, root: str) -> list[str]:
         raise NotImplementedError
 
@@ -442,11 +446,13 @@ class CudaPlugin(_GpuPlugin):
                 ) from error
 
     def compile_options(self):
+        options: dict[str, OptionValue] = dict(super().compile_options())
         # The compiler's own data: libdevice and ptxas.
         for folder in self._nvidia_folders():
             if os.path.isdir(os.path.join(folder, "nvvm", "libdevice")):
-                return {"xla_gpu_cuda_data_dir": folder}
-        return {}
+                options["xla_gpu_cuda_data_dir"] = folder
+                break
+        return options
 
 
 class RocmPlugin(_GpuPlugin):

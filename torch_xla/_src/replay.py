@@ -231,7 +231,7 @@ class Replays:
                     raise Unfit("draws random numbers on the CPU")
                 tensors: list[torch.Tensor] = []
                 build = _builder(result, tensors, replay)
-                replay.end(args, kwargs, tensors, [_has_history(t) for t in tensors])
+                replay.end(args, kwargs, tensors, _histories(tensors, replay))
             except (Unfit, RuntimeError) as why:
                 self._refuse(str(why).splitlines()[0])
                 return result
@@ -318,8 +318,10 @@ def _is_pure(kind: type | None, module: str | None, name: str) -> bool:
         return _is_torch(module) and _is_pure_name(name)
     if issubclass(kind, torch.Tensor) or _is_torch(kind.__module__):
         return _is_pure_name(name)
-    return issubclass(kind, _PURE_TYPES) or kind.__module__ in _PURE_MODULES or (
-        kind.__module__ == "weakref"
+    return (
+        issubclass(kind, _PURE_TYPES)
+        or kind.__module__ in _PURE_MODULES
+        or (kind.__module__ == "weakref")
     )
 
 
@@ -354,7 +356,9 @@ class Known:
         second = self.replay(function)
         self._look(second, args, kwargs)
         reached = second.codes() | {f.__code__ for f in functions}
-        inner = {c for code in profile.codes for c in code.co_consts if isinstance(c, types.CodeType)}
+        inner = {
+            c for code in profile.codes for c in code.co_consts if isinstance(c, types.CodeType)
+        }
         for code in profile.codes - reached - inner:
             if not _is_trusted(code):
                 raise Unfit(f"runs {code.co_name}, which it does not reach")
@@ -440,8 +444,29 @@ def _parts(value: Any) -> Iterator[types.FunctionType]:
         yield from _parts(value.func)
 
 
+def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]:
+    """Whether autograd has computed each result, and nobody can go back through that any more."""
+    new = [t for t in tensors if not replay.sees(t)]
+    bases = [t._base for t in new if t._is_view()]
+    for tensor in new:
+        if type(tensor) is not torch.Tensor:
+            raise Unfit(f"returns a new {type(tensor).__name__}")
+        if tensor.is_inference() != torch.is_inference_mode_enabled():
+            raise Unfit("returns a tensor of another inference mode")
+        if tensor.is_leaf and tensor.requires_grad:
+            raise Unfit("returns a new tensor that requires gradients")
+        if tensor._backward_hooks or tensor.grad is not None and not tensor.is_leaf:
+            raise Unfit("returns a tensor with hooks")
+        if not torch.is_grad_enabled() or not tensor._is_view():
+            continue
+        base = tensor._base  # writes in place would reach it through autograd
+        is_shared = any(t is base for t in tensors) or sum(b is base for b in bases) > 1
+        if is_shared or replay.sees(base):
+            raise Unfit("returns a view of a tensor that others have")
+    return [not replay.sees(t) and _has_history(t) for t in tensors]
+
+
 def _has_history(tensor: torch.Tensor) -> bool:
-    """Whether autograd has computed the tensor, and nobody can go back through that any more."""
     if tensor.grad_fn is None:
         return False
     stack, seen = [tensor.grad_fn], set()
