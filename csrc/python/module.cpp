@@ -16,5 +16,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_control_flow(m);
   init_traced(m);
   init_export(m);
+  init_builder(m);
   init_unlocked(m);
 }
