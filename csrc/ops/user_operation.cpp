@@ -278,6 +278,9 @@ Values constant(const UserOperation& u) {
     std::from_chars(&hex[i], &hex[i] + 2, byte, 16);
     bytes.push_back(static_cast<char>(byte));
   }
+  const auto expected = static_cast<size_t>(type.elements()) * hlo::byte_size(type.dtype);
+  u.check(bytes.size() == expected, "expected ", expected, " bytes for ", type.str(), ", got ",
+          bytes.size(), ".");
   return {hlo::dense_bytes(u.b(), bytes, type)};
 }
 
@@ -453,7 +456,10 @@ Values dot_general(const UserOperation& u) {
                           .rhs_batch = integers_or(u.options, "rhs_batch_dimensions", {}),
                           .lhs_contract = u.options.integers("lhs_contracting_dimensions"),
                           .rhs_contract = u.options.integers("rhs_contracting_dimensions")};
-  return {hlo::dot_general(u.in(0), u.in(1), dims, u.in(0).dtype())};
+  const DType result = u.options.has("preferred_element_type")
+                           ? lazy::to_hlo(dtype_of_xla(u.options.text("preferred_element_type")))
+                           : u.in(0).dtype();
+  return {hlo::dot_general(u.in(0), u.in(1), dims, result)};
 }
 
 Values reduce(const UserOperation& u) {
@@ -567,6 +573,8 @@ Values module_function(const UserOperation& u) {
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find(' '));
     names.remove_prefix(std::min(names.size(), name.size() + 1));
+    u.check(next != sizes.end() && *next >= 0 && *next < sizes.end() - next,
+            "expected the rank and the sizes of each result.");
     const int64_t rank = *next++;
     types.push_back({lazy::to_hlo(dtype_of_xla(name)), Dims(next, next + rank)});
     next += rank;

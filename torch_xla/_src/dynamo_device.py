@@ -57,6 +57,6 @@ class XlaInterface(DeviceInterface):
 
 def register() -> None:
     register_interface_for_device("xla", XlaInterface)
-    # As torch.compiler.assume_constant_result does, which cannot be called yet: the device is a part
-    # of the graph, as that of `device="xla"` is.
+    # The device is part of a graph, as that of `device="xla"` is. What marks it so,
+    # torch.compiler.assume_constant_result, cannot be called yet.
     devices.device._dynamo_marked_constant = True

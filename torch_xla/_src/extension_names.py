@@ -268,6 +268,17 @@ def _get_buffer_donation(tensor: torch.Tensor) -> bool:
     return False
 
 
+# Computations
+
+
+@_name
+def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
+    """`core.xla_builder.computation_from_module_proto`."""
+    from torch_xla._src import foreign_computation
+
+    return foreign_computation.from_hlo(name, proto)
+
+
 # Metrics
 
 

@@ -135,6 +135,8 @@ class JaxFlattenedInputFunc(FlattenedInputFunc):
 class JaxCallable(CompiledCallableWithCache):
     """A function of JAX, called with tensors on `xla`. It runs within our programs.
 
+    Where a tensor has elements of 64 bits, JAX computes in 64 bits by default, too.
+
     Args:
         jax_func: Takes and returns trees of arrays.
     """
@@ -145,19 +147,16 @@ class JaxCallable(CompiledCallableWithCache):
     @requires_jax
     def specialize(self, sample_flat_args: Sequence[torch.Tensor]) -> Callable:
         import jax
-        from jax.experimental import enable_x64
 
         from torch_xla.core import xla_builder
 
-        specs = []
-        for t in sample_flat_args:
-            dtype = xla_builder.Op.from_torch_type(t.dtype)
-            specs.append((tuple(t.shape), _NUMPY_NAMES[dtype]))
+        specs = [
+            (tuple(t.shape), _NUMPY_NAMES[xla_builder.Op.from_torch_type(t.dtype)])
+            for t in sample_flat_args
+        ]
         # JAX else makes 32 bits of 64.
-        is_wide = any(
-            name[-2:] == "64" and name != "complex64" or name == "complex128" for _, name in specs
-        )
-        with enable_x64(is_wide):
+        is_wide = any(name in ("int64", "uint64", "float64", "complex128") for _, name in specs)
+        with jax.enable_x64(is_wide):
             structs = [jax.ShapeDtypeStruct(shape, name) for shape, name in specs]
 
             def flat(*arrays: Any) -> tuple:
