@@ -169,6 +169,12 @@ std::vector<int64_t> integers_or(const UserOptions& options, std::string_view na
   return options.has(name) ? options.integers(name) : otherwise;
 }
 
+Dims sizes_of(const UserOperation& u) {
+  const Dims sizes = u.options.integers("sizes");
+  for (const int64_t size : sizes) u.check(size >= 0, "expected sizes from 0 on, got ", size, ".");
+  return sizes;
+}
+
 // XLA broadcasts scalars, and dimensions of size 1 between operands of one rank.
 std::array<Value, 2> aligned(const UserOperation& u, const Value& x, const Value& y) {
   const auto shapes = [&] { return x.type().str() + " and " + y.type().str(); };
@@ -216,7 +222,6 @@ NAMED(log1p, "log_plus_one")
 NAMED(popcnt, "popcnt")
 NAMED(round_even, "round_nearest_even")
 NAMED(round_away, "round_nearest_afz")
-NAMED(sign, "sign")
 NAMED(sine, "sine")
 CHLO(acos, "acos")
 CHLO(acosh, "acosh")
@@ -256,8 +261,31 @@ Values convert(const UserOperation& u) {
   return {hlo::convert(u.in(0), to)};
 }
 
+void check_numbers(const UserOperation& u) {
+  u.check(u.in(0).dtype() != DType::Pred, "expected numbers, got ", u.in(0).type().str(),
+          ". Cast them first.");
+}
+
+Values abs(const UserOperation& u) {
+  check_numbers(u);
+  return {hlo::is_unsigned(u.in(0).dtype()) ? u.in(0) : hlo::abs(u.in(0))};
+}
+
+Values sign(const UserOperation& u) {
+  check_numbers(u);
+  const Value& x = u.in(0);
+  if (!hlo::is_unsigned(x.dtype())) return {hlo::unary("sign", x)};
+  return {hlo::min(x, hlo::one(u.b(), x.type()))};
+}
+
 Values bitcast(const UserOperation& u) {
   const DType to = lazy::to_hlo(dtype_of_xla(u.options.text("to_type")));
+  if (to == u.in(0).dtype()) return {u.in(0)};
+  // The compiler knows no others; of truth values it ends the process.
+  for (const DType dtype : {to, u.in(0).dtype()}) {
+    u.check(hlo::is_integer(dtype) || hlo::is_float(dtype), "expected integers or floats, got ",
+            u.in(0).type().str(), " to be ", u.options.text("to_type"), ".");
+  }
   const auto from_bits = static_cast<int64_t>(hlo::bit_width(u.in(0).dtype()));
   const auto to_bits = static_cast<int64_t>(hlo::bit_width(to));
   Dims dims = u.in(0).dims();
@@ -269,8 +297,7 @@ Values bitcast(const UserOperation& u) {
 // --- constants
 
 Values constant(const UserOperation& u) {
-  const hlo::Type type{lazy::to_hlo(dtype_of_xla(u.options.text("type"))),
-                       u.options.integers("sizes")};
+  const hlo::Type type{lazy::to_hlo(dtype_of_xla(u.options.text("type"))), sizes_of(u)};
   const std::string& hex = u.options.text("bytes");
   std::string bytes;
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
@@ -285,8 +312,7 @@ Values constant(const UserOperation& u) {
 }
 
 Values iota_of(const UserOperation& u) {
-  const hlo::Type type{lazy::to_hlo(dtype_of_xla(u.options.text("type"))),
-                       u.options.integers("sizes")};
+  const hlo::Type type{lazy::to_hlo(dtype_of_xla(u.options.text("type"))), sizes_of(u)};
   const int64_t dim = u.options.integer("iota_dimension");
   u.check(dim >= 0 && dim < type.rank(), "expected iota_dimension in [0, ", type.rank(), "), got ",
           dim, ".");
@@ -298,11 +324,11 @@ Values iota_of(const UserOperation& u) {
 Values reshape(const UserOperation& u) {
   Value x = u.in(0);
   if (u.options.has("dimensions")) x = hlo::transpose(x, u.options.integers("dimensions"));
-  return {hlo::reshape(x, u.options.integers("sizes"))};
+  return {hlo::reshape(x, sizes_of(u))};
 }
 
 Values broadcast(const UserOperation& u) {
-  Dims dims = u.options.integers("sizes"), mapping;
+  Dims dims = sizes_of(u), mapping;
   for (const int64_t size : u.in(0).dims()) {
     mapping.push_back(static_cast<int64_t>(dims.size()));
     dims.push_back(size);
@@ -311,8 +337,7 @@ Values broadcast(const UserOperation& u) {
 }
 
 Values broadcast_in_dim(const UserOperation& u) {
-  return {hlo::broadcast_in_dim(u.in(0), u.options.integers("sizes"),
-                                u.options.integers("dimensions"))};
+  return {hlo::broadcast_in_dim(u.in(0), sizes_of(u), u.options.integers("dimensions"))};
 }
 
 Values slice(const UserOperation& u) {
@@ -505,6 +530,15 @@ Values map(const UserOperation& u) {
 }
 
 Values triangular_solve(const UserOperation& u) {
+  const Value &x = u.in(0), &y = u.in(1);
+  const auto is_batch = [&](int64_t rank) {
+    return std::equal(x.dims().begin(), x.dims().begin() + rank, y.dims().begin());
+  };
+  u.check(hlo::is_float(x.dtype()) || hlo::is_complex(x.dtype()),
+          "expected floats or complex numbers, got ", x.type().str(), ".");
+  u.check(x.dtype() == y.dtype() && x.rank() == y.rank() && x.rank() >= 2 && is_batch(x.rank() - 2),
+          "expected matrices of one element type and equal dimensions before the last two, got ",
+          x.type().str(), " and ", y.type().str(), ".");
   const bool left = !u.options.has("left_side") || u.options.flag("left_side");
   const hlo::TriangularOptions options{
       .left = left,
@@ -593,7 +627,7 @@ Values set_dimension_size(const UserOperation& u) {
 
 const UserLowerings& operations() {
   static const UserLowerings all = {
-      {"Abs", unary<hlo::abs>},
+      {"Abs", abs},
       {"Acos", unary<acos_>},
       {"Acosh", unary<acosh_>},
       {"Asin", unary<asin_>},
@@ -624,7 +658,7 @@ const UserLowerings& operations() {
       {"Round", unary<round_away_>},
       {"RoundNearestEven", unary<round_even_>},
       {"Rsqrt", unary<hlo::rsqrt>},
-      {"Sign", unary<sign_>},
+      {"Sign", sign},
       {"Sin", unary<sine_>},
       {"Sinh", unary<sinh_>},
       {"Sqrt", unary<hlo::sqrt>},

@@ -200,6 +200,19 @@ def test_bits():
     check(lambda a: a.bitcast(Type.F64), lambda a: a.view(torch.float64)[..., 0], A[:, :2].clone())
 
 
+def test_numbers_without_a_sign_and_bits_that_are_none():
+    unsigned = torch.tensor([0, 1, 200], dtype=torch.uint8)
+    check(lambda a: xb.mkop("Sign", (a,)), torch.sign, unsigned)
+    check(abs, torch.abs, unsigned)
+    check(lambda a: a.bitcast(Type.PRED), lambda a: a, MASK)
+    for dtype, to in ((Type.U8, Type.PRED), (Type.PRED, Type.U8), (Type.C64, Type.F64)):
+        x = xb.mkparam(xb.create_builder("b"), 0, xb.mkshape(dtype, (2,)))
+        with pytest.raises(RuntimeError, match="integers or floats"):
+            x.bitcast(to)
+        with pytest.raises(RuntimeError, match="BitCast|numbers|expected"):
+            (xb.mkop("Sign", (x,)) if dtype == Type.PRED else x.bitcast(to))
+
+
 def test_choices():
     check(lambda m, a, b: m.select(a, b), torch.where, MASK, A, B)
     check(lambda m, a, b: m.select(a, b), torch.where, torch.tensor(True), A, B)
@@ -728,6 +741,7 @@ ERRORS = {
     "wrong option": (lambda x: xb.mkop("Transpose", (x,), permutation="no"), "integers"),
     "permutation": (lambda x: x.transpose((0, 0)), "transpose"),
     "sizes": (lambda x: x.reshape((4, 2)), "reshape"),
+    "negative sizes": (lambda x: x.broadcast((-1,)), "from 0 on"),
     "two builders": (lambda x: x + param(), "another builder"),
     "number of a parameter": (lambda x: param(0, builder=x.builder()), "no parameter has"),
     "tuple": (lambda x: Op.tuple((x, x)) + x, "expected arrays"),
