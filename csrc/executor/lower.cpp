@@ -119,6 +119,18 @@ class Lowerer {
     return values;
   }
 
+  // What the rule of a call gives, whatever the signature says of it.
+  hlo::Values apply_rule(const Signature& s, const hlo::Values& operands,
+                         const hlo::Values& numbers) {
+    ops::RuleFunction rule = s.op->rule == nullptr ? nullptr : s.op->rule->on(target_);
+    if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
+      rule = [](ops::Lowering& l) { return ops::on_host(l); };
+    }
+    if (rule == nullptr) fail_without_rule(s);
+    ops::Lowering lowering(b_, target_, s, operands, numbers, lower_region_);
+    return rule(lowering);
+  }
+
   // A call by itself, of these tensors and of numbers that are all zero.
   void lower_alone(const Signature& s, const hlo::Values& tensors) {
     hlo::Values numbers;
@@ -253,13 +265,7 @@ class Lowerer {
     if (s.expansion != nullptr) {
       return lower(*s.expansion, operands, nullptr, std::span(numbers).last(s.num_seeds));
     }
-    ops::RuleFunction rule = s.op->rule == nullptr ? nullptr : s.op->rule->on(target_);
-    if (rule == nullptr && ops::has_host_kernel(s.op->handle, target_)) {
-      rule = [](ops::Lowering& l) { return ops::on_host(l); };
-    }
-    if (rule == nullptr) fail_without_rule(s);
-    ops::Lowering lowering(b_, target_, s, operands, numbers, lower_region_);
-    hlo::Values results = rule(lowering);
+    hlo::Values results = apply_rule(s, operands, numbers);
     if (ops::has_narrowed()) narrow(results, s);
     TXLA_CHECK(results.size() == s.outputs.size(), s.op->name, ": its lowering gave ",
                results.size(), " results, expected ", s.outputs.size(), ".");
@@ -384,6 +390,21 @@ bool try_lowering(const Signature& signature, const ops::Target& target) {
   Lowerer(b, target).lower_alone(signature, tensors);
   b.end_function({});
   return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
+}
+
+std::vector<hlo::Type> types_by_rule(const Signature& signature) {
+  const ops::Target target = ops::target_of(ops::kPortable);
+  hlo::Builder b = builder_for(target);
+  std::vector<hlo::Type> types;
+  for (const lazy::OperandInfo& info : signature.operands) {
+    types.push_back({lazy::to_hlo(info.geometry->dtype), info.geometry->sizes});
+  }
+  const hlo::Values tensors = b.begin_function("main", types);
+  types.clear();
+  for (const hlo::Value& v : Lowerer(b, target).apply_rule(signature, tensors, {})) {
+    types.push_back(v.type());
+  }
+  return types;
 }
 
 namespace {

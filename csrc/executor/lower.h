@@ -50,4 +50,8 @@ std::string lower_portable(const lazy::Function& function,
 // whether the program calls a kernel of PyTorch's.
 bool try_lowering(const lazy::Signature& signature, const ops::Target& target);
 
+// Returns the types of what the rule of a call gives, where the rule finds them itself. The call
+// has no numbers.
+std::vector<hlo::Type> types_by_rule(const lazy::Signature& signature);
+
 }  // namespace torch_xla::executor

@@ -341,6 +341,13 @@ bool Builder::private_function(std::string_view name, std::span<const Type> argu
   return true;
 }
 
+void Builder::private_text(std::string_view name, std::string_view text) {
+  const std::string known = std::string(name) + "\ntext";
+  if (std::ranges::find(private_names_, known) != private_names_.end()) return;
+  private_names_.push_back(known);
+  functions_ += std::string(text) + "\n";
+}
+
 std::string Builder::finish(std::string_view module_name) const {
   TXLA_CHECK(open_.empty(), "finish: expected all functions to be ended, found ", open_.back().name,
              " open.");

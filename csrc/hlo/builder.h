@@ -115,6 +115,8 @@ class Builder {
   // Adds a private function once per name and returns whether it was new; `body` builds it.
   bool private_function(std::string_view name, std::span<const Type> arguments,
                         const std::function<Values(std::span<const Value>)>& body);
+  // Adds the text of one, which declares it by this name, once per name.
+  void private_text(std::string_view name, std::string_view text);
 
   // Source locations: each operation printed from now on carries `location` (empty: none).
   // It is MLIR text such as `loc("model.py":3:0)`.

@@ -17,5 +17,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_replay(m);
   init_traced(m);
   init_export(m);
+  init_builder(m);
   init_unlocked(m);
 }

@@ -71,7 +71,9 @@
     "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                       \
   X(String, TF_CPP_VMODULE, "", false,                                                          \
     "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                  \
-  X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")
+  X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")                 \
+  X(Bool, XLA_DYNAMO_DEBUG, "0", false,                                                         \
+    "Prints what becomes of each graph of `torch.compile(backend=\"openxla\")`.")
 
 namespace torch_xla::util {
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
 from torch_xla import _XLAC
+from torch_xla.core import xla_op_registry
+from torch_xla.core.xla_builder import Op, Type
 
 aten = torch.ops.aten
 
@@ -179,6 +182,26 @@ def resized(o: Operands, mode: str) -> list[torch.Tensor]:
     return [y, *torch.autograd.grad(y.square().sum(), x)]
 
 
+def user_computation(o: Operands) -> list[torch.Tensor]:
+    def combined(x: Op, y: Op) -> Op:
+        scalar = xb.mkshape(Type.F32, ())
+        largest = xb.create_computation("largest", lambda a, b: a.max(b), [scalar, scalar])
+        rows = (x @ y).exp().reduce(Op.zero(x.builder()), largest, (1,))
+        loop = rows.mkwhile(
+            (rows,), lambda r: r.reduce_all(Op.zero(r.builder()), largest) < 9, double
+        )
+        image = y.reshape((1, 1, *y.shape().sizes))
+        pooled = image.reduce_window(
+            Op.zero(x.builder()), largest, (1, 1, 2, 2), (1, 1, 1, 1), "same"
+        )
+        return Op.tuple((loop, pooled))
+
+    def double(r: Op) -> tuple[Op]:
+        return (r + r,)
+
+    return xla_op_registry.register("xla::combined", combined)(o.f, o.square)
+
+
 CALLS: dict[str, Callable[[Operands], Any]] = {
     "torch_xla::while_loop": lambda o: _XLAC._while_loop(
         lambda x: [x.sum() < 9], lambda x, w=o.square: [x @ w + torch.rand_like(x)], [o.f]
@@ -186,6 +209,7 @@ CALLS: dict[str, Callable[[Operands], Any]] = {
     "torch_xla::cond": lambda o: _XLAC._cond(
         o.one > 0, lambda x=o.f: [x.sin()], lambda x=o.f: [torch.rand_like(x)]
     ),
+    "torch_xla::user_computation": user_computation,
     "torch_xla::scan": lambda o: _XLAC._scan(
         lambda c, x: [c + x, torch.rand_like(c) * x], [o.square[0]], [o.square]
     ),

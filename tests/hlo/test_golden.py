@@ -6,7 +6,8 @@ from tests.hlo import golden
 from torch_xla import _XLAC
 
 # Views by schema, so that no call is recorded under these names; what autograd or PyTorch calls by
-# another; and what is computed when it is called, since its values tell the shape.
+# another; what is computed when it is called, since its values tell the shape; and what is always a
+# part of another call.
 NOT_RECORDED = {
     "aten::_embedding_bag_dense_backward",
     "aten::conj_physical",
@@ -15,6 +16,7 @@ NOT_RECORDED = {
     "torch_xla::masked_select",
     "torch_xla::nonzero",
     "torch_xla::unique",
+    "torch_xla::user_operation",
 }
 
 

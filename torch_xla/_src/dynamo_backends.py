@@ -1,11 +1,17 @@
-"""Names that backends of `torch.compile` had in earlier versions. PyTorch has `openxla` itself."""
+"""Backends of `torch.compile`: names of earlier versions, and what the default one says.
+
+PyTorch has `openxla` itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import register_experimental_backend
+from torch.utils import _pytree as pytree
 
 
 def torchxla_trace_once(model: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
@@ -23,3 +29,30 @@ def aot_torchxla_trace_once(model: torch.fx.GraphModule, inputs: list[torch.Tens
 def register() -> None:
     for backend in (torchxla_trace_once, aot_torchxla_trace_once):
         register_experimental_backend(backend)
+
+
+def refuse_inductor() -> None:
+    """Makes inductor, the default backend, say which one to use where a graph is on `xla`."""
+    from torch._inductor import compile_fx
+
+    original = compile_fx.compile_fx
+
+    @functools.wraps(original)
+    def checked(model_: torch.fx.GraphModule, example_inputs_: Sequence, *args: Any, **kw: Any):
+        if _is_on_xla(model_, example_inputs_):
+            raise RuntimeError(
+                "torch.compile: expected a backend that writes programs for xla, got inductor, the "
+                'default one. Use torch.compile(..., backend="openxla").'
+            )
+        return original(model_, example_inputs_, *args, **kw)
+
+    compile_fx.compile_fx = checked
+
+
+def _is_on_xla(model: torch.fx.GraphModule, inputs: Sequence) -> bool:
+    """Whether a graph takes, holds or makes a tensor on xla."""
+    nodes = getattr(getattr(model, "graph", None), "nodes", ())
+    made = [n.meta.get("val", n.meta.get("example_value")) for n in nodes]
+    held = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+    leaves = pytree.tree_leaves([list(inputs), made, held])
+    return any(isinstance(t, torch.Tensor) and t.device.type == "xla" for t in leaves)

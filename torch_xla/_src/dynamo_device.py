@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
+from torch_xla._src import devices
+
 _xla = torch.xla
 
 
@@ -55,3 +57,6 @@ class XlaInterface(DeviceInterface):
 
 def register() -> None:
     register_interface_for_device("xla", XlaInterface)
+    # The device is part of a graph, as that of `device="xla"` is. What marks it so,
+    # torch.compiler.assume_constant_result, cannot be called yet.
+    devices.device._dynamo_marked_constant = True

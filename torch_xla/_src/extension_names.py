@@ -236,6 +236,129 @@ def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     xla_model.optimization_barrier_(tensors)
 
 
+# Donation, which takes what nobody needs and asks for no marks
+
+_alias_with_buffer_donor = False
+
+
+@_name
+def _xla_set_enable_alias_with_buffer_donor_config(
+    enable_user_config_alias: bool = False, device: str = ""
+) -> None:
+    """`utils.buffer_donor_context.alias_with_buffer_donor_config`, which changes no program."""
+    global _alias_with_buffer_donor
+    _alias_with_buffer_donor = enable_user_config_alias
+
+
+@_name
+def _xla_get_enable_alias_with_buffer_donor_config(device: str = "") -> bool:
+    """What was set."""
+    return _alias_with_buffer_donor
+
+
+@_name
+def _set_buffer_donation(tensor: torch.Tensor, should_donate: bool) -> bool:
+    """False: a tensor that lives keeps its memory, whatever is wished."""
+    return False
+
+
+@_name
+def _get_buffer_donation(tensor: torch.Tensor) -> bool:
+    """False: no tensor is marked."""
+    return False
+
+
+# Computations
+
+
+@_name
+def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
+    """`core.xla_builder.computation_from_module_proto`."""
+    from torch_xla._src import foreign_computation
+
+    return foreign_computation.from_hlo(name, proto)
+
+
+@_name
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: tuple,
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A product that contracts dimensions of two tensors, without a gradient.
+
+    `dimension_numbers` are ((contracted of lhs, of rhs), (batch of lhs, of rhs)). It is computed in
+    the precision of all products, whatever `precision_config`.
+    """
+    from torch_xla.core import xla_builder, xla_op_registry
+
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = dimension_numbers
+    result = preferred_element_type
+    options = {
+        "lhs_contracting_dimensions": list(lhs_contracted),
+        "rhs_contracting_dimensions": list(rhs_contracted),
+        "lhs_batch_dimensions": list(lhs_batch),
+        "rhs_batch_dimensions": list(rhs_batch),
+        "preferred_element_type": result and xla_builder.Op.from_torch_type(result),
+    }
+
+    def product(x: Any, y: Any) -> Any:
+        return xla_builder.mkop("DotGeneral", (x, y), **options)
+
+    return xla_op_registry.register("xla::dot_general", product)(lhs, rhs)
+
+
+@_name
+def _xla_quantize_tensor(
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    """`experimental.quantized`'s, with lists of numbers and a dtype such as "torch.int8"."""
+    return _quantization(
+        "_xla_quantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
+    )
+
+
+@_name
+def _xla_dequantize_tensor(
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    """The same, back."""
+    return _quantization(
+        "_xla_dequantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
+    )
+
+
+def _quantization(
+    name: str,
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    from torch_xla.experimental import quantized
+
+    integers = getattr(torch, dtype.removeprefix("torch."))
+    numbers = torch.tensor(list(scale)), torch.tensor(list(zero_point))
+    return getattr(quantized, name)(input, *numbers, quant_min, quant_max, integers, axis)
+
+
 # Metrics
 
 

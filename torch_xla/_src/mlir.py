@@ -5,6 +5,7 @@ jaxlib is optional (`pip install torch_xla[export]`): texts need none of this.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -75,6 +76,75 @@ def refined(program: str | bytes, types: Sequence[str]) -> str:
         return str(module)
 
 
+def text_of_hlo(proto: bytes) -> str:
+    """The StableHLO text of a serialized `xla.HloModuleProto`.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+        ValueError: It is no such module.
+    """
+    with _mlir() as mlir:
+        try:
+            return str(mlir.ir.Module.parse(mlir.hlo_to_stablehlo(proto)))
+        except Exception as error:
+            raise ValueError(f"xla_builder: expected an HloModuleProto: {error}") from error
+
+
+# An array's element type by XLA's name, and its sizes.
+ArrayType = tuple[str, list[int]]
+
+
+def as_functions(text: str, name: str) -> tuple[str, list[ArrayType], list[ArrayType]]:
+    """The functions of a module as private ones, of which `main` has this name.
+
+    Returns:
+        Their text, and the types of what `main` takes and gives.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+        ValueError: There is no function `main`, or it has other types than arrays of fixed sizes.
+    """
+    with _mlir() as mlir:
+        module = mlir.ir.Module.parse(text)
+        _to_stablehlo(mlir, module)
+        _run(mlir, module, "inline")
+        functions = {
+            mlir.ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+            for op in module.body.operations
+            if op.operation.name == "func.func"
+        }
+        if "main" not in functions:
+            raise ValueError(f"xla_builder: expected a function main, got {list(functions)}.")
+        for symbol, function in functions.items():
+            function.attributes["sym_visibility"] = mlir.ir.StringAttr.get("private")
+            for attributes in ("arg_attrs", "res_attrs"):  # of another caller
+                if attributes in function.attributes:
+                    del function.attributes[attributes]
+            new = name if symbol == "main" else f"{name}.{symbol}"
+            function.attributes["sym_name"] = mlir.ir.StringAttr.get(new)
+        code = "\n".join(str(function) for function in functions.values())
+        for symbol in functions:  # where others of the module name it
+            if symbol != "main":
+                code = re.sub(rf"@{re.escape(symbol)}\b", f'@"{name}.{symbol}"', code)
+        main = mlir.ir.FunctionType(
+            mlir.ir.TypeAttr(functions["main"].attributes["function_type"]).value
+        )
+        return code, [_array(mlir, t) for t in main.inputs], [_array(mlir, t) for t in main.results]
+
+
+def _array(mlir: SimpleNamespace, given: Any) -> ArrayType:
+    if mlir.ir.RankedTensorType.isinstance(given):
+        array = mlir.ir.RankedTensorType(given)
+        element = str(array.element_type)
+        name = _XLA_NAMES.get(element, element.replace("ui", "u").replace("i", "s"))
+        if array.has_static_shape:
+            return name, list(array.shape)
+    raise ValueError(f"xla_builder: expected arrays of fixed sizes, got {given}.")
+
+
+_XLA_NAMES = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
+
+
 def is_installed() -> bool:
     """Whether there is a jaxlib whose MLIR has StableHLO."""
     try:
@@ -111,6 +181,7 @@ def _to_stablehlo(mlir: SimpleNamespace, module: Any) -> None:
 
 def _import() -> SimpleNamespace:
     try:
+        from jaxlib import _jax
         from jaxlib.mlir import ir, passmanager
         from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo
         from jaxlib.mlir.dialects import chlo, stablehlo
@@ -124,6 +195,7 @@ def _import() -> SimpleNamespace:
         passmanager=passmanager,
         stablehlo=stablehlo,
         chlo=chlo,
+        hlo_to_stablehlo=_jax.mlir.hlo_to_stablehlo,
         register_dialects=_jax_mlir_ext.register_dialects,
         register_passes=_stablehlo.register_stablehlo_passes,
     )

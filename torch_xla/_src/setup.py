@@ -41,6 +41,7 @@ def install() -> None:
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
+    after_import("torch._inductor.compile_fx", _refuse_inductor)
     atexit.register(_finish)
 
 
@@ -66,6 +67,12 @@ def _name_backends() -> None:
     from torch_xla._src import dynamo_backends
 
     dynamo_backends.register()
+
+
+def _refuse_inductor() -> None:
+    from torch_xla._src import dynamo_backends
+
+    dynamo_backends.refuse_inductor()
 
 
 def _old_extension_name(name: str) -> Any:

@@ -10,11 +10,24 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torch_xla._internal.jax_workarounds import maybe_get_jax, maybe_get_torchax, requires_jax
 from torch_xla._src import rng
+from torch_xla._src.flat_callables import _JAX_TO_XLA_COMPUTATION_CACHE as _XLA_COMPUTATION_CACHE
 from torch_xla._src.held_tensors import held_tensors, named_places, replaced
+from torch_xla._src.jax_autograd import j2t_autograd
 from torch_xla._src.joint import Joint, not_twice_differentiable
+from torch_xla.core import xla_builder
 
-__all__ = ["PureModule", "assume_pure", "assume_pure_torch"]
+__all__ = [
+    "_XLA_COMPUTATION_CACHE",
+    "PureModule",
+    "assume_pure",
+    "assume_pure_torch",
+    "j2t_autograd",
+    "maybe_get_jax",
+    "maybe_get_torchax",
+    "requires_jax",
+]
 
 _MOST_VERSIONS = 256  # of one function
 
@@ -71,18 +84,31 @@ class PureModule(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._module = module
-        self._forward = assume_pure(functools.partial(_pure_forward, module))
+        self._forward = assume_pure(functools.partial(_call_module, module))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         modes = tuple(m.training for m in self._module.modules())
         return self._forward(modes, held_tensors(self._module), args, kwargs)
 
 
-def _pure_forward(
+def _call_module(
     module: nn.Module, modes: tuple, tensors: list[torch.Tensor], args: tuple, kwargs: dict
 ) -> Any:
     with replaced(named_places(module).values(), tensors):
         return module(*args, **kwargs)
+
+
+def _pure_forward(module: nn.Module, params: dict, buffers: dict, args: tuple, kwargs: dict) -> Any:
+    """What a module computes with these parameters and buffers in the place of its own."""
+    return torch.func.functional_call(module, {**params, **buffers}, args, kwargs)
+
+
+def make_fake_inputs(input: Any) -> Any:
+    """A tensor on `xla` of this one's shape without a value; what is no tensor stays."""
+    if not isinstance(input, torch.Tensor):
+        return input
+    fake = xla_builder.create_placeholder_tensor(input.shape, input.dtype)
+    return fake.requires_grad_(input.requires_grad)
 
 
 class _Pure:

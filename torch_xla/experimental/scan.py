@@ -23,6 +23,22 @@ from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
 from torch_xla._src.joint import Joint, not_twice_differentiable
+from torch_xla._src.scan_names import (  # noqa: F401 (names of earlier versions)
+    Builder,
+    U,
+    _backward_shard_alike,
+    _find_input_activation_aliases,
+    _load_from_context,
+    _make_get_graph_compiler,
+    _remove_none,
+    _save_for_backward,
+    _scan_impl_flat,
+    _scan_impl_pytree,
+    dynamic_slice,
+    dynamic_update_slice,
+    split,
+    tree_flatten_none,
+)
 from torch_xla.experimental.pytreeify import pytreeify
 
 __all__ = [

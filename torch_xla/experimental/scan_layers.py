@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,14 +44,15 @@ def scan_layers(
     if not layers:
         return input_data
     first = layers[0]
-    _ensure_same_structure(layers)
+    _ensure_same_parts(layers)
+    _ensure_same_structure([_held(layer) for layer in layers])
     tensors = [held_tensors(layer) for layer in layers]
     if not tensors[0]:  # nothing to scan
         for layer in layers:
             input_data = _call(layer, input_data)
         return input_data
     stacked = [torch.stack(places) for places in zip(*tensors, strict=True)]
-    apply = _one_layer_function(first, is_layer_pure)
+    apply = _create_or_get_cached_one_layer_fn(first, partition_fn, is_layer_pure)
     result, _ = scan(apply, input_data, stacked, partition_fn, is_layer_pure)
     return result
 
@@ -61,10 +62,14 @@ def _call(layer: nn.Module, data: Any) -> Any:
 
 
 # Of layers that are pure, so that `scan` knows their functions again; for each mode of their parts.
-_one_layer_functions: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+_ONE_LAYER_CACHE: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
 
 
-def _one_layer_function(layer: nn.Module, is_layer_pure: bool) -> Callable:
+def _create_or_get_cached_one_layer_fn(
+    first_layer: nn.Module, partition_fn: Callable, is_layer_pure: bool = False
+) -> Callable:
+    """What `scan` calls: the layer's code with a row of tensors. `scan` itself tells partitions."""
+    layer = first_layer
     reference = weakref.ref(layer) if is_layer_pure else lambda: layer
 
     def one_layer(carry: Any, tensors: list[torch.Tensor]) -> tuple[Any, None]:
@@ -74,25 +79,38 @@ def _one_layer_function(layer: nn.Module, is_layer_pure: bool) -> Callable:
     if not is_layer_pure:
         return one_layer
     modes = tuple(m.training for m in layer.modules())
-    return _one_layer_functions.setdefault(layer, {}).setdefault(modes, one_layer)
+    return _ONE_LAYER_CACHE.setdefault(layer, {}).setdefault(modes, one_layer)
 
 
-def _ensure_same_structure(layers: Sequence[nn.Module]) -> None:
-    def tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
-        return {name: table[key] for name, (table, key) in named_places(layer).items()}
+def _held(layer: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: table[key] for name, (table, key) in named_places(layer).items()}
 
+
+def _extract_weights_and_buffers(
+    module: nn.Module,
+) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
+    """The parameters and the buffers of a module, by name."""
+    return dict(module.named_parameters()), dict(module.named_buffers())
+
+
+def _ensure_same_parts(layers: Sequence[nn.Module]) -> None:
     def parts(layer: nn.Module) -> list[tuple[str, type, bool]]:
         return [(name, type(part), part.training) for name, part in layer.named_modules()]
 
-    first, first_parts = tensors(layers[0]), parts(layers[0])
+    first = parts(layers[0])
     for i, layer in enumerate(layers):
-        for mine, other in zip(first_parts, parts(layer), strict=False):
+        for mine, other in zip(first, parts(layer), strict=False):
             if mine != other:
                 raise ValueError(
                     f"scan_layers: expected layers of the same parts in the same mode, got {other} "
                     f"in layer {i} for {mine} in the first (name, class, training)."
                 )
-        others = tensors(layer)
+
+
+def _ensure_same_structure(dicts: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Raises ValueError where the tensors of a layer differ from the first layer's."""
+    first = dicts[0]
+    for i, others in enumerate(dicts):
         if others.keys() != first.keys():
             names = ", ".join(sorted(others.keys() ^ first.keys()))
             raise ValueError(

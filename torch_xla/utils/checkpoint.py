@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,24 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from torch_xla._src import rng as _rng
 
-__all__ = ["CheckpointFunction", "checkpoint", "get_device_states", "set_device_states"]
+__all__ = [
+    "CheckpointFunction",
+    "CheckpointStatus",
+    "checkpoint",
+    "chkpt_status",
+    "get_device_states",
+    "set_device_states",
+]
+
+
+class CheckpointStatus(threading.local):
+    """What this thread does: `in_chkpt_bwd` says whether it computes a checkpoint again."""
+
+    def __init__(self):
+        self.in_chkpt_bwd = False
+
+
+chkpt_status = CheckpointStatus()
 
 
 def checkpoint(
@@ -32,8 +51,20 @@ def checkpoint(
         kwargs: Named arguments of `function`, and, if `use_reentrant` is false, the further ones of
             `torch.utils.checkpoint.checkpoint`.
     """
+    is_again = False
+
+    @functools.wraps(function, updated=())
+    def run(*given: Any, **named: Any) -> Any:
+        nonlocal is_again
+        before = chkpt_status.in_chkpt_bwd
+        chkpt_status.in_chkpt_bwd, is_again = is_again, True
+        try:
+            return function(*given, **named)
+        finally:
+            chkpt_status.in_chkpt_bwd = before
+
     return torch.utils.checkpoint.checkpoint(
-        function,
+        run,
         *args,
         use_reentrant=use_reentrant,
         preserve_rng_state=preserve_rng_state,

@@ -109,8 +109,36 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
     return nested.replace(structure, lambda value: isinstance(value, TensorReference), read)
 
 
+def _get_tensors_folder(path: str | os.PathLike) -> str:
+    return f"{os.fspath(path)}.tensors"
+
+
 def _folder(path: str | os.PathLike) -> Path:
-    return Path(f"{os.fspath(path)}.tensors")
+    return Path(_get_tensors_folder(path))
+
+
+def _get_tensor_file(path: str | os.PathLike, tid: int) -> str:
+    """The file of a tensor of a save by earlier versions."""
+    return os.path.join(_get_tensors_folder(path), TensorReference(tid).file_name())
+
+
+def _rewrite_data(path: str | os.PathLike, data: Any, save_tensors: bool) -> Any:
+    """Nested data with references in the place of its tensors, as earlier versions saved it.
+
+    Args:
+        path: Where the data will be saved; the tensors go to its folder.
+        data: The data.
+        save_tensors: Whether the tensors are written.
+    """
+
+    def write(tensors: list[torch.Tensor]) -> list[TensorReference]:
+        if save_tensors:
+            os.makedirs(_get_tensors_folder(path), exist_ok=True)
+            for tid, tensor in enumerate(tensors):
+                torch.save(xm._maybe_convert_to_cpu(tensor), _get_tensor_file(path, tid))
+        return [TensorReference(tid) for tid in range(len(tensors))]
+
+    return nested.replace(data, lambda value: isinstance(value, torch.Tensor), write)
 
 
 def _remove(files: Iterable[Path]) -> None:
