@@ -1,17 +1,13 @@
 #include "executor/disk_cache.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <thread>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -92,106 +88,6 @@ std::optional<std::string_view> executable_in(std::string_view bytes, std::strin
   return bytes;
 }
 
-// Writes a new file beside `path` and gives it that name: others see the old one or all of it.
-// Returns the error number, 0 for none.
-int write_whole(const std::string& path, std::string_view bytes) {
-  const std::string temporary =
-      path + "." + std::to_string(std::random_device()()) + std::to_string(getpid()) + ".tmp";
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return errno;
-  int error = 0;
-  while (!bytes.empty() && error == 0) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(written));
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
-  if (::close(file) != 0 && error == 0) error = errno;  // where a full disk may first show
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) ::unlink(temporary.c_str());
-  return error;
-}
-
-// What keeps this process from reading in the folder, or 0.
-int read_error(const std::string& folder) {
-  if (::access(folder.c_str(), R_OK | X_OK) != 0) return errno;
-  std::error_code ignored;
-  return std::filesystem::is_directory(folder, ignored) ? 0 : ENOTDIR;
-}
-
-// What keeps this process from writing to the folder, or 0. Creates it. Only an attempt tells: a
-// mount may be read-only, whatever the permissions say.
-int write_error(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), error);
-  if (error) return error.value();
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
-  const std::string probe = folder + "/probe" + std::to_string(getpid()) + ".tmp";
-  const int failure = write_whole(probe, "");
-  if (failure == 0) ::unlink(probe.c_str());
-  return failure;
-}
-
-// Who can change a file or a folder, beside this user and root; empty if nobody can.
-std::string others_who_write(const struct stat& info) {
-  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
-    return "user " + std::to_string(info.st_uid) + ", whose it is";
-  }
-  return (info.st_mode & S_IWOTH) != 0   ? "everybody"
-         : (info.st_mode & S_IWGRP) != 0 ? "group " + std::to_string(info.st_gid)
-                                         : "";
-}
-
-// What writers that were killed have left behind.
-void remove_old_temporaries(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    std::error_code error;
-    if (entry.path().extension() != ".tmp" || !entry.is_regular_file(error)) continue;
-    if (const auto written = entry.last_write_time(error); !error && written < old) {
-      fs::remove(entry.path(), error);
-    }
-  }
-}
-
-// A file's contents, or why they are not used; empty where there is no file.
-struct Contents {
-  std::string bytes, problem;
-};
-
-// Opening a pipe, or reading a device, could wait for ever.
-Contents read_whole(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (file < 0) return {"", errno == ENOENT ? "" : std::strerror(errno)};
-  Contents contents;
-  struct stat info = {};
-  if (::fstat(file, &info) != 0) {
-    contents.problem = std::strerror(errno);
-  } else if (!S_ISREG(info.st_mode)) {
-    contents.problem = "not a regular file";
-  } else if (const std::string who = others_who_write(info); !who.empty()) {
-    contents.problem = "a file that others can write to: " + who;
-  } else {
-    contents.bytes.resize(static_cast<size_t>(info.st_size));
-    size_t filled = 0;
-    while (filled < contents.bytes.size()) {
-      const ssize_t count =
-          ::read(file, contents.bytes.data() + filled, contents.bytes.size() - filled);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) break;  // cut short: its hash will show it
-      filled += static_cast<size_t>(count);
-    }
-    contents.bytes.resize(filled);
-    if (filled == 0) contents.problem = "an empty file";
-  }
-  ::close(file);
-  return contents;
-}
-
 // The process may change its folder later.
 std::string absolute(const std::string& folder) {
   if (folder.empty()) return folder;
@@ -200,19 +96,30 @@ std::string absolute(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).string();  // without a slash at its end
 }
 
-[[noreturn]] void refuse(const char* expected, const std::string& folder, int error,
-                         const char* advice) {
-  util::fail(util::ErrorKind::Runtime, "persistent cache: expected ", expected, ", got '", folder,
-             "' (", std::strerror(error), "). ", advice);
+// Returns the folder among the user's caches, or "" where that is not said, or another user's: what
+// root creates there under sudo would be in that user's way.
+std::string folder_of_user() {
+  std::filesystem::path caches = util::flag::XDG_CACHE_HOME();
+  if (!caches.is_absolute()) caches = std::filesystem::path(util::flag::HOME()) / ".cache";
+  if (!caches.is_absolute()) return "";
+  std::filesystem::path there = caches;
+  struct stat info = {};
+  while (::stat(there.c_str(), &info) != 0 && there != there.root_path()) {
+    there = there.parent_path();
+  }
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) return "";
+  return caches / "torch_xla";
 }
 
 }  // namespace
 
 DiskCache* DiskCache::get() {
   static const std::unique_ptr<DiskCache> cache = [] {
-    const std::string folder = util::flag::XLA_PERSISTENT_CACHE_PATH();
+    std::optional<std::string> folder = util::flag::XLA_PERSISTENT_CACHE_PATH();
+    const bool named = folder.has_value();
+    if (!named) folder = folder_of_user();
     const bool read_only = util::flag::XLA_PERSISTENT_CACHE_READ_ONLY();
-    auto made = folder.empty() ? nullptr : std::make_unique<DiskCache>(folder, read_only);
+    auto made = folder->empty() ? nullptr : std::make_unique<DiskCache>(*folder, read_only, named);
     is_settled = true;
     return made;
   }();
@@ -221,29 +128,25 @@ DiskCache* DiskCache::get() {
 
 bool DiskCache::settled() { return is_settled; }
 
-DiskCache::DiskCache(const std::string& folder, bool read_only)
-    : folder_(absolute(folder)), read_only_(read_only) {
-  if (read_only_) {
-    if (const int error = read_error(folder_)) {
-      refuse("a folder that can be read", folder_, error,
-             "Fill it first, by a process that may write to it.");
-    }
-  } else if (const int error = write_error(folder_)) {
-    refuse("a folder that can be written to", folder_, error,
-           "Give another path, or readonly=True for a folder that others fill.");
+DiskCache::DiskCache(const std::string& folder, bool read_only, bool named)
+    : read_only_(read_only),
+      files_(absolute(folder), read_only, util::flag::XLA_PERSISTENT_CACHE_SIZE()) {
+  if (const int error = files_.open()) {
+    usable_ = false;
+    const std::string problem = util::concat(
+        "persistent cache: expected a folder that can be ", read_only ? "read" : "written to",
+        ", got '", files_.folder(), "' (", std::strerror(error), "). ",
+        read_only ? "Fill it first, by a process that may write to it."
+                  : "Give another path, or readonly=True for a folder that others fill.");
+    if (named) util::fail(util::ErrorKind::Runtime, problem);
+    TXLA_LOG(INFO) << problem;
+  } else if (const std::string who = files_.others_who_write(); !who.empty()) {
+    usable_ = false;
+    TXLA_LOG(WARNING) << "persistent cache: expected a folder that only you can write to, since "
+                         "its programs run in this process, got '"
+                      << files_.folder() << "', which can be written to by " << who
+                      << ". The cache is off. Take a folder of your own, or chmod go-w.";
   }
-  struct stat info = {};
-  if (::stat(folder_.c_str(), &info) == 0) {
-    if (const std::string who = others_who_write(info); !who.empty()) {
-      usable_ = false;
-      TXLA_LOG(WARNING) << "persistent cache: expected a folder that only you can write to, since "
-                           "its programs run in this process, got '"
-                        << folder_ << "', which can be written to by " << who
-                        << ". The cache is off. Take a folder of your own, or chmod go-w.";
-      return;
-    }
-  }
-  if (!read_only_) remove_old_temporaries(folder_);
 }
 
 std::string DiskCache::key_of(std::string_view program, const pjrt::CompileOptions& options) const {
@@ -269,10 +172,6 @@ std::string DiskCache::key_of(std::string_view program, const pjrt::CompileOptio
   return key.str();
 }
 
-std::string DiskCache::file_of(const std::string& key) const {
-  return folder_ + "/" + hash_of(key).hex() + ".program";
-}
-
 void DiskCache::report(const std::string& problem) {
   if (reported_.exchange(true)) return;
   TXLA_LOG(WARNING) << "persistent cache: " << problem
@@ -291,8 +190,7 @@ std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
   if (!usable_) return nullptr;
   const util::Unlocked unlocked;
   const std::string key = key_of(program, options);
-  const std::string path = file_of(key);
-  auto executable = load_file(path, key, options);
+  auto executable = load_file(key, options);
   if (executable != nullptr &&
       !std::ranges::equal(executable->devices(), options.device_ids, {}, &pjrt::Device::id)) {
     if (options.device_ids.size() == 1) movable_ = false;
@@ -303,23 +201,23 @@ std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
     hits.add();
   } else {
     misses.add();
-    TXLA_VLOG(1) << "not in the persistent cache, " << path << ":\n" << key;
+    TXLA_VLOG(1) << "not in the persistent cache, " << files_.path_of(hash_of(key)) << ":\n" << key;
   }
   return executable;
 }
 
-std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& path,
-                                                       const std::string& key,
+std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& key,
                                                        const pjrt::CompileOptions& options) {
   static const debug::Counter failures("PersistentCacheDeserializeFailure");
   static const debug::Metric time("PersistentCacheLoadTime");
-  const Contents contents = read_whole(path);
+  const util::Hash128 name = hash_of(key);
+  const util::FileCache::Contents contents = files_.read(name);
   if (contents.bytes.empty() && contents.problem.empty()) return nullptr;
   const debug::TimedScope scope(time);
   const auto serialized = executable_in(contents.bytes, key);
   if (!serialized) {
     failures.add();
-    report("expected a whole program in '" + path + "', got " +
+    report("expected a whole program in '" + files_.path_of(name) + "', got " +
            (contents.problem.empty() ? "something else" : contents.problem) + ". It is compiled.");
     return nullptr;
   }
@@ -330,7 +228,8 @@ std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& path,
       give_up(error);
     } else {
       failures.add();
-      report("the plugin cannot load '" + path + "', which is compiled: " + error.what());
+      report("the plugin cannot load '" + files_.path_of(name) +
+             "', which is compiled: " + error.what());
     }
     return nullptr;
   }
@@ -344,12 +243,12 @@ void DiskCache::store(std::string_view program, const pjrt::CompileOptions& opti
   const util::Unlocked unlocked;
   const debug::TimedScope scope(time);
   const std::string key = key_of(program, options);
-  const std::string path = file_of(key);
+  const util::Hash128 name = hash_of(key);
   try {
-    const int error = write_whole(path, file_of_program(key, executable.serialize()));
+    const int error = files_.write(name, file_of_program(key, executable.serialize()));
     if (error == 0) return;
     failures.add();
-    report("'" + path + "' could not be written: " + std::strerror(error));
+    report("'" + files_.path_of(name) + "' could not be written: " + std::strerror(error));
   } catch (const pjrt::Error& error) {
     if (error.code() == PJRT_Error_Code_UNIMPLEMENTED) return give_up(error);
     failures.add();

@@ -9,19 +9,21 @@
 #include <string_view>
 
 #include "pjrt/client.h"
+#include "util/file_cache.h"
 
 namespace torch_xla::executor {
 
 class DiskCache {
  public:
-  // Returns the cache that the environment asks for, or null. The first call that does not throw
-  // settles it for the process.
+  // Returns the cache that the environment names, else the user's, or null. The first call that
+  // does not throw settles it for the process.
   static DiskCache* get();
   static bool settled();
 
-  // Creates the folder unless `read_only`; throws where it cannot be used. A folder that others can
-  // write to stays unused, which is logged: programs loaded from it would run in this process.
-  DiskCache(const std::string& folder, bool read_only);
+  // Creates the folder unless `read_only`. Where it cannot be used there is an error if the user
+  // has `named` it, else no cache. A folder that others can write to stays unused, which is logged:
+  // programs loaded from it would run in this process.
+  DiskCache(const std::string& folder, bool read_only, bool named = true);
 
   // Returns the stored program, or null where the folder has none that can be used.
   std::unique_ptr<pjrt::Executable> load(std::string_view program,
@@ -33,15 +35,14 @@ class DiskCache {
  private:
   // Returns everything that the executable depends on, a line each.
   std::string key_of(std::string_view program, const pjrt::CompileOptions& options) const;
-  std::string file_of(const std::string& key) const;
-  std::unique_ptr<pjrt::Executable> load_file(const std::string& path, const std::string& key,
+  std::unique_ptr<pjrt::Executable> load_file(const std::string& key,
                                               const pjrt::CompileOptions& options);
   void report(const std::string& problem);
   void give_up(const pjrt::Error& error);
 
-  const std::string folder_;
   const bool read_only_;
-  // False where others can write to the folder, and once the plugin has shown that it cannot.
+  util::FileCache files_;
+  // False where the folder is of no use, and once the plugin has shown that it cannot.
   std::atomic<bool> usable_{true};
   // Programs for one device serve others of its kind, until the plugin shows that it does not move
   // programs.

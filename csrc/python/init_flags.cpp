@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "util/error.h"
 #include "util/flags.h"
@@ -19,6 +20,7 @@ const char* type_name(util::FlagType type) {
     case util::FlagType::Int:
       return "int";
     case util::FlagType::String:
+    case util::FlagType::OptionalString:
       return "string";
   }
   return "unknown";
@@ -49,6 +51,8 @@ py::object flag_value(std::string_view name) {
           return py::int_(util::flags::read_Int(info));
         case util::FlagType::String:
           return py::str(util::flags::read_String(info));
+        case util::FlagType::OptionalString:
+          return py::cast(util::flags::read_OptionalString(info));
       }
     }
   }

@@ -12,7 +12,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/autograd_node.h"
-#include "dispatch/record/recorded_step.h"
+#include "dispatch/record/step_replay.h"
 #include "executor/runtime.h"
 #include "python/init.h"
 #include "python/reach.h"
@@ -23,7 +23,7 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
-using dispatch::RecordedStep;
+using dispatch::StepReplay;
 using dispatch::Tensors;
 
 class Replay {
@@ -134,11 +134,11 @@ class Replay {
   Reach reach_;
   bool is_busy_ = false;
   Tensors before_, grads_before_;
-  std::optional<RecordedStep::Watch> watch_;
+  std::optional<StepReplay::Watch> watch_;
   std::vector<bool> has_grad_;  // of each tensor, after the call
   size_t num_grads_ = 0;
   std::vector<bool> has_history_;
-  std::unique_ptr<RecordedStep> step_;
+  std::unique_ptr<StepReplay> step_;
 };
 
 }  // namespace

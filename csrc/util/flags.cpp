@@ -4,7 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
-#include <optional>
 
 #include "util/error.h"
 
@@ -36,6 +35,11 @@ std::string text(const FlagInfo& info) {
 }
 
 std::string read_String(const FlagInfo& info) { return text(info); }
+
+std::optional<std::string> read_OptionalString(const FlagInfo& info) {
+  const char* value = std::getenv(info.name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
 
 std::int64_t read_Int(const FlagInfo& info) {
   const std::string value = text(info);

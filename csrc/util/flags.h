@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 // X(type, name, default, in_cache_key, help)
-//   type          Bool, Int or String
+//   type          Bool, Int, String, or OptionalString: one that may be given as empty
 //   default       text, parsed as the environment's value would be; an Int of "-1" means "not set"
 //   in_cache_key  true if a compiled program depends on the flag
 #define TXLA_FLAGS(X)                                                                           \
@@ -50,14 +51,20 @@
     "Writes the recorded Python source lines into the compiled program.")                       \
   X(Int, XLA_COMPILATION_CACHE_SIZE, "2048", false,                                             \
     "Number of compiled programs kept in memory; the least recently used goes first.")          \
-  X(String, XLA_PERSISTENT_CACHE_PATH, "", false,                                               \
-    "Folder that keeps compiled programs for later processes; `xr.initialize_cache` sets it.")  \
+  X(OptionalString, XLA_PERSISTENT_CACHE_PATH, "", false,                                       \
+    "Folder that keeps compiled programs for later processes: `torch_xla` among the user's "    \
+    "caches where it is not set, none where it is empty. `xr.initialize_cache` sets it.")       \
   X(Bool, XLA_PERSISTENT_CACHE_READ_ONLY, "0", false,                                           \
     "This process reads that folder and writes nothing to it.")                                 \
+  X(Int, XLA_PERSISTENT_CACHE_SIZE, "4294967296", false,                                        \
+    "Bytes of the programs in that folder; the least recently used go first. `-1`: any.")       \
   X(Bool, XLA_CHECK_GRAPH_KEY, "0", false,                                                      \
     "Compares the whole graph, not only its key, when a compiled program is found.")            \
   X(Bool, XLA_NO_DONATION, "0", true,                                                           \
     "Buffers that a step overwrites are kept instead of being reused for its results.")         \
+  X(Bool, XLA_REPLAY, "1", false,                                                               \
+    "Calls of `torch_xla.compile`d functions that see nothing new are recorded without "        \
+    "running their Python.")                                                                    \
   X(String, XLA_HOST_KERNELS, "auto", true,                                                     \
     "PyTorch's CPU kernels inside programs of the CPU platform, in place of lowerings: `auto` " \
     "where they are faster, `all` where there is one, `none`.")                                 \
@@ -67,6 +74,8 @@
   X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                       \
     "Large blocks of the CPU plugin's memory come in huge pages and are kept when it frees "    \
     "them. Read once, with the first use of a device.")                                         \
+  X(String, HOME, "", false, "The user's folder; the user's caches are in `.cache` there.")     \
+  X(String, XDG_CACHE_HOME, "", false, "Folder of the user's caches, in place of `~/.cache`.")  \
   X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                      \
     "Least level that is logged: 0 info, 1 warning, 2 error, 3 nothing.")                       \
   X(String, TF_CPP_VMODULE, "", false,                                                          \
@@ -77,7 +86,7 @@
 
 namespace torch_xla::util {
 
-enum class FlagType { Bool, Int, String };
+enum class FlagType { Bool, Int, String, OptionalString };
 
 struct FlagInfo {
   const char* name;
@@ -108,6 +117,7 @@ std::string text(const FlagInfo& info);
 bool read_Bool(const FlagInfo& info);
 std::int64_t read_Int(const FlagInfo& info);
 std::string read_String(const FlagInfo& info);
+std::optional<std::string> read_OptionalString(const FlagInfo& info);
 
 // Returns "NAME=value" lines of all flags that a compiled program depends on, in table order.
 std::string cache_key_text();

@@ -312,12 +312,6 @@ def reads_iterator(h, x):
 def test_other_effects_are_never_replayed(function):
     holder = Holder()
     holder.numbers = iter(range(100))
-    ran = []
-
-    def observed(x):
-        ran[0] += 1  # an effect by itself
-        return function(holder, x)
-
     step = torch_xla.compile(functools.partial(function, holder))
     before = replays()
     for i in range(CALLS):
@@ -325,7 +319,6 @@ def test_other_effects_are_never_replayed(function):
         step(torch.full((4,), 1.0 * sign, device="xla"))
     assert replays() == before
     assert step._replays.refusals
-    del observed, ran
 
 
 def test_values_of_effects_are_those_of_the_function():
@@ -503,7 +496,7 @@ def test_views_and_leaves_that_autograd_would_know_are_not_replayed():
         step = torch_xla.compile(function)
         before = replays()
         for _ in range(6):
-            result = step(x)
+            step(x)
         assert replays() == before and step._replays.refusals, function.__name__
     w = torch.ones(3, device="xla", requires_grad=True)
     step = torch_xla.compile(view_of_argument)

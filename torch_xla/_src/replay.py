@@ -3,7 +3,7 @@
 A function that has no effect but on tensors records the same at each call for which all that it
 reads is as it was. So the second call of a function is profiled, to learn which code runs; the
 third is watched: what it can read is walked before and after (`csrc/python/reach.h`), and what it
-recorded is kept (`csrc/dispatch/record/recorded_step.h`). Later calls walk again, and where nothing
+recorded is kept (`csrc/dispatch/record/step_replay.h`). Later calls walk again, and where nothing
 but values of tensors differs, record what was kept.
 
 What cannot be seen through is refused, and then each call runs the function as ever: built-in
@@ -153,7 +153,7 @@ class Replays:
 
     def __init__(self, function: Callable):
         self._function = function
-        self._is_on = True
+        self._is_on = _XLAC._xla_flag("XLA_REPLAY")
         self._calls = 0
         self._tries = 0
         self._next_try = _LEAST_CALLS
@@ -162,7 +162,7 @@ class Replays:
         self.refusals: list[str] = []
 
     def call(self, args: tuple, kwargs: dict) -> Any:
-        """The result of a call that could be replayed, or NO_REPLAY. Nothing waits when it begins."""
+        """The result of a call that could be replayed, or NO_REPLAY. Nothing waits by now."""
         if not self._kept or sys.gettrace() is not None:  # a debugger wants to see the code run
             return NO_REPLAY
         for i, (replay, build) in enumerate(self._kept):

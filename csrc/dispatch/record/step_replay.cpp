@@ -1,4 +1,4 @@
-#include "dispatch/record/recorded_step.h"
+#include "dispatch/record/step_replay.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -18,7 +18,7 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 
-RecordedStep::Watch::Watch(int device, Tensors reachable)
+StepReplay::Watch::Watch(int device, Tensors reachable)
     : device_(device),
       reachable_(std::move(reachable)),
       before_(reachable_),
@@ -36,10 +36,10 @@ RecordedStep::Watch::Watch(int device, Tensors reachable)
   }
 }
 
-std::unique_ptr<RecordedStep> RecordedStep::Watch::finish(const Tensors& results) const {
+std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) const {
   TXLA_CHECK(executor::runs_and_reads() == runs_, "reads a value, or has a barrier");
   const lazy::GraphLock lock;
-  auto step = std::make_unique<RecordedStep>();
+  auto step = std::make_unique<StepReplay>();
   step->arguments_ = Taken(before_, reachable_, device_);
   Tensors all_tensors = reachable_;
   std::ranges::copy_if(results, std::back_inserter(all_tensors), &at::Tensor::defined);
@@ -115,7 +115,7 @@ std::unique_ptr<RecordedStep> RecordedStep::Watch::finish(const Tensors& results
   return step;
 }
 
-at::Tensor RecordedStep::Checks::stand_in(const at::Tensor& tensor, const Layout& arguments) {
+at::Tensor StepReplay::Checks::stand_in(const at::Tensor& tensor, const Layout& arguments) {
   const lazy::TensorImpl* impl = tensor.defined() ? lazy::as_lazy(tensor) : nullptr;
   if (impl == nullptr) return tensor;
   const Storage* storage = &impl->lazy_storage();
@@ -131,7 +131,7 @@ at::Tensor RecordedStep::Checks::stand_in(const at::Tensor& tensor, const Layout
   return Place{0, impl->geometry(), impl->storage_offset(), impl->view()}.tensor({known});
 }
 
-bool RecordedStep::Checks::pass(const Storages& storages) const {
+bool StepReplay::Checks::pass(const Storages& storages) const {
   if (checks.empty()) return true;
   const lazy::GraphLock lock;
   std::vector<Value> placeholders;
@@ -147,11 +147,11 @@ bool RecordedStep::Checks::pass(const Storages& storages) const {
   return !suspected;
 }
 
-bool RecordedStep::fits(const Tensors& arguments) const {
+bool StepReplay::fits(const Tensors& arguments) const {
   return arguments_.fits(arguments) && checks_.pass(arguments_.storages_of(arguments));
 }
 
-Tensors RecordedStep::record(const Tensors& arguments) const {
+Tensors StepReplay::record(const Tensors& arguments) const {
   static const debug::Counter counter("ReplayedCalls");
   counter.add();
   Storages storages = arguments_.storages_of(arguments);

@@ -1,4 +1,4 @@
-// RecordedStep, what one run of a Python function recorded. It can be recorded again, for tensors
+// StepReplay, what one run of a Python function recorded. It can be recorded again, for tensors
 // of the same geometries, without the function.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace torch_xla::dispatch {
 
-class RecordedStep {
+class StepReplay {
   // The checks of values on arguments, which have these storages in the place of their own.
   struct Checks {
     at::Tensor stand_in(const at::Tensor& tensor, const Layout& arguments);
@@ -34,7 +34,7 @@ class RecordedStep {
     // Returns what the run has recorded. `results`: tensors that it returns or leaves in places
     // where others can find them. Throws where it cannot be recorded again: it has read values,
     // drawn from a generator of its own, or keeps a tensor that is neither reachable nor a result.
-    std::unique_ptr<RecordedStep> finish(const Tensors& results) const;
+    std::unique_ptr<StepReplay> finish(const Tensors& results) const;
 
    private:
     const int device_;
