@@ -33,7 +33,7 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) -DTORCH_XLA_WERROR=ON $(if $(CC
   '-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=$(SLOPPINESS);$(CCACHE)' \
   '-DCMAKE_CXX_FLAGS=-fpch-preprocess $(CXXFLAGS)')
 
-CPP_FILES = $(shell find csrc tests/cpp tests/sanitizers -name '*.h' -o -name '*.cpp')
+CPP_FILES = $(shell find csrc examples tests/cpp tests/sanitizers -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now, those of long tests first: no worker waits for another at
 # the end.
 FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api spmd fuzz pytorch)))
@@ -132,7 +132,7 @@ $(BUILD)/.configured-tests: $(BUILD)/.configured
 	@touch $@
 
 cpp-tests: $(BUILD)/.configured-tests
-	$(BIN)/ninja -C $(BUILD) -j $(JOBS) torch_xla_tests
+	$(BIN)/ninja -C $(BUILD) -j $(JOBS) torch_xla_tests step_runner
 
 clean:
 	rm -rf $(BUILD) dist torch_xla/_XLAC*.so

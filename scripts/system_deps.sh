@@ -46,7 +46,11 @@ echo '#include <version>
 }
 
 if [ "$tests" = --tests ]; then
-  has_gtest() { echo '#include <gtest/gtest.h>' | "$compiler" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; }
-  has_gtest || missing "GoogleTest" "needed for the C++ unit tests" libgtest-dev
-  has_gtest || { echo "gtest/gtest.h: still missing after the installation; the C++ unit tests cannot be built." >&2; exit 1; }
+  header() {  # name, what, why, Debian package
+    has_header() { echo "#include <$1>" | "$compiler" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; }
+    has_header "$1" || missing "$2" "$3" "$4"
+    has_header "$1" || { echo "$1: still missing after the installation ($3)." >&2; exit 1; }
+  }
+  header gtest/gtest.h "GoogleTest" "needed for the C++ unit tests" libgtest-dev
+  header nlohmann/json.hpp "nlohmann-json" "needed for examples/runner" nlohmann-json3-dev
 fi

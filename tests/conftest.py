@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,3 +90,29 @@ def share_of_the_launch() -> Callable[[], float]:
 
     share()  # compiles
     return share
+
+
+@pytest.fixture(scope="session")
+def step_runner() -> Run:
+    """Builds examples/runner, and runs it on the CPU; `status` is what it has to end with."""
+    build, cmake = ROOT / "build", Path(sys.executable).with_name("cmake")
+    with open(ROOT / "build" / ".step_runner.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other workers build it too
+        command = [cmake, "--build", build, "--target", "step_runner"]
+        built = subprocess.run(command, capture_output=True, text=True)
+    if built.returncode != 0:
+        why = f"examples/runner was not built: {(built.stdout + built.stderr)[-2000:]}"
+        warnings.warn(why, stacklevel=1)
+        pytest.skip(why)
+    package = importlib.util.find_spec("xla_plugins.xla_cpu_pjrt")
+    plugin = Path(list(package.submodule_search_locations)[0], "xla_cpu_pjrt.so")
+
+    def run(folder: Path, *options: object, status: int = 0) -> subprocess.CompletedProcess:
+        command = [build / "step_runner", "--plugin", plugin, folder, *options]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+        assert done.returncode == status, f"exit status {done.returncode}\n{done.stderr[-4000:]}"
+        if status != 0:
+            assert done.stderr.startswith(("step_runner: ", "usage: ")), done.stderr
+        return done
+
+    return run

@@ -8,6 +8,7 @@
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
 #include "lazy/operator.h"
+#include "lazy/rng.h"
 #include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
 #include "ops/host/in_memory.h"
@@ -86,6 +87,7 @@ class Lowerer {
   struct NumberSource {
     Packed floats, ints;
     bool all_constant = false;  // numbers and seeds are what the calls were recorded with
+    std::unordered_map<const Node*, hlo::Values> seeds = {};  // but for these, of each call
   };
 
   // The results of a function of these arguments. Its numbers come from `source`; without one they
@@ -174,6 +176,11 @@ class Lowerer {
       values.resize(std::max(values.size(), index + size_t{1}));
       return values[index];
     };
+    for (const Node* call : composite.calls) {
+      TXLA_CHECK(!source.seeds.contains(call), call->signature().op->name,
+                 ": expected no random numbers within the composite ", composite.name,
+                 " of a program whose random state advances. Leave out its marks.");
+    }
     hlo::Values given;
     std::vector<hlo::Type> types, result_types;
     for (const Composite::Input& input : composite.inputs) {
@@ -215,8 +222,13 @@ class Lowerer {
     if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
     if (!place_.empty()) b_.set_location("loc(" + hlo::attr::string(place_) + ")");
     hlo::Values numbers;
+    if (source != nullptr && s.num_seeds != 0) {
+      if (const auto drawn = source->seeds.find(&node); drawn != source->seeds.end()) {
+        seeds = drawn->second;
+      }
+    }
     for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (source == nullptr && s.is_seed(i)) {
+      if (!seeds.empty() && s.is_seed(i)) {
         numbers.push_back(seeds.front());
         seeds = seeds.subspan(1);
         continue;
@@ -415,24 +427,31 @@ namespace {
 // takes 5.2.
 constexpr int64_t kNumbersWorthCutting = 8;
 
+// The attributes of arguments: the results that take over their buffers, or -1.
+std::vector<hlo::Attributes> reuses(const std::vector<int32_t>& reused_by) {
+  std::vector<hlo::Attributes> attributes(reused_by.size());
+  for (size_t i = 0; i < reused_by.size(); ++i) {
+    if (reused_by[i] < 0) continue;
+    attributes[i].push_back({"tf.aliasing_output", hlo::attr::i32(reused_by[i])});
+  }
+  return attributes;
+}
+
 std::string module_of(const lazy::Function& function, const Interface& interface,
                       const ops::Target& target, bool reuses_buffers) {
   hlo::Builder b = builder_for(target);
   std::vector<hlo::Type> types;
-  std::vector<hlo::Attributes> attributes;
+  std::vector<int32_t> reused_by;
   for (const Parameter& parameter : interface.parameters) {
     types.push_back({ops::to_hlo(parameter.dtype), parameter.geometry->sizes});
-    attributes.emplace_back();
-    if (reuses_buffers && parameter.reused_by >= 0) {
-      attributes.back().push_back({"tf.aliasing_output", hlo::attr::i32(parameter.reused_by)});
-    }
+    reused_by.push_back(reuses_buffers ? parameter.reused_by : -1);
   }
   const auto floats = static_cast<int64_t>(interface.num_floats);
   const auto ints = static_cast<int64_t>(interface.num_ints);
   if (floats != 0) types.push_back({hlo::DType::F64, {floats}});
   if (ints != 0) types.push_back({hlo::DType::S64, {ints}});
 
-  const hlo::Values given = b.begin_function("main", types, attributes);
+  const hlo::Values given = b.begin_function("main", types, reuses(reused_by));
   hlo::Values arguments;
   for (size_t i = 0; i < interface.parameters.size(); ++i) {
     arguments.push_back(
@@ -467,6 +486,40 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
   return lowered;
 }
 
+namespace {
+
+// lazy::SplitMix on values of a program.
+struct InProgram {
+  static hlo::Value plus(const hlo::Value& x, uint64_t y) { return hlo::add(x, word(x, y)); }
+  static hlo::Value times(const hlo::Value& x, uint64_t y) { return hlo::mul(x, word(x, y)); }
+  static hlo::Value folded(const hlo::Value& x, int shift) {
+    return hlo::logical_xor(x, hlo::binary("shift_right_logical", x, word(x, shift)));
+  }
+
+ private:
+  static hlo::Value word(const hlo::Value& like, uint64_t value) {
+    return hlo::scalar_int(like.builder(), static_cast<int64_t>(value), hlo::DType::U64);
+  }
+};
+
+std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function& function,
+                                                            const SeedPlaces& places,
+                                                            const hlo::Value& counter) {
+  std::unordered_map<const Node*, hlo::Values> seeds;
+  auto place = places.used.begin();
+  for (const Node* call : function.calls) {
+    for (uint32_t i = 0; i < call->signature().num_seeds; ++i) {
+      const InProgram ops;
+      const hlo::Value drawn =
+          lazy::SplitMix::mixed(lazy::SplitMix::advanced(counter, *place++ + 1, ops), ops);
+      seeds[call].push_back(hlo::bitcast_convert(drawn, {hlo::DType::S64, {}}));
+    }
+  }
+  return seeds;
+}
+
+}  // namespace
+
 std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
                            const PortableOptions& options) {
   ops::Target target = ops::target_of(ops::kPortable);
@@ -477,7 +530,21 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   std::vector<hlo::Type> types;
   for (size_t i = 0; i < count; ++i)
     types.push_back(ops::to_hlo(function.parameters[i]->output(0)));
-  hlo::Values arguments = b.begin_function("main", types);
+  std::vector<int32_t> reused_by = options.reused_by;
+  if (options.seeds) {
+    types.push_back({hlo::DType::U64, {}});
+    reused_by.resize(count, -1);
+    reused_by.push_back(static_cast<int32_t>(function.results.size()));
+  }
+  hlo::Values arguments = b.begin_function("main", types, reuses(reused_by));
+  Lowerer::NumberSource numbers;
+  numbers.all_constant = true;
+  hlo::Value counter;
+  if (options.seeds) {
+    counter = arguments.back();
+    arguments.pop_back();
+    numbers.seeds = seeds_of_calls(function, *options.seeds, counter);
+  }
   for (const at::Tensor& constant : constants) {
     const hlo::Value held = hlo::dense_bytes(
         b, {static_cast<const char*>(constant.const_data_ptr()), constant.nbytes()},
@@ -485,9 +552,12 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
     const lazy::Geometry& parameter = function.parameters[arguments.size()]->output(0);
     arguments.push_back(hlo::convert(held, ops::to_hlo(parameter).dtype));
   }
-  Lowerer::NumberSource numbers;
-  numbers.all_constant = true;
-  b.end_function(Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers));
+  hlo::Values results =
+      Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers);
+  if (options.seeds) {
+    results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, InProgram()));
+  }
+  b.end_function(results);
   return b.finish();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,12 +36,23 @@ struct Lowered {
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
 
+// The seeds that the calls of a function draw: of `count` draws in a row, those in these places.
+struct SeedPlaces {
+  size_t count = 0;
+  std::vector<size_t> used;  // in the order of the calls
+};
+
 // Lowers a function for every compiler: the text holds its numbers and seeds, and calls nothing of
 // this process. The last parameters have the values `constants`, CPU tensors, which the text holds
 // too; the others are arguments. Throws where a call has no such lowering, and names its line.
 struct PortableOptions {
   bool with_locations = util::flag::XLA_HLO_DEBUG();
   bool dynamic_sizes = false;  // the text is one of those for hlo::dynamic_program
+  // Of each argument, the result that takes over its buffer, or -1. Empty: none does.
+  std::vector<int32_t> reused_by = {};
+  // Seeds are drawn from a last argument, RandomState::as_seed(), whose new value is the last
+  // result and takes over its buffer.
+  std::optional<SeedPlaces> seeds = {};
 };
 std::string lower_portable(const lazy::Function& function,
                            std::span<const at::Tensor> constants = {},

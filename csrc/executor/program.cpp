@@ -1,5 +1,6 @@
 #include "executor/program.h"
 
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 
@@ -50,6 +51,20 @@ std::vector<std::string> Recipe::lines() const {
   return lines;
 }
 
+std::string Recipe::difference_from(const Recipe& last) const {
+  const auto same = [](const Call& a, const Call& b) {
+    return a.signature->key == b.signature->key;
+  };
+  const auto [old, call] = std::ranges::mismatch(last.calls, calls, same);
+  if (old != last.calls.end() && call != calls.end()) {
+    return "It first differs at " + text_of(*call) + ", where the last had " + text_of(*old);
+  }
+  if (calls.size() != last.calls.size()) {
+    return util::concat("It has ", calls.size(), " calls, the last had ", last.calls.size());
+  }
+  return "Its calls are those of the last, with other operands or other memory to reuse";
+}
+
 namespace {
 
 template <class T>
@@ -64,7 +79,8 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
 
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
-                                     std::span<const pjrt::Device> devices) {
+                                     std::span<const pjrt::Device> devices,
+                                     std::span<const int64_t> kept) {
   static const debug::Metric time("ExecuteTime");
   const debug::TimedScope scope(time);
   count_run_or_read();
@@ -83,7 +99,7 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
     ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
     arrays.push_back(&*ints);
   }
-  return program.executable->execute(arrays);
+  return program.executable->execute(arrays, kept);
 }
 
 }  // namespace torch_xla::executor

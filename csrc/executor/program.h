@@ -40,6 +40,8 @@ struct Recipe {
   static std::string text_of(const Call& call, const std::string& operands = "");
   // One line per call, as lazy/print.h prints them.
   std::vector<std::string> lines() const;
+  // Says where this one first differs from another, which came before it.
+  std::string difference_from(const Recipe& last) const;
 };
 
 struct Program {
@@ -56,9 +58,10 @@ struct Program {
 
 // Runs a program asynchronously, on the devices that it was compiled for; nothing else runs a
 // Program. The arrays have a buffer on each device. Those whose buffers the program reuses are gone
-// afterwards. Throws pjrt::Error.
+// afterwards, but for those in the places `kept`. Throws pjrt::Error.
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
-                                     std::span<const pjrt::Device> devices);
+                                     std::span<const pjrt::Device> devices,
+                                     std::span<const int64_t> kept = {});
 
 }  // namespace torch_xla::executor

@@ -1,6 +1,5 @@
 #include "executor/region.h"
 
-#include <algorithm>
 #include <string_view>
 #include <type_traits>
 
@@ -20,22 +19,6 @@ Kind region_kind() {
   } else {
     return Kind(&kName);
   }
-}
-
-// Where a graph first differs from the one before it.
-std::string difference(const Recipe& before, const Recipe& now) {
-  const auto same = [](const Recipe::Call& a, const Recipe::Call& b) {
-    return a.signature->key == b.signature->key;
-  };
-  const auto [old, call] = std::ranges::mismatch(before.calls, now.calls, same);
-  if (old != before.calls.end() && call != now.calls.end()) {
-    return "It first differs at " + Recipe::text_of(*call) + ", where the last had " +
-           Recipe::text_of(*old);
-  }
-  if (now.calls.size() != before.calls.size()) {
-    return util::concat("It has ", now.calls.size(), " calls, the last had ", before.calls.size());
-  }
-  return "Its calls are those of the last, with other operands or other memory to reuse";
 }
 
 }  // namespace
@@ -63,7 +46,7 @@ void Region::check_number(const Graph& graph) const {
   if (!most_graphs_ || graphs_.size() < *most_graphs_ || graphs_.contains(graph.key)) return;
   util::fail(util::ErrorKind::Runtime, "torch_xla.compile: expected at most ", *most_graphs_,
              " different graphs of \"", name_, "\", got another. ",
-             difference(last_, Recipe(graph)),
+             Recipe(graph).difference_from(last_),
              ". Give its arguments the shapes of an earlier call, or raise max_different_graphs.");
 }
 

@@ -8,21 +8,17 @@
 #include "executor/sync.h"
 #include "executor/transfer.h"
 #include "lazy/source.h"
-#include "ops/dtypes.h"
 #include "util/error.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::executor {
 
 std::shared_ptr<const Program> compile_stablehlo(std::string name, const std::string& stablehlo,
-                                                 const std::vector<const lazy::Geometry*>& takes,
-                                                 int device) {
+                                                 std::vector<Parameter> takes, int device) {
   require_device(device);
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
-  for (const lazy::Geometry* g : takes) {
-    program->interface.parameters.push_back({g, ops::device_dtype(g->dtype)});
-  }
+  program->interface.parameters = std::move(takes);
   const pjrt::CompileOptions options = compile_options_of(device);
   try {
     const util::Unlocked unlocked;
@@ -39,15 +35,23 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
   const lazy::GraphLock lock;
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   std::vector<const pjrt::Array*> arrays;
-  for (const lazy::Value& argument : arguments) {
-    const std::shared_ptr<pjrt::Array>& array = argument.node->data().array;
-    array->extend_to(devices);
-    arrays.push_back(array.get());
+  std::vector<int64_t> kept;
+  InFlight::Arrays taken_over;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const lazy::DeviceData& data = arguments[i].node->data();
+    data.array->extend_to(devices);
+    arrays.push_back(data.array.get());
+    if (program.interface.parameters.at(i).reused_by < 0) continue;
+    if (data.donatable && data.array.use_count() == 1 && arguments[i].node.use_count() == 2) {
+      taken_over.push_back(data.array);
+    } else {
+      kept.push_back(static_cast<int64_t>(i));
+    }
   }
   std::vector<lazy::Value> results;
   try {
-    auto launched = launch(program, std::move(arrays), {}, devices);
-    InFlight::of(device).add(std::move(launched.done), lazy::source_line(), {});
+    auto launched = launch(program, std::move(arrays), {}, devices, kept);
+    InFlight::of(device).add(std::move(launched.done), lazy::source_line(), std::move(taken_over));
     for (auto& array : launched.outputs) {
       const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(*array), array->dims());
       results.push_back(data_value(g, device, counted(std::move(array))));

@@ -10,12 +10,12 @@
 namespace torch_xla::executor {
 
 // Compiles `stablehlo`, text or a portable artifact, for a device. The program takes row-major
-// arrays of these geometries and reuses none of them.
+// arrays; it says itself which of them it reuses, as `takes` does.
 std::shared_ptr<const Program> compile_stablehlo(std::string name, const std::string& stablehlo,
-                                                 const std::vector<const lazy::Geometry*>& takes,
-                                                 int device);
+                                                 std::vector<Parameter> takes, int device);
 
-// Launches it, after what its arguments still need, and returns its results as data.
+// Launches it, after what its arguments still need, and returns its results as data. It reuses the
+// arrays that only one storage holds besides the caller.
 std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy::Value> arguments,
                                        int device);
 

@@ -14,15 +14,13 @@ util::ForkMutex& mutex() {
   return mutex;
 }
 
-// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): a counter
-// in steps of the golden ratio, and a function that mixes it.
-uint64_t counter(RandomState::Position p) { return p.seed + p.offset * 0x9e3779b97f4a7c15ull; }
+struct OnHost {
+  static uint64_t plus(uint64_t x, uint64_t y) { return x + y; }
+  static uint64_t times(uint64_t x, uint64_t y) { return x * y; }
+  static uint64_t folded(uint64_t x, int shift) { return x ^ (x >> shift); }
+};
 
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
+uint64_t counter(RandomState::Position p) { return SplitMix::advanced(p.seed, p.offset, OnHost()); }
 
 }  // namespace
 
@@ -48,7 +46,7 @@ uint64_t RandomState::next_seed() {
   const std::lock_guard lock(mutex());
   Position& position = drawn();
   ++position.offset;
-  return mix(counter(position));
+  return SplitMix::mixed(counter(position), OnHost());
 }
 
 uint64_t RandomState::as_seed() const { return counter(position()); }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <typeinfo>
 
+#include "lazy/lending.h"
 #include "lazy/memory.h"
 #include "util/error.h"
 
@@ -61,19 +62,20 @@ Storage::~Storage() {
 }
 
 const Value& Storage::value() {
+  Lending::read(*this);
   if (!value_) value_ = zeros_value(*geometry_, device_index_);
   return value_;
 }
 
-void Storage::check_writable() const {
-  if (AsideScope::made_since(id_)) return;
+void Storage::check_writable(bool may_be_lent) {
+  if (AsideScope::made_since(id_) || (may_be_lent && Lending::write(*this))) return;
   util::fail(util::ErrorKind::Runtime,
              "xla: expected a function that is being recorded to write its arguments or tensors "
              "that it makes, got a write to another tensor. Pass that tensor as an argument.");
 }
 
 void Storage::set_value(Value value) {
-  check_writable();
+  check_writable(true);
   if (value_) {
     constexpr size_t kMost = 256;  // of a storage that is written and never read
     if (value_.node->is_data()) past_.clear();
@@ -117,7 +119,7 @@ void Storage::replay_views() {
 }
 
 void Storage::reset(const Geometry* geometry, Value value) {
-  check_writable();
+  check_writable(false);
   geometry_ = geometry;
   const size_t bytes = storage_bytes(*geometry);
   if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_index_));
@@ -185,6 +187,7 @@ void View::forget() {
 }
 
 Value View::read(Storage& storage) {
+  Lending::read(storage);  // drops what views keep of its value
   // From here to the first view that is up to date; chains may be long.
   c10::SmallVector<View*, 8> stale;
   View* view = this;

@@ -41,7 +41,7 @@ class Storage final : public c10::StorageImpl {
   // computes this one, and no sync does.
   void set_aside() { unlink(); }
   // While an AsideScope lives, values that are written are set aside too, and storages made before
-  // it cannot be written. Guarded by GraphLock.
+  // it cannot be written unless they are lent (lazy/lending.h). Guarded by GraphLock.
   class AsideScope {
    public:
     AsideScope() : outer_(std::exchange(present_, id_boundary())) {}
@@ -56,6 +56,7 @@ class Storage final : public c10::StorageImpl {
    private:
     uint64_t outer_;
     inline static uint64_t present_ = 0;  // the id_boundary() of the innermost
+    friend class Lending;
   };
   // Names a value that this storage held before the present one, back to the last that was
   // computed. Its node may be gone.
@@ -76,7 +77,7 @@ class Storage final : public c10::StorageImpl {
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
 
  private:
-  void check_writable() const;
+  void check_writable(bool may_be_lent);
   void hold(Value value);
   void link();
   void unlink();
@@ -94,6 +95,7 @@ class Storage final : public c10::StorageImpl {
   bool linked_ = false;
 
   friend class View;
+  friend class Lending;
 };
 
 // One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.

@@ -162,7 +162,8 @@ std::string Executable::fingerprint() const {
   return std::string(args.executable_fingerprint, args.executable_fingerprint_size);
 }
 
-Executable::ArrayResult Executable::execute(std::span<const Array* const> args) const {
+Executable::ArrayResult Executable::execute(std::span<const Array* const> args,
+                                            std::span<const int64_t> non_donatable) const {
   const size_t num_devices = devices_.size(), num_args = args.size();
   // The first device's, then the second's, and so on.
   std::vector<PJRT_Buffer*> arguments(num_devices * num_args), outputs(num_devices * num_outputs_);
@@ -184,7 +185,7 @@ Executable::ArrayResult Executable::execute(std::span<const Array* const> args) 
     output_lists.push_back(outputs.data() + d * num_outputs_);
   }
   std::vector<PJRT_Event*> done(num_devices);
-  launch(argument_lists, num_args, {}, output_lists.data(), done.data(), nullptr);
+  launch(argument_lists, num_args, non_donatable, output_lists.data(), done.data(), nullptr);
 
   ArrayResult result;
   for (PJRT_Event* event : done) result.done.emplace_back(client_, event);

@@ -81,11 +81,12 @@ class Executable : public CompiledProgram {
   ~Executable() override;
 
   // Runs on all devices() at once, asynchronously. Arguments have a buffer for each, in the same
-  // order; those that the program marks with tf.aliasing_output are donated (gone afterwards).
-  ArrayResult execute(std::span<const Array* const> args) const;
-  // Runs on one device. Arguments whose index is among `non_donatable` are not donated. `device`
-  // picks one device of a program compiled for several: the caller launches the others, each from
-  // its own thread.
+  // order; those that the program marks with tf.aliasing_output are donated (gone afterwards), but
+  // for those whose index is among `non_donatable`.
+  ArrayResult execute(std::span<const Array* const> args,
+                      std::span<const int64_t> non_donatable = {}) const;
+  // Runs on one device, alike. `device` picks one device of a program compiled for several: the
+  // caller launches the others, each from its own thread.
   Result execute(std::span<PJRT_Buffer* const> args, std::span<const int64_t> non_donatable = {},
                  std::optional<Device> device = std::nullopt) const;
 

@@ -1,4 +1,5 @@
-// Programs for others, and from others: torch_xla.stablehlo builds on these.
+// Programs for others, and from others: torch_xla.stablehlo and torch_xla.saved_step
+// build on these.
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/record/exported_function.h"
+#include "dispatch/record/recorded_step.h"
 #include "executor/lower.h"
 #include "executor/runtime.h"
 #include "executor/stablehlo.h"
@@ -16,6 +18,7 @@
 #include "lazy/lock.h"
 #include "lazy/source.h"
 #include "lazy/tensor.h"
+#include "ops/dtypes.h"
 #include "python/init.h"
 #include "python/values.h"
 
@@ -43,6 +46,12 @@ py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
   return py::make_tuple(exported.text, exported.arguments, exported.written);
 }
 
+py::tuple record_step(const Tensors& arguments, const py::function& body) {
+  const dispatch::RecordedStep step = dispatch::record_step(
+      arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); });
+  return py::make_tuple(step.text, step.states, step.written, step.draws);
+}
+
 // `programs` are pairs of sizes and text.
 std::string dynamic_program(
     const std::vector<std::pair<std::vector<int64_t>, std::string>>& programs,
@@ -64,22 +73,36 @@ void set_place(const Frames& given) {
 
 class LoadedProgram {
  public:
-  // `like` has the dtypes and sizes of its arguments.
+  // `like` has the dtypes and sizes of its arguments. `written_by` names, of each, the result that
+  // the program makes its new value, or -1; empty: it writes none.
   LoadedProgram(const py::bytes& stablehlo, const Tensors& like, const std::string& name,
-                const std::string& device)
-      : device_(device_index(device)) {
-    std::vector<const lazy::Geometry*> takes;
-    for (const at::Tensor& t : like) {
-      takes.push_back(lazy::intern_contiguous(t.scalar_type(), t.sizes()));
+                const std::string& device, std::vector<int32_t> written_by)
+      : device_(device_index(device)), written_by_(std::move(written_by)) {
+    std::vector<executor::Parameter> takes;
+    written_by_.resize(like.size(), -1);
+    for (size_t i = 0; i < like.size(); ++i) {
+      const lazy::Geometry* g = lazy::intern_contiguous(like[i].scalar_type(), like[i].sizes());
+      takes.push_back({g, ops::device_dtype(g->dtype), written_by_[i]});
     }
-    program_ = executor::compile_stablehlo(name, stablehlo, takes, device_);
+    program_ = executor::compile_stablehlo(name, stablehlo, std::move(takes), device_);
   }
 
+  // Returns the results that are no argument's new value; those arguments, which share no storage,
+  // have it then.
   Tensors call(const Tensors& arguments) const {
     int device = device_;
+    std::vector<lazy::Value> values =
+        executor::run_stablehlo(*program_, values_of(arguments, "stablehlo", &device), device_);
+    const lazy::GraphLock lock;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (written_by_[i] < 0) continue;
+      lazy::as_lazy(arguments[i])
+          ->lazy_storage()
+          .set_value(std::exchange(values.at(written_by_[i]), {}));
+    }
     Tensors results;
-    for (lazy::Value& value :
-         executor::run_stablehlo(*program_, values_of(arguments, "stablehlo", &device), device_)) {
+    for (lazy::Value& value : values) {
+      if (!value) continue;
       const lazy::Geometry* geometry = &value.geometry();
       results.push_back(lazy::make_tensor(std::move(value), geometry, device_));
     }
@@ -88,6 +111,7 @@ class LoadedProgram {
 
  private:
   int device_;
+  std::vector<int32_t> written_by_;
   std::shared_ptr<const executor::Program> program_;
 };
 
@@ -96,10 +120,19 @@ class LoadedProgram {
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
   m.def("_export_function", &export_function);
+  m.def("_record_step", &record_step);
+  // The name that PJRT gives the platform, and the flags that programs are compiled with there.
+  m.def("_compile_options", [] {
+    executor::Runtime& runtime = executor::Runtime::get();
+    return py::make_tuple(runtime.client().platform_name(), runtime.compile_options());
+  });
   m.def("_dynamic_program", &dynamic_program);
   m.def("_set_place", &set_place);
   py::class_<LoadedProgram>(m, "_LoadedProgram")
-      .def(py::init<const py::bytes&, const Tensors&, const std::string&, const std::string&>())
+      .def(py::init<const py::bytes&, const Tensors&, const std::string&, const std::string&,
+                    std::vector<int32_t>>(),
+           py::arg("stablehlo"), py::arg("like"), py::arg("name"), py::arg("device"),
+           py::arg("written_by") = std::vector<int32_t>())
       .def("__call__", &LoadedProgram::call);
 }
 

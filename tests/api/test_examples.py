@@ -100,3 +100,12 @@ def test_test_update_line(capsys):
         r"\| Test Device=xla:0/0 Epoch=2 Accuracy=97\.50 Time=\d\d:\d\d:\d\d\n",
         capsys.readouterr().out,
     )
+
+
+def test_saved_step(tmp_path):
+    out = run_example("saved_step.py", str(tmp_path / "step"))
+    pairs = re.findall(r"this process: ([\d.]+)   the folder: ([\d.]+)", out)
+    assert len(pairs) == 5
+    for here, there in pairs:
+        assert float(here) == pytest.approx(float(there), rel=1e-3)
+    assert (tmp_path / "step" / "step.json").exists()

@@ -6,8 +6,9 @@ import atexit
 import collections
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from torch_xla import _XLAC
 
@@ -63,6 +64,19 @@ def add_closure(closure: Callable, args: tuple = (), run_async: bool = False) ->
     with _lock:
         queue = _closures.setdefault(_XLAC._xla_get_default_device(), collections.deque())
         queue.append((closure, tuple(args), run_async))
+
+
+@contextmanager
+def closures_kept() -> Iterator[None]:
+    """A block after which the closures that wait are those of before."""
+    with _lock:
+        kept = {device: queue.copy() for device, queue in _closures.items()}
+    try:
+        yield
+    finally:
+        with _lock:
+            _closures.clear()
+            _closures.update(kept)
 
 
 def run_closures(device: str) -> None:

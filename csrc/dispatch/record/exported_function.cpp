@@ -23,21 +23,6 @@ using Tensors = std::vector<at::Tensor>;
 
 thread_local bool exporting = false;
 
-// What a device and the recorder are given meanwhile ends with it.
-class RecordingScope {
- public:
-  explicit RecordingScope(int device) : trace_(device) { exporting = true; }
-  ~RecordingScope() {
-    exporting = false;
-    lazy::set_place({});
-  }
-  RecordingScope(const RecordingScope&) = delete;
-  RecordingScope& operator=(const RecordingScope&) = delete;
-
- private:
-  const FunctionTrace trace_;
-};
-
 Value value_of(const at::Tensor& tensor) {
   const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
   TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr,
@@ -54,7 +39,8 @@ struct Recorded {
 // The function's arguments that it needs come first.
 Recorded record(const Tensors& like, const std::vector<size_t>& kept,
                 c10::function_ref<Tensors(const Tensors&)> body, int device, Exported& exported) {
-  const RecordingScope scope(device);
+  const FunctionTrace trace(device);
+  const ExportScope scope;
   KeptFunction function;
   Tensors stand_ins;
   std::vector<Value> leaves;
@@ -64,7 +50,7 @@ Recorded record(const Tensors& like, const std::vector<size_t>& kept,
     stand_ins.push_back(lazy::make_tensor(
         leaves.back(), lazy::intern(t.scalar_type(), t.sizes(), t.strides()), device));
   }
-  for (const at::Tensor& result : body(stand_ins)) function.results.push_back(value_of(result));
+  function.results = exported_values(body(stand_ins));
   for (size_t i = 0; i < stand_ins.size(); ++i) {
     const Value now = value_of(stand_ins[i]);
     if (now == leaves[i]) continue;
@@ -87,7 +73,20 @@ Recorded record(const Tensors& like, const std::vector<size_t>& kept,
 
 }  // namespace
 
+ExportScope::ExportScope() { exporting = true; }
+
+ExportScope::~ExportScope() {
+  exporting = false;
+  lazy::set_place({});
+}
+
 bool is_exporting() { return exporting; }
+
+std::vector<Value> exported_values(const Tensors& results) {
+  std::vector<Value> values;
+  for (const at::Tensor& result : results) values.push_back(value_of(result));
+  return values;
+}
 
 Exported export_function(const Tensors& like, const std::vector<size_t>& kept,
                          c10::function_ref<Tensors(const Tensors&)> body, bool with_locations,

@@ -8,6 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include "lazy/node.h"
+
 namespace torch_xla::dispatch {
 
 // What export_function gives.
@@ -29,7 +31,17 @@ Exported export_function(
     c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
     bool with_locations, bool dynamic_sizes);
 
-// Returns whether this thread is in the `body` of an export.
+// Lives while this thread runs the `body` of an export.
+class ExportScope {
+ public:
+  ExportScope();
+  ~ExportScope();  // forgets the place that the recorder was given
+  ExportScope(const ExportScope&) = delete;
+  ExportScope& operator=(const ExportScope&) = delete;
+};
 bool is_exporting();
+
+// The values of tensors that a function gives. Throws where one is not of xla.
+std::vector<lazy::Value> exported_values(const std::vector<at::Tensor>& results);
 
 }  // namespace torch_xla::dispatch

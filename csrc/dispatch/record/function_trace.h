@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <c10/core/AutogradState.h>
@@ -22,6 +23,8 @@ class Draws {
   Draws(const lazy::Function& function, lazy::RandomState::Position start,
         lazy::RandomState::Position end);
 
+  size_t count() const { return count_; }
+  const std::vector<size_t>& used() const { return used_; }
   size_t num_used() const { return used_.size(); }
   // Draws from the device's state and returns the seeds that the calls use, in their order.
   lazy::Numbers draw(int device) const;
@@ -44,7 +47,9 @@ class FunctionTrace {
   c10::intrusive_ptr<lazy::Storage> parameter(const lazy::Geometry* geometry);
   // Returns a tensor of such a storage.
   at::Tensor stand_in(const lazy::Geometry* geometry);
-  // Returns whether the storage of a parameter has been written.
+  // Makes a placeholder that calls have read already the function's next parameter.
+  void add_parameter(lazy::Value leaf) { function_->add_parameter(std::move(leaf)); }
+  // Returns whether the storage of a parameter that this has made has been written.
   bool is_written(size_t parameter) const {
     return storages_[parameter]->value() != function_->placeholders[parameter];
   }

@@ -9,6 +9,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/function.h"
+#include "lazy/lending.h"
 #include "lazy/signature.h"
 #include "util/error.h"
 
@@ -109,6 +110,8 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
   const lazy::GraphLock lock;
   std::vector<Value> captured;
   auto traced = Tracer(arguments, given, device).run(body, captured);
+  TXLA_CHECK(captured.empty() || !lazy::Lending::lives(),
+             "traced function: expected its first call outside of a step that is being saved.");
   // As storages, so that whichever run computes what is pending gives it its data.
   for (Value& value : captured) {
     traced->constants_.push_back(

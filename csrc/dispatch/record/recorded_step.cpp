@@ -1,0 +1,168 @@
+#include "dispatch/record/recorded_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dispatch/record/exported_function.h"
+#include "dispatch/record/function_trace.h"
+#include "executor/lower.h"
+#include "executor/program.h"
+#include "executor/runtime.h"
+#include "executor/transfer.h"
+#include "lazy/lending.h"
+#include "lazy/tensor.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using lazy::Lending;
+using lazy::Node;
+using Tensors = std::vector<at::Tensor>;
+
+struct Call {
+  FunctionTrace::Recorded recorded;
+  std::vector<c10::intrusive_ptr<lazy::Storage>> storages;  // after the function's arguments
+  std::vector<size_t> written;
+  Tensors constants;  // the last parameters
+};
+
+const lazy::Geometry* geometry_of(const at::Tensor& t) {
+  if (!t.is_non_overlapping_and_dense()) {
+    return lazy::intern_contiguous(t.scalar_type(), t.sizes());
+  }
+  return lazy::intern(t.scalar_type(), t.sizes(), t.strides());
+}
+
+void check_apart(const Tensors& arguments, const Lending::Lent& lent) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const lazy::TensorImpl* impl = lazy::as_lazy(arguments[i]);
+    TXLA_CHECK(impl == nullptr || &impl->lazy_storage() != lent.storage.get(),
+               "expected arguments beside the state, got argument ", i,
+               ", which shares memory with a tensor that the step uses by itself. Clone it.");
+  }
+}
+
+Call record(const Tensors& arguments, c10::function_ref<Tensors(const Tensors&)> body, int device,
+            uint64_t newest) {
+  Call call;
+  FunctionTrace trace(device);
+  Tensors stand_ins;
+  for (const at::Tensor& t : arguments) {
+    stand_ins.push_back(trace.stand_in(geometry_of(t)));
+    if (t.requires_grad()) stand_ins.back().requires_grad_();
+  }
+  const Lending lending(device, newest);
+  const ExportScope scope;
+  for (lazy::Value& value : exported_values(body(stand_ins))) trace.result(std::move(value));
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TXLA_CHECK(!trace.is_written(i),
+               "expected a step that leaves its arguments as they are, got "
+               "one that writes argument ",
+               i,
+               ". Let it use the tensor without passing it, which "
+               "makes it state, or clone it.");
+  }
+  for (const Lending::Lent& lent : lending.lent()) {
+    check_apart(arguments, lent);
+    trace.add_parameter(lent.placeholder);
+    if (lent.is_written()) {
+      call.written.push_back(call.storages.size());
+      trace.result(lent.now());
+    }
+    call.storages.push_back(lent.storage);
+  }
+  call.recorded = trace.finish();
+  return call;
+}
+
+std::string text_of(const lazy::Number& number, lazy::NumberKind kind) {
+  switch (kind) {
+    case lazy::NumberKind::Float:
+    case lazy::NumberKind::Complex:
+      return util::concat(number.real);
+    default:
+      return std::to_string(number.integer);
+  }
+}
+
+// Where a call of the step computes with another number than the call before.
+std::string other_number(const lazy::Function& first, const lazy::Function& second) {
+  for (size_t c = 0; c < std::min(first.calls.size(), second.calls.size()); ++c) {
+    const Node &before = *first.calls[c], &now = *second.calls[c];
+    const lazy::Signature& s = now.signature();
+    if (before.signature().key != s.key) break;
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      const lazy::Number &a = before.numbers()[i], &b = now.numbers()[i];
+      if (s.is_seed(i) || (a.integer == b.integer && a.imag == b.imag)) continue;
+      const std::string line = now.source().str();
+      return util::concat("A number that Python has computed was ", text_of(a, s.numbers[i]),
+                          " in one call and ", text_of(b, s.numbers[i]), " in the next, in ",
+                          s.op->name, line.empty() ? "" : " at " + line,
+                          ". Keep it in a tensor on xla, which the step writes, or pass it as one");
+    }
+  }
+  return {};
+}
+
+void check_equal(const Call& first, const Call& second) {
+  const lazy::Function &a = *first.recorded.function, &b = *second.recorded.function;
+  std::string difference;
+  if (a.hash() != b.hash()) {
+    difference = other_number(a, b);
+    if (difference.empty()) {
+      difference = executor::Recipe(b).difference_from(executor::Recipe(a));
+    }
+  } else if (first.storages != second.storages || first.written != second.written) {
+    difference = "The next call uses other tensors. Write them in place";
+  } else if (first.recorded.draws.count() != second.recorded.draws.count() ||
+             first.recorded.draws.used() != second.recorded.draws.used()) {
+    difference = "The next call draws other random numbers";
+  } else if (!std::ranges::equal(first.constants, second.constants, [](auto& x, auto& y) {
+               return x.nbytes() == y.nbytes() &&
+                      std::equal(static_cast<const char*>(x.const_data_ptr()),
+                                 static_cast<const char*>(x.const_data_ptr()) + x.nbytes(),
+                                 static_cast<const char*>(y.const_data_ptr()));
+             })) {
+    difference =
+        "Data that the step brings to xla differs from call to call. Pass it as an argument";
+  }
+  TXLA_CHECK(difference.empty(),
+             "expected a step that computes the same in each call, got two calls that differ. ",
+             difference, ".");
+}
+
+}  // namespace
+
+RecordedStep record_step(const Tensors& arguments,
+                         c10::function_ref<Tensors(const Tensors&)> body) {
+  const int device = executor::current_device();
+  executor::require_device(device);
+  const lazy::GraphLock lock;
+  const uint64_t newest = lazy::id_boundary();
+  // What a call leaves to the next is seen by the next alone.
+  Call call = record(arguments, body, device, newest);
+  Call next = record(arguments, body, device, newest);
+  for (Call* c : {&call, &next}) c->constants = executor::download(c->recorded.captured, device);
+  check_equal(call, next);
+
+  RecordedStep step;
+  const lazy::KeptFunction& function = *call.recorded.function;
+  executor::PortableOptions options;
+  const size_t num_results = function.results.size() - call.written.size();
+  options.reused_by.assign(arguments.size() + call.storages.size(), -1);
+  for (size_t i = 0; i < call.written.size(); ++i) {
+    options.reused_by[arguments.size() + call.written[i]] = static_cast<int32_t>(num_results + i);
+  }
+  step.draws = call.recorded.draws.count() != 0;
+  if (step.draws) options.seeds = {call.recorded.draws.count(), call.recorded.draws.used()};
+  step.text = executor::lower_portable(function, call.constants, options);
+  for (const auto& storage : call.storages) {
+    step.states.push_back(at::Tensor(c10::make_intrusive<lazy::TensorImpl>(
+        storage, &storage->geometry(), 0, c10::intrusive_ptr<lazy::View>())));
+  }
+  step.written = std::move(call.written);
+  return step;
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,248 @@
+"""Training steps as artifacts: a folder that any PJRT plugin can train on with, without Python.
+
+    @torch_xla.compile
+    def step(x, y): ...                    # forward, backward, optimizer
+
+    step(x, y)                             # makes the optimizer's state
+    torch_xla.saved_step.save(step, "folder", (x, y))
+
+    again = torch_xla.saved_step.load("folder")
+    loss = again(x, y)                     # trains on, with the state of the folder
+
+docs/saved_steps.md describes the folder, and `examples/runner`, which trains on in C++.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torch_xla import _XLAC
+from torch_xla._src import rng, step_folder, tensor_names, unchanged
+from torch_xla._src.step import sync
+from torch_xla._src.step_folder import Input, Manifest, Output
+
+
+def save(
+    step: Callable,
+    folder: str | os.PathLike,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a training step to a folder: its program, what it takes and gives, and its state.
+
+    The step's Python runs twice, on tensors without values: nothing is computed. Whatever tensors
+    on `xla` it uses beside its arguments are its state (parameters, buffers, moments, step counts,
+    the random state), and keep their values; so do gradients, and what modules, optimizers,
+    learning-rate schedulers and loss scalers hold. What else the Python does (it prints, it appends
+    to a list) happens twice.
+
+    Numbers that Python computes, a learning rate say, are constants of the program. One that
+    differs from call to call is refused: keep it in a tensor on `xla`, or pass it as one.
+
+    Args:
+        step: A function, `torch_xla.compile`d or not, which has run at least once: an optimizer
+            makes its state in the first step.
+        folder: Where to write. A saved step that is there is replaced; the folder is never seen
+            half-written.
+        args: Positional arguments of an example call. Tensors, of any device, are arguments of the
+            program, of these shapes and dtypes; parameters among them are state. All else is a
+            constant of the program.
+        kwargs: Keyword arguments of that call.
+
+    Raises:
+        RuntimeError: The step is not one program for every compiler, which the message explains
+            with the step's own line: it reads values, runs an operator on the host, computes
+            something else in its second call, or leaves a new tensor to the next call.
+        FileExistsError: There is something else in the folder.
+        ImportError: The package `safetensors` is not installed.
+    """
+    step_folder.check(folder)
+    call = _Call(step, args, kwargs or {})
+    sync()
+    random_state = rng.get_state()
+    with unchanged.state_of_python():
+        text, states, written, draws = _record(call)
+    values = [state.detach().cpu().contiguous() for state in states]
+    names = tensor_names.names_of(states, step, args, kwargs or {})
+    inputs = [Input.of("argument", n, t) for n, t in zip(call.names, call.tensors, strict=True)]
+    outputs = [Output.of("result", name, result) for name, result in call.results]
+    at = len(inputs)
+    inputs += [Input.of("state", n, t) for n, t in zip(names, values, strict=True)]
+    outputs += [Output.of("state", names[i], values[i], replaces=at + i) for i in written]
+    state = dict(zip(names, values, strict=True))
+    if draws:
+        seed = torch.tensor(random_state, dtype=torch.uint64)
+        inputs.append(Input.of("random", step_folder.RANDOM, seed))
+        outputs.append(Output.of("random", step_folder.RANDOM, seed, replaces=len(inputs) - 1))
+        state[step_folder.RANDOM] = seed
+    platform, options = _XLAC._compile_options()
+    manifest = Manifest(call.name, inputs, outputs, call.constants, {platform: options})
+    example = {n: t.detach().cpu() for n, t in zip(call.names, call.tensors, strict=True)}
+    step_folder.write(folder, manifest, text, state, example)
+
+
+def load(folder: str | os.PathLike) -> SavedStep:
+    """Reads what `save`, or the runner, has written.
+
+    Raises:
+        FileNotFoundError: The folder, or a file of it, is not there.
+        ValueError: A file is not what it should be.
+    """
+    return SavedStep(*step_folder.read(folder))
+
+
+class SavedStep:
+    """A saved step on this process's device, with its state.
+
+    Attributes:
+        state: The state's tensors by name, on `xla`; calls write them in place.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        program: str,
+        state: Mapping[str, torch.Tensor],
+        example: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._manifest = manifest
+        self._text = program
+        self._example = dict(example)
+        self.state = {name: tensor.to("xla") for name, tensor in state.items()}
+        self._arguments = [i for i in manifest.inputs if i.kind == "argument"]
+        self._results = [o.name for o in manifest.outputs if o.kind == "result"]
+        like = [*self._example.values(), *self.state.values()]
+        written_by = [-1] * len(like)
+        for i, output in enumerate(manifest.outputs):
+            if output.replaces is not None:
+                written_by[output.replaces] = i
+        self._program = _XLAC._LoadedProgram(
+            program.encode(), like, manifest.name, "xla", written_by
+        )
+
+    def __call__(self, *args: torch.Tensor, **named: torch.Tensor) -> Any:
+        """Runs one step.
+
+        Args:
+            args: The arguments that are tensors, in their order.
+            named: Others, by their names in `step.json`.
+
+        Returns:
+            The step's result, or all of them by name if there are several, on `xla`.
+
+        Raises:
+            ValueError: An argument lacks, is not known, or has another shape or dtype.
+        """
+        names = [argument.name for argument in self._arguments]
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or given.keys() & named.keys() or {*given, *named} != {*names}:
+            raise ValueError(
+                f"saved_step: expected the arguments {names}, got {len(args)} without names and "
+                f"{sorted(named)}."
+            )
+        given.update(named)
+        for argument in self._arguments:
+            argument.check(given[argument.name])
+        tensors = [given[name].detach().to("xla") for name in names]
+        results = self._program([*tensors, *self.state.values()])
+        if self._results == ["result"]:
+            return results[0]
+        return dict(zip(self._results, results, strict=True))
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the step with its present state, as `torch_xla.saved_step.save` does."""
+        state = {name: tensor.cpu() for name, tensor in self.state.items()}
+        step_folder.check(folder)
+        step_folder.write(folder, self._manifest, self._text, state, self._example)
+
+
+class _Call:
+    """An example call, taken apart, and what it has returned."""
+
+    def __init__(self, step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not callable(step):
+            raise TypeError(f"saved_step.save: expected a function, got {type(step).__name__}.")
+        self._step = step
+        self.name = tensor_names.name_of(step)
+        leaves, self._spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        self._leaves = leaves
+        self._places = [i for i, leaf in enumerate(leaves) if _is_argument(leaf)]
+        names = tensor_names.argument_names(step, args, kwargs)
+        self.names = [names[i] for i in self._places]
+        self.tensors = [leaves[i] for i in self._places]
+        self.constants = {
+            names[i]: leaf
+            for i, leaf in enumerate(leaves)
+            if leaf is None or isinstance(leaf, (bool, int, float, str))
+        }
+        self.results: list[tuple[str, torch.Tensor]] = []  # of no memory, by name
+
+    def run(self, stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Calls the step on stand-ins of the tensors, and returns its tensors."""
+        leaves = list(self._leaves)
+        for i, stand_in in zip(self._places, stand_ins, strict=True):
+            leaves[i] = stand_in
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        result = self._step(*args, **kwargs)
+        found = [
+            (path, leaf)
+            for path, leaf in pytree.tree_flatten_with_path(result)[0]
+            if isinstance(leaf, torch.Tensor)
+        ]
+        for path, tensor in found:
+            if tensor.device.type != "xla":
+                raise RuntimeError(
+                    f"a {tensor_names.result_name(path)} on {tensor.device}. Return tensors on xla."
+                )
+        names = tensor_names.unique(tensor_names.result_name(path) for path, _ in found)
+        tensors = [tensor for _, tensor in found]
+        like = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
+        self.results = list(zip(names, like, strict=True))
+        return tensors
+
+
+def _is_argument(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
+
+
+def _record(call: _Call) -> tuple[str, list[torch.Tensor], list[int], bool]:
+    try:
+        with _one_program(call.name):
+            return _XLAC._record_step(call.tensors, call.run)
+    except RuntimeError as error:
+        line = _line_of_user(error)
+        raise RuntimeError(
+            f"saved_step.save: expected {call.name!r} to be one program for every compiler, got: "
+            f"{error}{f' At {line}.' if line else ''}"
+        ) from error
+
+
+@contextmanager
+def _one_program(name: str) -> Iterator[None]:
+    """A block in which `torch_xla.compile` and eager mode leave what is recorded alone."""
+    if _XLAC._xla_in_region():
+        raise RuntimeError("saving is a call of its own. Save outside of a compiled function.")
+    _XLAC._Region(name, False, None).enter()
+    try:
+        yield
+    finally:
+        _XLAC._xla_leave_region()
+
+
+_OURS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def _line_of_user(error: BaseException) -> str:
+    """The innermost line of the traceback that is neither PyTorch's nor ours."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*_OURS, "<")):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
