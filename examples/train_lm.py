@@ -177,7 +177,7 @@ def sample(model, device, prompt, length, temperature=0.7):
     return prompt + "".join(CHARACTERS[code] for code in torch.cat(written, dim=1)[0].tolist())
 
 
-def main():
+def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=["xla", "cpu"], default="xla")
     parser.add_argument("--steps", type=int, default=600)
@@ -188,8 +188,11 @@ def main():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    return parser.parse_args(given)
 
+
+def main():
+    args = arguments()
     data = encode(english_text())
     print(f"text: {len(data)} characters")
     if args.device == "xla":

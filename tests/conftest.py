@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # The processes that tests start import this checkout too, from whatever folder.
 _PATH = [str(ROOT), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
+# What is compiled does not depend on what was compiled before.
+os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
 
 Run = Callable[..., subprocess.CompletedProcess]
 

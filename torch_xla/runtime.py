@@ -189,6 +189,8 @@ def clear_computation_cache() -> None:
 def initialize_cache(path: str, readonly: bool = False) -> None:
     """Keeps compiled programs in a folder, where later processes find them instead of compiling.
 
+    Without it they are in a folder of the user's caches (docs/persistent_cache.md).
+
     Call it before anything is computed: before the first `torch_xla.sync()` and before a value of
     an xla tensor is read. Processes that this one starts afterwards use the cache too, since it is
     set up through `XLA_PERSISTENT_CACHE_PATH` and `XLA_PERSISTENT_CACHE_READ_ONLY`. Several

@@ -118,6 +118,10 @@ DiskCache* DiskCache::get() {
     std::optional<std::string> folder = util::flag::XLA_PERSISTENT_CACHE_PATH();
     const bool named = folder.has_value();
     if (!named) folder = folder_of_user();
+    if (!named && folder->empty()) {
+      TXLA_LOG(INFO) << "persistent cache: expected a folder of this user's in HOME or "
+                        "XDG_CACHE_HOME, got none. There is no cache.";
+    }
     const bool read_only = util::flag::XLA_PERSISTENT_CACHE_READ_ONLY();
     auto made = folder->empty() ? nullptr : std::make_unique<DiskCache>(*folder, read_only, named);
     is_settled = true;

@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/autograd_node.h"
+#include "dispatch/calls/autograd_node.h"
 #include "dispatch/record/step_replay.h"
 #include "executor/runtime.h"
 #include "python/init.h"

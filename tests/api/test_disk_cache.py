@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -440,10 +442,210 @@ def test_a_pipe_in_place_of_a_program_does_not_block(run, tmp_path):
 def test_what_killed_writers_left_is_removed_when_it_is_old(run, tmp_path):
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
-    old, new, other = folder / "a.program.1.tmp", folder / "b.program.2.tmp", folder / "notes"
+    name = f"{0:032x}.program"
+    old, new, other = folder / f"{name}.1.tmp", folder / f"{name}.2.tmp", folder / "notes.tmp"
     for file in (old, new, other):
         file.write_text("cut short")
     os.utime(old, (1, 1))
     os.utime(other, (1, 1))
     run("xr.initialize_cache('cache'); print(json.dumps(double()))")
     assert not old.exists() and new.exists() and other.exists()
+
+
+def user(home: Path | str | None, caches: Path | str | None = None, **env: str | None) -> dict:
+    """The environment of a user who names no cache."""
+    named = {"HOME": home, "XDG_CACHE_HOME": caches, "XLA_PERSISTENT_CACHE_PATH": None}
+    return {name: value and str(value) for name, value in {**named, **env}.items()}
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("caches", [None, "caches", "relative"])
+def test_programs_are_kept_among_the_users_caches(run, tmp_path, caches):
+    """`$XDG_CACHE_HOME`, which must be absolute, or `~/.cache`; only the user can write there."""
+    env = user(tmp_path / "home", caches and (tmp_path / caches if caches == "caches" else caches))
+    (tmp_path / "home").mkdir()
+    code = "os.umask(0); print(double())"
+    assert run(code, env) == ([1, 0, 0], "")
+    folder = tmp_path / ("caches" if caches == "caches" else "home/.cache")
+    assert mode(folder) == mode(folder / "torch_xla") == 0o700
+    (program,) = (folder / "torch_xla").iterdir()
+    assert mode(program) == 0o600
+    assert run(code, env) == ([0, 1, 0], "")
+    report, _ = run(code, {**env, "XLA_PERSISTENT_CACHE_READ_ONLY": "1"})
+    assert report == [0, 1, 0]
+    assert not (tmp_path / "relative").exists()
+
+
+def test_an_empty_path_is_no_cache(run, tmp_path):
+    env = user(tmp_path, XLA_PERSISTENT_CACHE_PATH="")
+    assert run("print([double(), double()])", env) == ([[1, 0, 0], [1, 0, 0]], "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("home", [None, "", "relative", "/proc/nothing", "/dev/null", "locked"])
+@pytest.mark.parametrize("read_only", ["0", "1"])
+def test_no_cache_where_the_user_can_have_none(run, tmp_path, home, read_only):
+    """Nobody asked for it: nothing fails, and nothing is said but to those who listen."""
+    if home == "locked":
+        if os.geteuid() == 0:
+            pytest.skip("the superuser may write everywhere")
+        home = tmp_path / "locked"
+        home.mkdir(mode=0o555)
+    env = user(home, XLA_PERSISTENT_CACHE_READ_ONLY=read_only)
+    assert run("print([double(), double()])", env) == ([[1, 0, 0], [1, 0, 0]], "")
+    assert not (tmp_path / "relative").exists()
+    _, stderr = run("double()", {**env, "TF_CPP_MIN_LOG_LEVEL": "0"})
+    assert len(re.findall("^I.*persistent cache: expected a folder", stderr, re.M)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to other users")
+def test_root_leaves_another_users_home_alone(run, tmp_path):
+    """Under sudo, HOME may be the user's, who could not write to what root creates there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    for caches in (None, home / "caches/deep"):
+        assert run("print([double(), double()])", user(home, caches)) == ([[1, 0, 0]] * 2, "")
+    assert not list(home.iterdir())
+
+
+def test_users_folder_that_others_can_write_to_is_left_alone(run, tmp_path):
+    folder = tmp_path / ".cache/torch_xla"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    report, stderr = run("print([double(), double()])", user(tmp_path))
+    assert report == [[1, 0, 0], [1, 0, 0]] and not list(folder.iterdir())
+    (warning,) = warnings(stderr)
+    assert "only you can write to" in warning and "everybody" in warning
+
+
+SUMS = """
+xr.initialize_cache("cache")
+x = torch.arange(6.0, device="cpu").to("xla")
+
+def sums(numbers):
+    "A program for each number; all are of about one size."
+    for n in numbers:
+        assert torch.cat([x + 1] * n).sum().item() == 21 * n
+"""
+
+
+def test_the_least_recently_used_programs_go(run, tmp_path):
+    folder = tmp_path / "cache"
+    run(SUMS + "sums([1])")
+    (first,) = folder.iterdir()
+    run(SUMS + "sums(range(1, 7))")
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
+    assert len(files) == 6
+    size = sum(file.stat().st_size for file in files)
+    for age, file in enumerate(reversed(files)):
+        os.utime(file, (1e9 - age, 1e9 - age))
+    os.utime(first, (1, 1))
+    # The oldest is used again; the next two go for a seventh.
+    env = {"XLA_PERSISTENT_CACHE_SIZE": str(size)}
+    run(SUMS + "sums([1, 7])", env)
+    left = set(folder.iterdir())
+    assert sum(file.stat().st_size for file in left) <= size
+    assert first in left and len(left - set(files)) == 1
+    gone = [file for file in files if file not in left]
+    assert gone and gone == [file for file in files if file != first][: len(gone)]
+    # Processes that only read change nothing, and a program that is too large is not kept.
+    read_only = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1", "XLA_PERSISTENT_CACHE_SIZE": "1"}
+    times = {file: file.stat().st_mtime for file in left}
+    code = SUMS.replace('("cache")', '("cache", readonly=True)') + "sums([1, 7, 8])"
+    assert not warnings(run(code, read_only)[1])
+    assert {file: file.stat().st_mtime for file in folder.iterdir()} == times
+    _, stderr = run(SUMS + "sums([8, 9])", {"XLA_PERSISTENT_CACHE_SIZE": "1"})
+    (warning,) = warnings(stderr)
+    assert "File too large" in warning and set(folder.iterdir()) == left
+
+
+def test_bound_that_is_no_number(run, tmp_path):
+    run(
+        """
+        import pytest
+        with pytest.raises(ValueError, match="XLA_PERSISTENT_CACHE_SIZE: expected an integer"):
+            double()
+        os.environ["XLA_PERSISTENT_CACHE_SIZE"] = "-1"
+        assert double() == [1, 0, 0]
+        """,
+        env=user(tmp_path, XLA_PERSISTENT_CACHE_SIZE="4G"),
+    )
+
+
+def test_eight_processes_in_a_folder_that_is_too_small(run, tmp_path):
+    """They store, find, miss and remove at once: all values are right, and no file is damaged."""
+    code = """
+        for _ in range(3):
+            xr.clear_computation_cache()
+            sums(range(1, 6))
+        print(json.dumps({name: met.counter_value(name) for name in met.counter_names()}))
+        """
+    run(SUMS + "sums(range(1, 6))")
+    size = sum(file.stat().st_size for file in (tmp_path / "cache").iterdir())
+    shutil.rmtree(tmp_path / "cache")
+    env = {"XLA_PERSISTENT_CACHE_SIZE": str(size // 2)}
+    with ThreadPoolExecutor(8) as pool:
+        started = [pool.submit(run, SUMS + textwrap.dedent(code), env) for _ in range(8)]
+        done = [process.result() for process in started]
+    for counters, stderr in done:
+        assert not warnings(stderr)
+        assert counters["PersistentCacheMiss"] > 0
+        assert "PersistentCacheDeserializeFailure" not in counters
+        assert "PersistentCacheStoreFailure" not in counters
+    files = list((tmp_path / "cache").iterdir())
+    assert all(file.suffix == ".program" for file in files)
+    # Each may have written a sixteenth since it last looked, and a program.
+    assert sum(file.stat().st_size for file in files) < 2 * size
+
+
+def test_full_disk_does_not_stop_the_program(run, tmp_path):
+    report, stderr = run(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # a write of more is cut short
+        print(json.dumps([double(), double(), met.counter_value("PersistentCacheStoreFailure")]))
+        """,
+        env=user(tmp_path),
+    )
+    assert report[:2] == [[1, 0, 0], [1, 0, 0]]
+    (warning,) = warnings(stderr)
+    assert "could not be written: File too large" in warning
+    assert not list((tmp_path / ".cache/torch_xla").iterdir())  # no drafts
+
+
+def test_killed_writers_leave_nothing_that_is_broken(run, tmp_path):
+    code = PRELUDE + textwrap.dedent(
+        """
+        xr.initialize_cache("cache")
+        x = torch.arange(6.0, device="cpu").to("xla")
+        for n in range(1, 1000):
+            y = ((x + 1).reshape(-1, 1) @ torch.ones(1, n, device="xla")).sum()
+            print(y.item(), flush=True)
+        """
+    )
+    for attempt in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(1 + 3 * attempt):
+            process.stdout.readline()
+        time.sleep(0.003 * attempt)
+        process.kill()
+        process.communicate()
+    stored = [file for file in (tmp_path / "cache").iterdir() if file.suffix == ".program"]
+    assert stored
+    report, stderr = run(
+        """
+        xr.initialize_cache("cache")
+        x = torch.arange(6.0, device="cpu").to("xla")
+        for n in range(1, 20):
+            y = ((x + 1).reshape(-1, 1) @ torch.ones(1, n, device="xla")).sum()
+            assert y.item() == 21 * n
+        print(json.dumps(counts()))
+        """
+    )
+    assert report[1] > 0 and report[2] == 0 and not warnings(stderr)

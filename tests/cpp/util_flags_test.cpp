@@ -71,6 +71,15 @@ TEST(Flags, UnsetAndEmptyGiveTheDefault) {
   }
 }
 
+TEST(Flags, AnOptionalStringMayBeGivenAsEmpty) {
+  ScopedEnvironment path("XLA_PERSISTENT_CACHE_PATH", nullptr);
+  EXPECT_EQ(flag::XLA_PERSISTENT_CACHE_PATH(), std::nullopt);
+  for (const char* value : {"", "a folder"}) {
+    setenv("XLA_PERSISTENT_CACHE_PATH", value, 1);
+    EXPECT_EQ(flag::XLA_PERSISTENT_CACHE_PATH(), value);
+  }
+}
+
 TEST(Flags, BoolWords) {
   for (const char* value : {"1", "2", "true", "TRUE", "Yes", "on"}) {
     ScopedEnvironment set("XLA_SYNC_WAIT", value);
@@ -118,6 +127,10 @@ TEST(Flags, TableIsSound) {
         break;
       case FlagType::String:
         EXPECT_EQ(flags::read_String(info), info.default_text);
+        break;
+      case FlagType::OptionalString:
+        EXPECT_EQ(flags::read_OptionalString(info), std::nullopt);
+        EXPECT_STREQ(info.default_text, "");
         break;
     }
   }

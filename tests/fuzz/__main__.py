@@ -77,6 +77,7 @@ class Search:
 
     def prepare(self) -> None:
         """In each process that runs programs."""
+        os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # programs are met once
         os.environ.update(MODES[self.o.mode])
         torch.set_num_threads(1)
         torch_xla._XLAC._xla_set_check_donation(True, poison=True)

@@ -209,6 +209,7 @@ def sample(folder: Path, file: str, seconds: float) -> dict:
     env = {
         **os.environ,
         "PJRT_DEVICE": "CPU",
+        "XLA_PERSISTENT_CACHE_PATH": "",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
         "PYTORCH_TEST_WITH_SLOW": "1",

@@ -127,6 +127,8 @@ _IMPURE_WORDS = re.compile(
     r"clock|time|thread|storage|data_ptr|_cdata|save|load|print|warn|version"
 )
 _PURE_EXCEPTIONS = {"_local_scalar_dense", "_set_grad_enabled", "_get_tracing_state"}
+# Attributes of tensors that differ from call to call.
+_UNSEEN_ATTRIBUTES = {"_version", "_cdata"}
 _DATA = (bool, int, float, str, dict, list, set, types.NoneType)
 # Their objects are what they are.
 _OPAQUE = (
@@ -270,7 +272,10 @@ class Profile:
             self._namespaces[frame.f_code, id(frame.f_globals)] = frame.f_globals
         elif event == "c_call":
             owner = getattr(argument, "__self__", None)
-            kind = None if owner is None or isinstance(owner, types.ModuleType) else type(owner)
+            # What pybind11 makes belongs to a capsule.
+            is_function = owner is None or isinstance(owner, types.ModuleType)
+            is_function = is_function or type(owner).__name__ == "PyCapsule"
+            kind = None if is_function else type(owner)
             if isinstance(owner, type):
                 kind = owner
             self._built_in.add((kind, getattr(argument, "__module__", None), argument.__name__))
@@ -343,6 +348,8 @@ class Known:
         for code in profile.codes:
             if not _is_trusted(code):
                 attributes.update(_attributes(code))
+        if unseen := attributes & _UNSEEN_ATTRIBUTES:
+            raise Unfit(f"reads {min(unseen)} of an object")
         self._names: dict[tuple[int, str], tuple[dict, str]] = {}
         self._others: list[Any] = []
         for code, namespace in profile.namespaces:
@@ -397,6 +404,11 @@ class Known:
             return
         namespace = vars(module)
         for name in attributes & namespace.keys():
+            value = namespace[name]
+            if isinstance(value, types.BuiltinFunctionType) and not _is_pure(
+                None, value.__module__, name
+            ):
+                raise Unfit(f"may call {module.__name__}.{name}")  # from C, which no profile sees
             self._add(namespace, name, attributes, False)
 
 

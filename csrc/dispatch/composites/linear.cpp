@@ -14,7 +14,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
 
-#include "dispatch/autograd_node.h"
+#include "dispatch/calls/autograd_node.h"
 #include "dispatch/calls/composite.h"
 #include "ops/rules.h"
 
