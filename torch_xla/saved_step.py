@@ -42,7 +42,7 @@ def save(
     on `xla` it uses beside its arguments are its state (parameters, buffers, moments, step counts,
     the random state), and keep their values; so do gradients, and what modules, optimizers,
     learning-rate schedulers and loss scalers hold. What else the Python does (it prints, it appends
-    to a list) happens twice.
+    to a list) happens twice. No other thread may train meanwhile.
 
     Numbers that Python computes, a learning rate say, are constants of the program. One that
     differs from call to call is refused: keep it in a tensor on `xla`, or pass it as one.
@@ -71,7 +71,7 @@ def save(
     with unchanged.state_of_python():
         text, states, written, draws = _record(call)
     values = [state.detach().cpu().contiguous() for state in states]
-    names = tensor_names.names_of(states, step, args, kwargs or {})
+    names = tensor_names.names_of(states, step, args, kwargs or {}, step_folder.RESERVED)
     inputs = [Input.of("argument", n, t) for n, t in zip(call.names, call.tensors, strict=True)]
     outputs = [Output.of("result", name, result) for name, result in call.results]
     at = len(inputs)

@@ -19,6 +19,7 @@ from torch_xla._src.export_bundle import dtype_name
 FORMAT = "torch_xla.saved_step"
 VERSION = 1
 RANDOM = "random_state"  # the name of the random state
+RESERVED = (RANDOM, "__metadata__")  # names that no other state has
 
 _MANIFEST, _TEXT, _BYTECODE = "step.json", "step.mlir", "step.bytecode"
 _STATE, _EXAMPLE = "state.safetensors", "example.safetensors"
@@ -138,7 +139,12 @@ def write(
         for name, tensors in ((_STATE, state), (_EXAMPLE, example)):
             # Each of its own memory: the format has no tensors that share.
             apart = {n: t.detach().contiguous().clone() for n, t in tensors.items()}
-            _safetensors().save_file(apart, new / name)
+            try:
+                _safetensors().save_file(apart, new / name)
+            except KeyError as error:
+                raise ValueError(
+                    f"saved_step: expected tensors of dtypes that safetensors has, got {error}."
+                ) from error
         if path.exists():
             path.rename(old)
         try:

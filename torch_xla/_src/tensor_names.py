@@ -57,21 +57,31 @@ def _key(part: Any) -> str:
 
 
 def names_of(
-    states: Sequence[torch.Tensor], step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
+    states: Sequence[torch.Tensor],
+    step: Callable,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reserved: Sequence[str],
 ) -> list[str]:
     """Names of tensors that each are all of a storage: those by which `step` reaches the storage,
-    such as `model.0.weight`, or else `state.3`."""
+    such as `model.0.weight`, or else `state.3`. None is among the `reserved` ones."""
     names: dict[int, str] = {}
     places = {s.untyped_storage()._cdata: i for i, s in enumerate(states)}
     for name, tensor in _reached(step, args, kwargs):
-        if tensor.device.type != "xla" or type(tensor).__name__ == "FakeTensor":
+        if not is_on_xla(tensor):
             continue
         at = places.get(tensor.untyped_storage()._cdata)
         # A part of a storage, or another view of it, does not name the whole.
         if at is not None and tensor.shape == states[at].shape:
             if tensor.stride() == states[at].stride() and tensor.storage_offset() == 0:
                 names.setdefault(at, name)
-    return unique(names.get(i, f"state.{i}") for i in range(len(states)))
+    found = (names.get(i, f"state.{i}") for i in range(len(states)))
+    return unique([*reserved, *found])[len(reserved) :]
+
+
+def is_on_xla(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of ours, and not a fake one."""
+    return tensor.device.type == "xla" and type(tensor).__name__ != "FakeTensor"
 
 
 def unique(names: Iterator[str] | Sequence[str]) -> list[str]:
@@ -102,7 +112,7 @@ def _reached(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 class _Walk:
     """Visits what a function names, each object once."""
 
-    _DEPTH = 4  # of containers and objects within each other
+    _DEPTH = 6  # of containers and objects within each other
 
     def __init__(self) -> None:
         self._seen: set[int] = set()

@@ -15,29 +15,31 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_xla._src import step
+from torch_xla._src.tensor_names import is_on_xla
 
 
 @contextmanager
 def state_of_python() -> Iterator[None]:
-    """A block after which gradients, modules, optimizers, learning-rate schedulers, loss scalers,
-    version counters, random states of the host and queued closures are what they were.
+    """A block after which tensors on xla have the storages, gradients and versions that they had,
+    and what modules, optimizers, learning-rate schedulers and loss scalers hold, random states of
+    the host and queued closures are what they were.
 
     All that live are looked at, since a function may reach them in any way.
     """
     classes = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
     # By type: the class that an object claims may be code that does something.
     tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
-    tensors = [t for t in tensors if t.device.type == "xla" and not t.is_inference()]
+    tensors = [t for t in tensors if is_on_xla(t) and not t.is_inference()]
     holders = [o for o in gc.get_objects() if issubclass(type(o), classes)]
     contents = _Contents()
     for holder in holders:
-        if isinstance(holder, nn.Module):  # attributes, not what lies within them
-            contents.add(holder.__dict__, deep=False)
-            contents.add(holder._parameters, deep=False)
-            contents.add(holder._buffers, deep=False)
-        else:
-            contents.add(holder.__dict__)
+        fields = holder.__dict__
+        contents.add(fields, deep=not isinstance(holder, nn.Module))
+        if isinstance(holder, nn.Module):  # its attributes, not what lies within them
+            for table in (fields.get("_parameters"), fields.get("_buffers")):
+                contents.add(table, deep=False)
     gradients = [(t, t.grad) for t in tensors if t.is_leaf and t.requires_grad]
+    aliases = [(t, t.detach()) for t in tensors]
     numbers = random.getstate()
     with ExitStack() as stack:
         stack.enter_context(torch.autograd._unsafe_preserve_version_counter(tuple(tensors)))
@@ -45,14 +47,27 @@ def state_of_python() -> Iterator[None]:
         stack.enter_context(step.closures_kept())
         stack.callback(random.setstate, numbers)
         stack.callback(contents.put_back)
-        stack.callback(_put_back, gradients)
+        stack.callback(_put_back_gradients, gradients)
+        stack.callback(_put_back_storages, aliases)
         yield
 
 
-def _put_back(gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+def _put_back_gradients(gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
     for tensor, gradient in gradients:
         if tensor.grad is not gradient:
             tensor.grad = gradient
+
+
+def _put_back_storages(aliases: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """After `tensor.data = other`, `set_` and the like."""
+    for tensor, alias in aliases:
+        if _place(tensor) != _place(alias):
+            tensor.data = alias
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    storage = tensor.untyped_storage()._cdata
+    return storage, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 class _Contents:
