@@ -53,24 +53,16 @@ class Batches {
   Batches(const std::filesystem::path& path, bool stacked, const SavedStep& step) : file_(path) {
     for (const SavedStep::Slot& slot : step.inputs()) {
       if (slot.kind != SavedStep::Slot::Kind::Argument) continue;
-      Tensor all = file_.at(slot.name);
-      int64_t batches = 1;
+      const Tensor& all = file_.at(slot.name);
+      Type expected = slot.type;
       if (stacked) {
-        if (all.type.shape.empty() || all.type.shape[0] == 0) {
-          fail(path.string(), ": expected batches of ", slot.name, ", got ", all.type.str());
-        }
-        batches = all.type.shape[0];
-        all.type.shape.erase(all.type.shape.begin());
+        const std::vector<int64_t>& sizes = all.type.shape;
+        if (tensors_.empty()) count_ = sizes.empty() ? 0 : sizes[0];
+        if (count_ == 0) fail(path.string(), ": expected batches of ", slot.name, ", found none");
+        expected.shape.insert(expected.shape.begin(), count_);
       }
-      if (all.type != slot.type) {
-        fail(path.string(), ": expected ", slot.name, " to be ", slot.type.str(),
-             stacked ? " for each batch" : "", ", got ", all.type.str());
-      }
-      if (!tensors_.empty() && batches != count_) {
-        fail(path.string(), ": expected ", count_, " batches of ", slot.name, ", got ", batches);
-      }
-      count_ = batches;
-      tensors_.push_back(std::move(all));
+      file_.check(slot.name, expected);
+      tensors_.push_back({slot.type, all.bytes});
     }
   }
 
@@ -95,12 +87,13 @@ double now() {
 
 void run(const Options& options) {
   using namespace torch_xla::pjrt;
-  const auto client = Client::create(Plugin::load(options.plugin));
-  const double start = now();
-  SavedStep step(options.folder, options.state, client);
+  SavedStep step(options.folder, options.state);
   const bool has_data = !options.data.empty();
   const std::string data = has_data ? options.data : options.folder + "/example.safetensors";
   const Batches batches(data, has_data, step);
+  const auto client = Client::create(Plugin::load(options.plugin));
+  const double start = now();
+  step.begin(client);
   const double ready = now();
   for (int64_t i = 0; i < options.steps; ++i) {
     std::cout << "step " << i + 1 << ":";

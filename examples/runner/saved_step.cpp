@@ -53,18 +53,31 @@ std::vector<SavedStep::Copied> download(
 
 }  // namespace
 
-SavedStep::SavedStep(const std::filesystem::path& folder, const std::filesystem::path& state,
-                     std::shared_ptr<const torch_xla::pjrt::Client> client)
-    : client_(std::move(client)) {
-  if (client_->addressable_devices().empty()) fail("expected a plugin with a device, found none");
+SavedStep::SavedStep(const std::filesystem::path& folder, const std::filesystem::path& state) {
   read_manifest(folder / "step.json");
-  const TensorFile values(state.empty() ? folder / "state.safetensors" : state);
-  held_.resize(inputs_.size());
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].kind != Slot::Kind::State) continue;
-    held_[i] = upload(inputs_[i], values.at(inputs_[i].name));
+  // The portable artifact, where there is one: StableHLO of other versions reads it.
+  const bool is_artifact = std::filesystem::exists(folder / "step.bytecode");
+  text_ = read_file(folder / (is_artifact ? "step.bytecode" : "step.mlir"));
+  values_.emplace(state.empty() ? folder / "state.safetensors" : state);
+  for (const Slot& slot : inputs_) {
+    if (slot.kind == Slot::Kind::State) values_->check(slot.name, slot.type);
   }
-  compile(folder);
+}
+
+void SavedStep::begin(std::shared_ptr<const torch_xla::pjrt::Client> client) {
+  client_ = std::move(client);
+  if (client_->addressable_devices().empty()) fail("expected a plugin with a device, found none");
+  torch_xla::pjrt::CompileOptions options;
+  options.env_overrides = options_[client_->platform_name()];
+  program_ = client_->compile({text_.data(), text_.size()}, options);
+  if (program_->num_outputs() != outputs_.size()) {
+    fail("expected a program of ", outputs_.size(), " results, got ", program_->num_outputs());
+  }
+  for (const Slot& slot : inputs_) {
+    const bool is_state = slot.kind == Slot::Kind::State;
+    held_.push_back(is_state ? upload(values_->at(slot.name)) : nullptr);
+  }
+  values_.reset();
 }
 
 void SavedStep::read_manifest(const std::filesystem::path& path) {
@@ -75,9 +88,8 @@ void SavedStep::read_manifest(const std::filesystem::path& path) {
     if (manifest.at("version") != 1) {
       fail("it has version ", manifest.at("version").dump(), "; this program reads 1");
     }
-    const json options = manifest.at("compile_options").value(client_->platform_name(), json());
-    for (const auto& [name, value] : options.items()) {
-      options_.env_overrides[name] = option_of(value);
+    for (const auto& [platform, options] : manifest.at("compile_options").items()) {
+      for (const auto& [name, value] : options.items()) options_[platform][name] = option_of(value);
     }
     for (const json& entry : manifest.at("inputs")) {
       inputs_.push_back(slot_of(entry));
@@ -102,21 +114,7 @@ void SavedStep::read_manifest(const std::filesystem::path& path) {
   }
 }
 
-void SavedStep::compile(const std::filesystem::path& folder) {
-  // The portable artifact, where there is one: StableHLO of other versions reads it.
-  const bool is_artifact = std::filesystem::exists(folder / "step.bytecode");
-  const std::vector<char> text = read_file(folder / (is_artifact ? "step.bytecode" : "step.mlir"));
-  program_ = client_->compile({text.data(), text.size()}, options_);
-  if (program_->num_outputs() != outputs_.size()) {
-    fail(folder.string(), ": expected a program of ", outputs_.size(), " results, got ",
-         program_->num_outputs());
-  }
-}
-
-std::shared_ptr<Buffer> SavedStep::upload(const Slot& slot, const Tensor& tensor) const {
-  if (tensor.type != slot.type) {
-    fail("expected ", slot.type.str(), " as ", slot.name, ", got ", tensor.type.str());
-  }
+std::shared_ptr<Buffer> SavedStep::upload(const Tensor& tensor) const {
   return client_->from_host(tensor.bytes.data(), tensor.type.dtype->pjrt, tensor.type.shape,
                             std::nullopt, torch_xla::pjrt::HostSemantics::ImmutableOnlyDuringCall,
                             client_->addressable_devices().front());
@@ -126,7 +124,7 @@ std::vector<SavedStep::Copied> SavedStep::run(const std::vector<Tensor>& argumen
   std::vector<PJRT_Buffer*> handles;
   auto next = arguments.begin();
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].kind == Slot::Kind::Argument) held_[i] = upload(inputs_[i], *next++);
+    if (inputs_[i].kind == Slot::Kind::Argument) held_[i] = upload(*next++);
     handles.push_back(held_[i]->handle());
   }
   const auto result = program_->execute(handles);

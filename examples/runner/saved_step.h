@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,10 +16,11 @@ namespace runner {
 
 class SavedStep {
  public:
-  // Compiles the program of the folder for the client's first device and brings the state there,
-  // from the folder or from `state`. Throws where a file is not what it should be.
-  SavedStep(const std::filesystem::path& folder, const std::filesystem::path& state,
-            std::shared_ptr<const torch_xla::pjrt::Client> client);
+  // Reads the folder, and the state from another file if one is named. Throws where a file is not
+  // what it should be.
+  SavedStep(const std::filesystem::path& folder, const std::filesystem::path& state);
+  // Compiles the program for the client's first device and brings the state there.
+  void begin(std::shared_ptr<const torch_xla::pjrt::Client> client);
 
   // An argument, a part of the state, or a result.
   struct Slot {
@@ -35,8 +37,8 @@ class SavedStep {
     Type type;
     std::vector<char> bytes;
   };
-  // Runs one step, of arguments in the order of inputs(), and returns its results. The state stays
-  // on the device, each part in the memory of the one that it replaces.
+  // Runs one step, of arguments of the types and in the order of inputs(), and returns its results.
+  // The state stays on the device, each part in the memory of the one that it replaces.
   std::vector<Copied> run(const std::vector<Tensor>& arguments);
   std::vector<Copied> state() const;
 
@@ -44,14 +46,15 @@ class SavedStep {
   using Buffer = torch_xla::pjrt::Buffer;
 
   void read_manifest(const std::filesystem::path& path);
-  void compile(const std::filesystem::path& folder);
-  std::shared_ptr<Buffer> upload(const Slot& slot, const Tensor& tensor) const;
+  std::shared_ptr<Buffer> upload(const Tensor& tensor) const;
 
+  std::map<std::string, torch_xla::pjrt::Options> options_;  // the compiler's, of platforms
+  std::vector<char> text_;                                   // the program
+  std::optional<TensorFile> values_;                         // of the state, before it is brought
   std::shared_ptr<const torch_xla::pjrt::Client> client_;
-  torch_xla::pjrt::CompileOptions options_;
   std::unique_ptr<torch_xla::pjrt::Executable> program_;
   std::vector<Slot> inputs_, outputs_;
-  std::vector<std::shared_ptr<Buffer>> held_;  // of each input; null before the first step
+  std::vector<std::shared_ptr<Buffer>> held_;  // of each input
 };
 
 }  // namespace runner

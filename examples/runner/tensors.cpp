@@ -149,6 +149,12 @@ const Tensor& TensorFile::at(const std::string& name) const {
   return found->second;
 }
 
+void TensorFile::check(const std::string& name, const Type& type) const {
+  if (const Type& found = at(name).type; found != type) {
+    fail(path_.string(), ": expected ", name, " to be ", type.str(), ", got ", found.str());
+  }
+}
+
 void write_tensors(const std::filesystem::path& path,
                    const std::map<std::string, Tensor>& tensors) {
   json header = json::object();

@@ -55,8 +55,9 @@ class TensorFile {
   // Throws where the file is not of this format, whatever it holds.
   explicit TensorFile(const std::filesystem::path& path);
 
-  // Throws where there is none of this name.
+  // Throws where there is none of this name, or check() where it is of another type.
   const Tensor& at(const std::string& name) const;
+  void check(const std::string& name, const Type& type) const;
 
  private:
   std::filesystem::path path_;

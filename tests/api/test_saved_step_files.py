@@ -93,15 +93,15 @@ def test_wrong_data(saved, tmp_path, step_runner):
     x, y = torch.zeros(3, 32, 8), torch.zeros(3, 32, dtype=torch.int64)
     for tensors, match in (
         ({"x": x}, "expected the tensor y"),
-        ({"x": x.double(), "y": y}, "expected x to be float32 [32, 8] for each batch, got float64"),
-        ({"x": x[0], "y": y}, "expected x to be float32 [32, 8] for each batch, got float32 [8]"),
-        ({"x": x[:0], "y": y}, "expected batches of x"),
-        ({"x": x, "y": y[:2]}, "expected 3 batches of x, got 2"),
-        ({"x": x, "y": torch.tensor(0)}, "expected batches of y"),
+        ({"x": x.double(), "y": y}, "expected x to be float32 [3, 32, 8], got float64 [3, 32, 8]"),
+        ({"x": x[0], "y": y}, "expected x to be float32 [32, 32, 8], got float32 [32, 8]"),
+        ({"x": x[:0], "y": y}, "expected batches of x, found none"),
+        ({"x": torch.tensor(0.0), "y": y}, "expected batches of x, found none"),
+        ({"x": x, "y": y[:2]}, "expected y to be int64 [3, 32], got int64 [2, 32]"),
     ):
         save_file(tensors, data)
         text = step_runner(saved, "--data", data, status=1).stderr
-        assert match.replace("3 batches of x", "3 batches of y") in text
+        assert match in text
     again = saved_step.load(saved)
     for args, named in (
         ((x[0].double(), y[0]), {}),
