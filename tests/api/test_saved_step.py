@@ -5,109 +5,33 @@ from __future__ import annotations
 import copy
 import json
 import random
-import shutil
-import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from tests.api.saved_steps import (
+    assert_equal,
+    cnn,
+    dropout,
+    inputs_of,
+    losses_in,
+    made,
+    mlp,
+    on_xla,
+    save_batches,
+    tensors_of,
+    training,
+    transformer,
+)
 from torch_xla import _XLAC, saved_step
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-7}  # the program computes without PyTorch's kernels
-
-
-def training(model: nn.Module, make_optimizer: Callable, **options: Any) -> tuple:
-    """The model and its optimizer on xla, and a step of theirs."""
-    model = model.to("xla")
-    optimizer = make_optimizer(model.parameters(), **options)
-
-    @torch_xla.compile(full_graph=True)
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return model, optimizer, step
-
-
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(20, 16)
-        self.layer = nn.TransformerEncoderLayer(
-            16, 2, 32, dropout=0.2, batch_first=True, bias=False
-        )
-        self.head = nn.Linear(16, 20)
-
-    def forward(self, x):
-        return self.head(self.layer(self.embed(x)).mean(1))
-
-
-def mlp():
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
-    return model, torch.optim.AdamW, {"lr": 0.01}, lambda: torch.randn(32, 8), 4
-
-
-def cnn():
-    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 4))
-    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
-    return model, torch.optim.SGD, options, lambda: torch.randn(16, 1, 8, 8), 4
-
-
-def transformer():
-    return Transformer(), torch.optim.AdamW, {"lr": 0.01}, lambda: torch.randint(20, (8, 6)), 20
-
-
-def made(case: Callable) -> tuple:
-    torch.manual_seed(0)
-    model, optimizer, options, draw, classes = case()
-    batches = [(x := draw(), torch.randint(classes, (len(x),))) for _ in range(12)]
-    return (*training(model, optimizer, **options), batches)
-
-
-def on_xla(batch):
-    return [t.to("xla") for t in batch]
-
-
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """All values of a training by the names that a saved step gives them."""
-    values = {f"model.{n}": t for n, t in model.state_dict(keep_vars=True).items()}
-    for i, state in optimizer.state_dict()["state"].items():
-        values.update({f"optimizer.state.{i}.{key}": t for key, t in state.items()})
-    return {n: t.detach().cpu().clone() for n, t in values.items() if torch.is_tensor(t)}
-
-
-def assert_equal(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        assert torch.equal(found[name], value), name
-
-
-def losses_in(output: str, name: str = "result") -> list[float]:
-    """A float32 for each step. The runner prints the shortest text that reads as the same one."""
-    texts = [line.split(f" {name} ")[1].split()[0] for line in output.splitlines()]
-    return torch.tensor([float(text) for text in texts]).tolist()
-
-
-def inputs_of(folder) -> dict[str, dict]:
-    return {i["name"]: i for i in json.loads((folder / "step.json").read_text())["inputs"]}
-
-
-def save_batches(path, batches, names=("x", "y")):
-    columns = zip(*batches, strict=True)
-    save_file({n: torch.stack(c) for n, c in zip(names, columns, strict=True)}, path)
 
 
 # --- training on --------------------------------------------------------------------------------
@@ -158,7 +82,7 @@ def test_the_runner_trains_on_as_python_does(case, tmp_path, step_runner):
 
 
 def test_the_runner_begins_with_a_saved_state(tmp_path, step_runner):
-    model, optimizer, step, batches = made(transformer)
+    model, optimizer, step, batches = made(dropout)
     step(*on_xla(batches[0]))
     folder = tmp_path / "step"
     saved_step.save(step, folder, on_xla(batches[0]))
@@ -668,168 +592,3 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="dtypes that safetensors has, got .*complex128"):
         saved_step.save(lambda: wide.abs(), "never written")
     assert not Path("never written").exists()
-
-
-# --- damaged folders ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved") / "step"
-    _, _, step, batches = made(mlp)
-    step(*on_xla(batches[0]))
-    saved_step.save(step, folder, on_xla(batches[0]))
-    return folder
-
-
-def copied(saved, tmp_path):
-    return shutil.copytree(saved, tmp_path / "damaged")
-
-
-def with_header(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
-
-
-BAD_FILES = {
-    "empty": b"",
-    "short": b"\x03\0",
-    "no header": with_header(b"", length=2**63),
-    "a header beyond the end": with_header(b"{}", length=3),
-    "no JSON": with_header(b"{no"),
-    "a list": with_header([1]),
-    "deep JSON": with_header(b"[" * 100_000),
-    "no fields": with_header({"x": {}}),
-    "an unknown dtype": with_header({"x": {"dtype": "F9", "shape": [], "data_offsets": [0, 0]}}),
-    "offsets beyond the end": with_header(
-        {"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"1234"
-    ),
-    "offsets that turn": with_header(
-        {"x": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, b"1234"
-    ),
-    "negative offsets": with_header(
-        {"x": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, b"1234"
-    ),
-    "negative sizes": with_header(
-        {"x": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}}, b"1234"
-    ),
-    "sizes that overflow": with_header(
-        {"x": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 0]}}
-    ),
-    "sizes of another tensor": with_header(
-        {"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}}, b"1234"
-    ),
-    "other types": with_header({"x": {"dtype": 3, "shape": "a", "data_offsets": {}}}),
-}
-
-
-@pytest.mark.parametrize("damage", BAD_FILES)
-def test_files_of_tensors_that_are_none(damage, saved, tmp_path, step_runner):
-    bad = tmp_path / "bad.safetensors"
-    bad.write_bytes(BAD_FILES[damage])
-    for option in ("--data", "--state"):
-        done = step_runner(saved, option, bad, status=1)
-        assert "bad.safetensors: not a safetensors file" in done.stderr
-    folder = copied(saved, tmp_path)
-    bad.rename(folder / "state.safetensors")
-    with pytest.raises(ValueError, match="state.safetensors"):
-        saved_step.load(folder)
-
-
-def test_a_file_that_ends_early(saved, tmp_path, step_runner):
-    whole = (saved / "state.safetensors").read_bytes()
-    bad = tmp_path / "bad.safetensors"
-    for length in (0, 7, 8, 100, len(whole) // 2, len(whole) - 1):
-        bad.write_bytes(whole[:length])
-        step_runner(saved, "--state", bad, status=1)
-
-
-def test_wrong_data(saved, tmp_path, step_runner):
-    data = tmp_path / "data.safetensors"
-    x, y = torch.zeros(3, 32, 8), torch.zeros(3, 32, dtype=torch.int64)
-    for tensors, match in (
-        ({"x": x}, "expected the tensor y"),
-        ({"x": x.double(), "y": y}, "expected x to be float32 [3, 32, 8], got float64 [3, 32, 8]"),
-        ({"x": x[0], "y": y}, "expected x to be float32 [32, 32, 8], got float32 [32, 8]"),
-        ({"x": x[:0], "y": y}, "expected batches of x, found none"),
-        ({"x": torch.tensor(0.0), "y": y}, "expected batches of x, found none"),
-        ({"x": x, "y": y[:2]}, "expected y to be int64 [3, 32], got int64 [2, 32]"),
-    ):
-        save_file(tensors, data)
-        text = step_runner(saved, "--data", data, status=1).stderr
-        assert match in text
-    again = saved_step.load(saved)
-    for args, named in (
-        ((x[0].double(), y[0]), {}),
-        ((x[0],), {}),
-        ((x[0], y[0]), {"z": y}),
-        ((x[0], 3), {}),
-        ((x[0], y[0], y[0]), {}),
-        ((x[0],), {"x": x[0]}),
-    ):
-        with pytest.raises(ValueError, match="saved_step: expected"):
-            again(*args, **named)
-
-
-def test_wrong_manifests(saved, tmp_path, step_runner):
-    folder = copied(saved, tmp_path)
-    path = folder / "step.json"
-    good = json.loads(path.read_text())
-    state = next(i for i, o in enumerate(good["outputs"]) if o["kind"] == "state")
-
-    def changed(*keys, to):
-        bad = copy.deepcopy(good)
-        place = bad
-        for key in keys[:-1]:
-            place = place[key]
-        place[keys[-1]] = to
-        return json.dumps(bad)
-
-    for text in (
-        "", "{", "[]", "3", json.dumps({}),
-        changed("version", to=2),
-        changed("format", to="other"),
-        changed("inputs", to=3),
-        changed("inputs", 0, to=None),
-        changed("outputs", state, "replaces", to=1000),
-        changed("outputs", state, "replaces", to=-1),
-        changed("outputs", state, "replaces", to="x"),
-    ):  # fmt: skip
-        path.write_text(text)
-        assert "step.json: expected the description" in step_runner(folder, status=1).stderr
-        with pytest.raises(ValueError, match="step.json"):
-            saved_step.load(folder)
-    for text in (
-        changed("inputs", 0, "kind", to="other"),
-        changed("inputs", 0, "dtype", to="float3"),
-        changed("inputs", 0, "shape", to=[2**62, 2**62]),
-        changed("outputs", state, "replaces", to=0),
-        changed("outputs", 0, "kind", to="state"),
-        changed("outputs", 0, "dtype", to="float64"),
-        changed("outputs", to=good["outputs"][:-1]),
-        changed("inputs", to=good["inputs"][1:]),
-        changed("inputs", to=good["inputs"] + [good["inputs"][0]]),
-    ):
-        path.write_text(text)
-        step_runner(folder, status=1)
-
-
-def test_missing_files_and_wrong_programs(saved, tmp_path, step_runner):
-    for name in ("step.json", "state.safetensors", "example.safetensors"):
-        folder = copied(saved, tmp_path)
-        (folder / name).unlink()
-        assert name in step_runner(folder, status=1).stderr
-        with pytest.raises(FileNotFoundError, match=name):
-            saved_step.load(folder)
-        shutil.rmtree(folder)
-    folder = copied(saved, tmp_path)
-    for name in ("step.bytecode", "step.mlir"):
-        if (folder / name).exists():
-            (folder / name).write_text("no program")
-            assert "step_runner: [PJRT_Client_Compile]" in step_runner(folder, status=1).stderr
-            (folder / name).unlink()
-    step_runner(folder, status=1)
-    step_runner(tmp_path / "nothing", status=1)
-    step_runner(saved, "--plugin", tmp_path / "nothing.so", status=1)
-    for wrong in (["--steps", "x"], ["--steps"], ["--steps", "-1"], ["--other", "1"], ["another"]):
-        assert "usage: step_runner" in step_runner(saved, *wrong, status=2).stderr
