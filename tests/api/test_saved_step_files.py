@@ -1,4 +1,4 @@
-"""Folders of saved steps that are damaged, and data that does not fit, are refused."""
+"""Folders of saved steps that are damaged, and files that are not what they should be."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.api.saved_steps import made, mlp, on_xla
 from torch_xla import saved_step
-
-from .test_saved_step import made, mlp, on_xla
 
 
 @pytest.fixture(scope="module")
