@@ -86,7 +86,7 @@ def save(
     platform, options = _XLAC._compile_options()
     manifest = Manifest(call.name, inputs, outputs, call.constants, {platform: options})
     example = {n: t.detach().cpu() for n, t in zip(call.names, call.tensors, strict=True)}
-    step_folder.write(folder, manifest, text, state, example)
+    step_folder.write(folder, manifest, step_folder.programs(text), state, example)
 
 
 def load(folder: str | os.PathLike) -> SavedStep:
@@ -109,12 +109,12 @@ class SavedStep:
     def __init__(
         self,
         manifest: Manifest,
-        program: str,
+        programs: Mapping[str, bytes],
         state: Mapping[str, torch.Tensor],
         example: Mapping[str, torch.Tensor],
     ) -> None:
         self._manifest = manifest
-        self._text = program
+        self._programs = dict(programs)
         self._example = dict(example)
         self.state = {name: tensor.to("xla") for name, tensor in state.items()}
         self._arguments = [i for i in manifest.inputs if i.kind == "argument"]
@@ -124,9 +124,8 @@ class SavedStep:
         for i, output in enumerate(manifest.outputs):
             if output.replaces is not None:
                 written_by[output.replaces] = i
-        self._program = _XLAC._LoadedProgram(
-            program.encode(), like, manifest.name, "xla", written_by
-        )
+        program = next(iter(programs.values()))
+        self._program = _XLAC._LoadedProgram(program, like, manifest.name, "xla", written_by)
 
     def __call__(self, *args: torch.Tensor, **named: torch.Tensor) -> Any:
         """Runs one step.
@@ -161,7 +160,7 @@ class SavedStep:
         """Writes the step with its present state, as `torch_xla.saved_step.save` does."""
         state = {name: tensor.cpu() for name, tensor in self.state.items()}
         step_folder.check(folder)
-        step_folder.write(folder, self._manifest, self._text, state, self._example)
+        step_folder.write(folder, self._manifest, self._programs, state, self._example)
 
 
 class _Call:

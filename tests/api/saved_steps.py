@@ -44,7 +44,7 @@ class Transformer(nn.Module):
 
 
 def mlp():
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     return model, torch.optim.AdamW, {"lr": 0.01}, lambda: torch.randn(32, 8), 4
 
 

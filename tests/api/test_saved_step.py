@@ -478,6 +478,21 @@ def test_a_folder_is_replaced_whole(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "step"]
 
 
+def test_without_jaxlib_the_text_is_saved_alone(tmp_path, step_runner, monkeypatch):
+    from torch_xla._src import mlir
+
+    _, _, step, batches = made(mlp)
+    step(*on_xla(batches[0]))
+    monkeypatch.setattr(mlir, "is_installed", lambda: False)
+    saved_step.save(step, tmp_path / "step", on_xla(batches[0]))
+    assert sorted(p.name for p in (tmp_path / "step").iterdir()) == [
+        "example.safetensors", "state.safetensors", "step.json", "step.mlir",
+    ]  # fmt: skip
+    losses = losses_in(step_runner(tmp_path / "step", "--steps", "3").stdout)
+    again = saved_step.load(tmp_path / "step")
+    assert [again(*batches[0]).item() for _ in range(3)] == losses
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -573,6 +588,18 @@ def test_arguments_that_are_written_or_shared():
     x = torch.ones(3, device="xla")
     refused("writes argument 0", lambda y: y.mul_(2), x)
     refused("argument 1, which shares memory", lambda a, y: x[:2] * y, x + 1, x[:2])
+
+
+def test_dtypes_that_the_device_does_not_hold(run_python):
+    run_python(
+        """
+        import pytest, torch, torch_xla
+        x = torch.ones(3, device="xla")
+        with pytest.raises(RuntimeError, match="XLA_USE_BF16"):
+            torch_xla.saved_step.save(lambda: x + 1, "never written")
+        """,
+        env={"XLA_USE_BF16": "1"},
+    )
 
 
 def test_other_refusals():

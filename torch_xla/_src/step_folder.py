@@ -119,10 +119,16 @@ def check(folder: str | os.PathLike) -> None:
             )
 
 
+def programs(text: str) -> dict[str, bytes]:
+    """The files of a program, the one that is run first."""
+    files = {_BYTECODE: mlir.artifact(text, None)} if mlir.is_installed() else {}
+    return {**files, _TEXT: text.encode()}
+
+
 def write(
     folder: str | os.PathLike,
     manifest: Manifest,
-    text: str,
+    programs: Mapping[str, bytes],
     state: Mapping[str, torch.Tensor],
     example: Mapping[str, torch.Tensor],
 ) -> None:
@@ -133,9 +139,8 @@ def write(
         new, old = Path(work, "new"), Path(work, "old")
         new.mkdir()
         (new / _MANIFEST).write_text(manifest.to_json())
-        (new / _TEXT).write_text(text)
-        if mlir.is_installed():
-            (new / _BYTECODE).write_bytes(mlir.artifact(text, None))
+        for name, program in programs.items():
+            (new / name).write_bytes(program)
         for name, tensors in ((_STATE, state), (_EXAMPLE, example)):
             # Each of its own memory: the format has no tensors that share.
             apart = {n: t.detach().contiguous().clone() for n, t in tensors.items()}
@@ -158,14 +163,15 @@ def write(
 
 def read(
     folder: str | os.PathLike,
-) -> tuple[Manifest, str, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The manifest, the program's text, and state and example, in the program's order."""
+) -> tuple[Manifest, dict[str, bytes], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The manifest, the program's files, and state and example, in the program's order."""
     path = Path(folder)
     manifest = Manifest.from_json((path / _MANIFEST).read_text(), path / _MANIFEST)
     arguments = [i for i in manifest.inputs if i.kind == "argument"]
     others = [i for i in manifest.inputs if i.kind != "argument"]
-    text = (path / _TEXT).read_text()
-    return manifest, text, _tensors(path / _STATE, others), _tensors(path / _EXAMPLE, arguments)
+    names = [name for name in (_BYTECODE, _TEXT) if (path / name).exists() or name == _TEXT]
+    files = {name: (path / name).read_bytes() for name in names}
+    return manifest, files, _tensors(path / _STATE, others), _tensors(path / _EXAMPLE, arguments)
 
 
 def _tensors(path: Path, inputs: list[Input]) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@
 #include "executor/transfer.h"
 #include "lazy/lending.h"
 #include "lazy/tensor.h"
+#include "ops/dtypes.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -139,6 +140,9 @@ RecordedStep record_step(const Tensors& arguments,
   const int device = executor::current_device();
   executor::require_device(device);
   const lazy::GraphLock lock;
+  TXLA_CHECK(!ops::has_narrowed(),
+             "expected a device that holds PyTorch's dtypes, got one that holds others under "
+             "XLA_USE_BF16, XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG. Leave these out.");
   const uint64_t newest = lazy::id_boundary();
   // What a call leaves to the next is seen by the next alone.
   Call call = record(arguments, body, device, newest);
