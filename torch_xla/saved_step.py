@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
 from torch_xla._src import rng, step_folder, tensor_names, unchanged
+from torch_xla._src.compiling import inside
 from torch_xla._src.step import sync
 from torch_xla._src.step_folder import Input, Manifest, Output
 
@@ -214,7 +214,10 @@ def _is_argument(leaf: Any) -> bool:
 
 def _record(call: _Call) -> tuple[str, list[torch.Tensor], list[int], bool]:
     try:
-        with _one_program(call.name):
+        if _XLAC._xla_in_region():
+            raise RuntimeError("saving is a call of its own. Save outside of a compiled function.")
+        # In a region torch_xla.compile and eager mode leave what is recorded alone.
+        with inside(_XLAC._Region(call.name, False, None)):
             return _XLAC._record_step(call.tensors, call.run)
     except RuntimeError as error:
         line = _line_of_user(error)
@@ -222,18 +225,6 @@ def _record(call: _Call) -> tuple[str, list[torch.Tensor], list[int], bool]:
             f"saved_step.save: expected {call.name!r} to be one program for every compiler, got: "
             f"{error}{f' At {line}.' if line else ''}"
         ) from error
-
-
-@contextmanager
-def _one_program(name: str) -> Iterator[None]:
-    """A block in which `torch_xla.compile` and eager mode leave what is recorded alone."""
-    if _XLAC._xla_in_region():
-        raise RuntimeError("saving is a call of its own. Save outside of a compiled function.")
-    _XLAC._Region(name, False, None).enter()
-    try:
-        yield
-    finally:
-        _XLAC._xla_leave_region()
 
 
 _OURS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)

@@ -8,13 +8,13 @@
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
 #include "lazy/operator.h"
-#include "lazy/rng.h"
 #include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
 #include "ops/host/in_memory.h"
 #include "ops/host/numbers.h"
 #include "ops/host/on_host.h"
 #include "ops/lowering.h"
+#include "ops/split_mix.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -488,20 +488,6 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
 
 namespace {
 
-// lazy::SplitMix on values of a program.
-struct InProgram {
-  static hlo::Value plus(const hlo::Value& x, uint64_t y) { return hlo::add(x, word(x, y)); }
-  static hlo::Value times(const hlo::Value& x, uint64_t y) { return hlo::mul(x, word(x, y)); }
-  static hlo::Value folded(const hlo::Value& x, int shift) {
-    return hlo::logical_xor(x, hlo::binary("shift_right_logical", x, word(x, shift)));
-  }
-
- private:
-  static hlo::Value word(const hlo::Value& like, uint64_t value) {
-    return hlo::scalar_int(like.builder(), static_cast<int64_t>(value), hlo::DType::U64);
-  }
-};
-
 std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function& function,
                                                             const SeedPlaces& places,
                                                             const hlo::Value& counter) {
@@ -509,9 +495,9 @@ std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function
   auto place = places.used.begin();
   for (const Node* call : function.calls) {
     for (uint32_t i = 0; i < call->signature().num_seeds; ++i) {
-      const InProgram ops;
-      const hlo::Value drawn =
-          lazy::SplitMix::mixed(lazy::SplitMix::advanced(counter, *place++ + 1, ops), ops);
+      const ops::SplitMixOps in_program;
+      const hlo::Value drawn = lazy::SplitMix::mixed(
+          lazy::SplitMix::advanced(counter, *place++ + 1, in_program), in_program);
       seeds[call].push_back(hlo::bitcast_convert(drawn, {hlo::DType::S64, {}}));
     }
   }
@@ -555,7 +541,7 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   hlo::Values results =
       Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers);
   if (options.seeds) {
-    results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, InProgram()));
+    results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, ops::SplitMixOps()));
   }
   b.end_function(results);
   return b.finish();

@@ -13,9 +13,9 @@ namespace torch_xla::lazy {
 // here, or in a program.
 struct SplitMix {
   // Returns the counter after so many draws more.
-  template <class Word, class Ops>
-  static Word advanced(const Word& counter, uint64_t draws, const Ops& ops) {
-    return ops.plus(counter, draws * 0x9e3779b97f4a7c15ull);
+  template <class Word, class Count, class Ops>
+  static Word advanced(const Word& counter, const Count& draws, const Ops& ops) {
+    return ops.plus(counter, ops.times(draws, 0x9e3779b97f4a7c15ull));
   }
   // Returns the seed that a draw gives which has brought the counter here.
   template <class Word, class Ops>

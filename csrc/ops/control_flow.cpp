@@ -5,6 +5,7 @@
 #include "ops/lowering.h"
 #include "ops/notation.h"
 #include "ops/registry.h"
+#include "ops/split_mix.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -21,20 +22,12 @@ Values joined(std::initializer_list<std::span<const Value>> parts) {
   return all;
 }
 
-// Seeds for one iteration: SplitMix64 (see lazy/rng.cpp) from the call's seed.
+// Seeds for one iteration, from the call's.
 Values seeds_of_iteration(std::span<const Value> seeds, const Value& iteration) {
-  const auto constant = [&](uint64_t bits) {
-    return hlo::scalar_int(iteration.builder(), static_cast<int64_t>(bits), kCounter);
-  };
-  const auto mixed = [&](const Value& z, int64_t shift, uint64_t multiplier) {
-    const Value high = hlo::binary("shift_right_logical", z, constant(shift));
-    return hlo::logical_xor(z, high) * constant(multiplier);
-  };
+  const SplitMixOps ops;
   Values all;
   for (const Value& seed : seeds) {
-    Value z = seed + iteration * constant(0x9e3779b97f4a7c15ull);
-    z = mixed(mixed(z, 30, 0xbf58476d1ce4e5b9ull), 27, 0x94d049bb133111ebull);
-    all.push_back(hlo::logical_xor(z, hlo::binary("shift_right_logical", z, constant(31))));
+    all.push_back(lazy::SplitMix::mixed(lazy::SplitMix::advanced(seed, iteration, ops), ops));
   }
   return all;
 }

@@ -36,7 +36,6 @@ class Replay {
   void begin(const py::args& args, const py::kwargs& kwargs) {
     take(args, kwargs);
     before_ = reach_.tensors();
-    grads_before_ = reach_.grads();
     watch_.emplace(executor::current_device(), reachable());
   }
 
@@ -70,7 +69,6 @@ class Replay {
   void drop() {
     watch_.reset();
     before_.clear();
-    grads_before_.clear();
     reach_.forget_tensors();
   }
 
@@ -133,7 +131,7 @@ class Replay {
 
   Reach reach_;
   bool is_busy_ = false;
-  Tensors before_, grads_before_;
+  Tensors before_;
   std::optional<StepReplay::Watch> watch_;
   std::vector<bool> has_grad_;  // of each tensor, after the call
   size_t num_grads_ = 0;

@@ -74,18 +74,6 @@ std::string Reach::place() const {
   return text;
 }
 
-py::set Reach::codes() const {
-  py::set all;
-  for (const py::object& code : codes_) all.add(code);
-  return all;
-}
-
-py::set Reach::types() const {
-  py::set all;
-  for (const py::object& type : types_) all.add(type);
-  return all;
-}
-
 bool Reach::emit(Kind kind, uint64_t number, PyObject* object) {
   if (keeps_) {
     tokens_.push_back({kind, number, py::reinterpret_borrow<py::object>(object)});
@@ -105,8 +93,8 @@ bool Reach::emit(Kind kind, uint64_t number, PyObject* object) {
 
 void Reach::take(const py::args& args, const py::kwargs& kwargs) {
   tokens_.clear();
-  codes_.clear();
-  types_.clear();
+  codes_ = py::set();
+  types_ = py::set();
   keeps_ = true;
   try {
     walk(args, kwargs, false);
@@ -225,7 +213,7 @@ bool Reach::visit_rest(PyObject* object, PyTypeObject* type) {
     return emit(Kind::Function, reinterpret_cast<uint64_t>(method)) && visit(self);
   }
   if (PyType_Check(object)) {
-    if (keeps_) types_.push_back(py::reinterpret_borrow<py::object>(object));
+    if (keeps_) types_.add(py::handle(object));
     return emit(Kind::Same, version_of(reinterpret_cast<PyTypeObject*>(object)), object);
   }
   if (PyModule_Check(object) || PyCode_Check(object) || object == Py_Ellipsis ||
@@ -279,7 +267,7 @@ bool Reach::visit_items(PyObject* iterable) {
 
 bool Reach::visit_function(PyObject* object) {
   PyObject* code = PyFunction_GET_CODE(object);
-  if (keeps_) codes_.push_back(py::reinterpret_borrow<py::object>(code));
+  if (keeps_) codes_.add(py::handle(code));
   if (!emit(Kind::Function, 1, code)) return false;
   for (PyObject* part : {PyFunction_GET_CLOSURE(object), PyFunction_GET_DEFAULTS(object),
                          PyFunction_GET_KW_DEFAULTS(object),
@@ -398,7 +386,7 @@ bool Reach::visit_instance(PyObject* object, PyTypeObject* type) {
   const Layout& layout = layout_of(type);
   if (layout.base == Base::Opaque) return emit(Kind::Same, 0, object);
   if (layout.base == Base::Refused) refuse("an object of type " + name_of(type));
-  if (keeps_) types_.push_back(py::type::of(object));
+  if (keeps_) types_.add(py::type::of(object));
   if (!emit(Kind::Instance, version_of(type), reinterpret_cast<PyObject*>(type))) return false;
   switch (layout.base) {
     case Base::Dict:

@@ -39,8 +39,8 @@ class Reach {
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   const std::vector<at::Tensor>& grads() const { return grads_; }
   // Of take(): code objects of the functions, and types of the objects.
-  pybind11::set codes() const;
-  pybind11::set types() const;
+  const pybind11::set& codes() const { return codes_; }
+  const pybind11::set& types() const { return types_; }
   // Whether the last walk has come to this object.
   bool sees(PyObject* object) const { return seen_.contains(object); }
   // The attribute or key where the last walk ended.
@@ -104,7 +104,7 @@ class Reach {
   std::unordered_map<PyTypeObject*, Layout> layouts_;
   std::vector<at::Tensor> tensors_, grads_;
   std::vector<PyObject*> path_;
-  std::vector<pybind11::object> codes_, types_;
+  pybind11::set codes_, types_;
 };
 
 }  // namespace torch_xla::python

@@ -179,10 +179,9 @@ def test_code_that_depends_on_data(backend):
             close(run(x.to("xla")), on_cpu(x))
 
 
-def test_captured_scalars(monkeypatch):
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_captured_scalars():
     """Values that become numbers of the graph."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
 
     def function(x):
         return x * x.sum().item() + x[x > 0].sum()

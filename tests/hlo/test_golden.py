@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from tests.hlo import golden
+from tests.ops.harness import HAS_BFLOAT16
 from torch_xla import _XLAC
 
 # Views by schema, so that no call is recorded under these names; what autograd or PyTorch calls by
@@ -25,7 +24,7 @@ NOT_RECORDED = {
 def test_programs_are_those_that_are_pinned():
     lowered = golden.lower(golden.cases())
     changed = golden.changes(lowered.texts)
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not HAS_BFLOAT16:
         # Programs call PyTorch's products in bfloat16 where the processor has them.
         names = (" bfloat16 ", "call _grouped_mm")
         changed = [c for c in changed if not any(name in c.partition(":")[0] for name in names)]

@@ -14,6 +14,8 @@ import torch_xla
 from torch_xla.debug import metrics
 
 DEVICE = "xla"
+# Whether PyTorch computes products in bfloat16 by instructions of this processor.
+HAS_BFLOAT16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def to_xla(value: Any) -> Any:

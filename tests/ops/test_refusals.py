@@ -12,6 +12,8 @@ import torch.nn.functional as F
 import torch_xla
 from torch_xla.debug import metrics
 
+from .harness import HAS_BFLOAT16
+
 
 def of(dtype, *sizes):
     return lambda device: torch.ones(sizes or (3, 3), dtype=dtype).to(device)
@@ -713,6 +715,7 @@ def test_what_no_tensor_of_xla_can_be(call):
         call(x)
 
 
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="PyTorch has no such kernel on this processor")
 def test_kernels_are_tried_on_one_row(run_python):
     """Whether PyTorch's kernel takes bfloat16 is asked with a batch of one: a call of full size may
     take half a second. The corner that is tried first has wrong sizes. Each process asks once."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .harness import assert_same_strides, on_xla
+from .harness import HAS_BFLOAT16, assert_same_strides, on_xla
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -29,6 +29,8 @@ def randn(*shape, dtype=torch.float32, last=False):
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, True), (False, False)])
 def test_convolution(dtype, last):
     for dims, convolve in (2, F.conv2d), (3, F.conv3d), (2, F.conv_transpose2d):
+        if dims == 3 and dtype == torch.bfloat16 and not HAS_BFLOAT16:
+            continue  # PyTorch computes it in a way of its own
         x = randn(2, 4, *[6] * dims, dtype=dtype, last=last[0])
         w = randn(4, 4, *[3] * dims, dtype=dtype, last=last[1])
         check(convolve, x, w)

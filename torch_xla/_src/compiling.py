@@ -80,8 +80,8 @@ def compile(
         sync()
         result = replays.call(args, kwargs)
         if result is NO_REPLAY:
-            with _one_graph(region):
-                return replays.run(args, kwargs)
+            with inside(region):
+                result = replays.run(args, kwargs)
         barrier("", region=region)
         return result
 
@@ -114,16 +114,23 @@ def _number_of_graphs(number: int | None, old: int | None) -> int | None:
 
 
 @contextmanager
-def _one_graph(region: _XLAC._Region) -> Iterator[None]:
-    if _XLAC._xla_in_region():
-        yield
-        return
-    sync()
+def inside(region: _XLAC._Region) -> Iterator[None]:
+    """What is recorded in the block belongs to the region."""
     region.enter()
     try:
         yield
     finally:
         _XLAC._xla_leave_region()
+
+
+@contextmanager
+def _one_graph(region: _XLAC._Region) -> Iterator[None]:
+    if _XLAC._xla_in_region():
+        yield
+        return
+    sync()
+    with inside(region):
+        yield
     barrier("", region=region)
 
 

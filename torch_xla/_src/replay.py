@@ -126,7 +126,6 @@ _IMPURE_WORDS = re.compile(
     r"memory|event|stream|record|profil|seed|rng|generator|_jit|dynamo|item|tolist|numpy|cuda|"
     r"clock|time|thread|storage|data_ptr|_cdata|save|load|print|warn|version"
 )
-_PURE_EXCEPTIONS = {"_local_scalar_dense", "_set_grad_enabled", "_get_tracing_state"}
 # Attributes of tensors that differ from call to call.
 _UNSEEN_ATTRIBUTES = {"_version", "_cdata"}
 _DATA = (bool, int, float, str, dict, list, set, types.NoneType)
@@ -335,7 +334,7 @@ def _is_torch(module: str | None) -> bool:
 
 
 def _is_pure_name(name: str) -> bool:
-    return name in _PURE_EXCEPTIONS or not _IMPURE_WORDS.search(name)
+    return not _IMPURE_WORDS.search(name)
 
 
 class Known:
@@ -387,10 +386,7 @@ class Known:
         value = namespace.get(name)
         if is_trusted and not isinstance(value, _DATA):
             return
-        if name not in namespace:
-            if not hasattr(builtins, name):
-                return
-            self._names[id(namespace), name] = (namespace, name)
+        if name not in namespace and not hasattr(builtins, name):
             return
         self._names[id(namespace), name] = (namespace, name)
         if isinstance(value, types.ModuleType) and not is_trusted:
@@ -467,7 +463,7 @@ def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]
             raise Unfit("returns a tensor of another inference mode")
         if tensor.is_leaf and tensor.requires_grad:
             raise Unfit("returns a new tensor that requires gradients")
-        if tensor._backward_hooks or tensor.grad is not None and not tensor.is_leaf:
+        if tensor._backward_hooks or tensor.retains_grad:
             raise Unfit("returns a tensor with hooks")
         if not torch.is_grad_enabled() or not tensor._is_view():
             continue

@@ -95,19 +95,17 @@ std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) co
     }
   }
 
+  step->recipe_ = executor::Recipe(function);
   std::unordered_map<const Node*, uint32_t> index;
   for (const Node* parameter : function.parameters) index.emplace(parameter, index.size());
-  const auto operand = [&](const Value& v) { return Operand{index.at(v.node.get()), v.index}; };
   for (const Node* call : function.calls) {
     TXLA_CHECK(call->device() == device_, "computes on another device");
-    step->calls_.push_back({call->shared_signature(), call->source(), call->numbers(),
-                            static_cast<uint32_t>(step->operands_.size()),
-                            static_cast<uint32_t>(call->operands().size())});
-    for (const Value& v : call->operands()) step->operands_.push_back(operand(v));
+    step->numbers_.push_back(call->numbers());
     index.emplace(call, index.size());
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    step->written_.push_back({written[i], operand(function.results[i])});
+    const Value& value = function.results[i];
+    step->written_.push_back({written[i], {index.at(value.node.get()), value.index}});
     if (written[i] < num_arguments) step->written_arguments_.push_back(written[i]);
   }
   step->checks_ = {checks_.stand_ins, log_.checks()};
@@ -159,7 +157,7 @@ Tensors StepReplay::record(const Tensors& arguments) const {
   {
     const lazy::GraphLock lock;
     std::vector<c10::intrusive_ptr<Node>> nodes;
-    nodes.reserve(inputs_.size() + calls_.size());
+    nodes.reserve(inputs_.size() + recipe_.calls.size());
     std::vector<uint32_t> results_of_inputs;
     for (const size_t input : inputs_) {
       const size_t num_storages = storages.size();
@@ -168,20 +166,20 @@ Tensors StepReplay::record(const Tensors& arguments) const {
       nodes.push_back(value.node);
       results_of_inputs.push_back(value.index);
     }
-    const auto value_of = [&](const Operand& o) {
+    const auto value_of = [&](const executor::Recipe::Operand& o) {
       const bool is_input = o.index < results_of_inputs.size();
       return Value{nodes[o.index], is_input ? results_of_inputs[o.index] : o.result};
     };
     const lazy::Numbers seeds = draws_.draw(device);
     size_t next_seed = 0;
-    for (const Call& call : calls_) {
+    for (size_t c = 0; c < recipe_.calls.size(); ++c) {
+      const executor::Recipe::Call& call = recipe_.calls[c];
       lazy::Operands operands;
       for (uint32_t i = 0; i < call.num_operands; ++i) {
-        operands.push_back(value_of(operands_[call.first_operand + i]));
+        operands.push_back(value_of(recipe_.operands[call.first_operand + i]));
       }
-      lazy::Numbers numbers = call.numbers;
-      const lazy::Signature& s = *call.signature;
-      for (size_t i = numbers.size() - s.num_seeds; i < numbers.size(); ++i) {
+      lazy::Numbers numbers = numbers_[c];
+      for (size_t i = numbers.size() - call.signature->num_seeds; i < numbers.size(); ++i) {
         numbers[i] = seeds[next_seed++];
       }
       auto node = c10::make_intrusive<Node>(call.signature, std::move(operands), std::move(numbers),

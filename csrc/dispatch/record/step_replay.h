@@ -9,6 +9,7 @@
 #include "dispatch/record/function_trace.h"
 #include "dispatch/record/places.h"
 #include "dispatch/record/value_checks.h"
+#include "executor/program.h"
 
 namespace torch_xla::dispatch {
 
@@ -57,29 +58,18 @@ class StepReplay {
   Tensors record(const Tensors& arguments) const;
 
  private:
-  // A call, as it is recorded again.
-  struct Call {
-    c10::intrusive_ptr<const lazy::Signature> signature;
-    lazy::Source source;
-    lazy::Numbers numbers;  // with the seeds of the run that was watched
-    uint32_t first_operand, num_operands;
-  };
-  // Result `result` of the value `index`, which counts the inputs and then the calls.
-  struct Operand {
-    uint32_t index, result;
-  };
   // What is written, in the order of the last writes: a storage of the arguments, or a new one.
   struct Written {
     size_t storage;
-    Operand value;
+    executor::Recipe::Operand value;
   };
 
   Taken arguments_;
   Checks checks_;
-  std::vector<size_t> inputs_;  // storages, then constants
+  std::vector<size_t> inputs_;  // of the recipe: storages, then constants
   std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
-  std::vector<Call> calls_;
-  std::vector<Operand> operands_;
+  executor::Recipe recipe_;
+  std::vector<lazy::Numbers> numbers_;  // of each call, with the seeds of the run that was watched
   std::vector<Written> written_;
   std::vector<const lazy::Geometry*> made_;
   std::vector<Given> results_;
