@@ -37,7 +37,7 @@ CPP_FILES = $(shell find csrc examples tests/cpp tests/sanitizers -name '*.h' -o
 # The folders of the Python tests that exist by now, those of long tests first: no worker waits for another at
 # the end.
 FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api spmd fuzz pytorch)))
-PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal
+PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal --durations=30
 SANITIZERS := address-undefined thread
 # Under a sanitizer: what has threads, callbacks, borrowed memory and failures in it.
 SANITIZED_TESTS = tests/sanitizers tests/unit tests/api tests/spmd

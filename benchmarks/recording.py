@@ -8,6 +8,7 @@ torch_xla's eager mode, where a call is launched, too, at most 6 us for x + y.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import torch
@@ -75,6 +76,7 @@ def main() -> None:
 
 def step_times(name: str) -> dict[str, float]:
     """The host's part of a step on xla, in seconds, and the whole step in PyTorch eager."""
+    os.environ["XLA_REPLAY"] = "1"
     network = NETWORKS[name]
     times = {}
     for side in ("recorded", "replayed", "eager"):

@@ -28,14 +28,21 @@ endif()
 file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
      csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp
      csrc/dispatch/*/*.cpp csrc/spmd/*.cpp
-     csrc/debug/*.cpp csrc/python/*.cpp)
+     csrc/debug/*.cpp)
+file(GLOB BINDING_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 # In torch_xla_base.
 list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$|/call_text\\.cpp$")
-pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
-target_include_directories(_XLAC SYSTEM PRIVATE
+add_library(torch_xla_headers INTERFACE)
+target_include_directories(torch_xla_headers SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})
-target_compile_definitions(_XLAC PRIVATE $<$<CONFIG:Debug>:TORCH_XLA_DEBUG>)
-target_link_libraries(_XLAC PRIVATE torch_xla_base
+target_compile_definitions(torch_xla_headers INTERFACE $<$<CONFIG:Debug>:TORCH_XLA_DEBUG>)
+target_link_libraries(torch_xla_headers INTERFACE torch_xla_base)
+# The bindings alone know Python. Each unit that includes pybind11 compiles half of it, so they are few.
+add_library(torch_xla_bindings OBJECT ${BINDING_SOURCES})
+set_target_properties(torch_xla_bindings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+target_link_libraries(torch_xla_bindings PRIVATE torch_xla_headers pybind11::module)
+pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
+target_link_libraries(_XLAC PRIVATE torch_xla_headers torch_xla_bindings
   ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
   ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 file(STRINGS torch_xla/version.py VERSION_LINE REGEX "^DISTRIBUTION_VERSION = ")
@@ -56,7 +63,8 @@ else()
   set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/torch_xla)
 endif()
 
-# Most files meet the same torch headers: parsing them once more than halves the build.
+# Most files meet the same headers of torch: parsing them once more than halves the build.
 target_precompile_headers(_XLAC PRIVATE
-  <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <ATen/core/ivalue.h>
-  <functional> <map> <memory> <span> <string> <unordered_map> <vector>)
+  <ATen/Context.h> <ATen/Functions.h> <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h>
+  <ATen/core/ivalue.h> <torch/library.h>
+  <algorithm> <functional> <map> <memory> <span> <string> <unordered_map> <unordered_set> <vector>)

@@ -62,9 +62,9 @@
     "Compares the whole graph, not only its key, when a compiled program is found.")            \
   X(Bool, XLA_NO_DONATION, "0", true,                                                           \
     "Buffers that a step overwrites are kept instead of being reused for its results.")         \
-  X(Bool, XLA_REPLAY, "1", false,                                                               \
-    "Calls of `torch_xla.compile`d functions that see nothing new are recorded without "        \
-    "running their Python.")                                                                    \
+  X(Bool, XLA_REPLAY, "0", false,                                                               \
+    "Experimental: calls of `torch_xla.compile`d functions that see nothing new are recorded "  \
+    "without running their Python.")                                                            \
   X(String, XLA_HOST_KERNELS, "auto", true,                                                     \
     "PyTorch's CPU kernels inside programs of the CPU platform, in place of lowerings: `auto` " \
     "where they are faster, `all` where there is one, `none`.")                                 \

@@ -23,6 +23,11 @@ import torch_xla.debug.metrics as met
 CALLS = 9
 
 
+@pytest.fixture(autouse=True)
+def with_replays(monkeypatch):
+    monkeypatch.setenv("XLA_REPLAY", "1")
+
+
 def replays():
     return met.counter_value("ReplayedCalls") or 0
 

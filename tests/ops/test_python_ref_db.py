@@ -1,7 +1,7 @@
 """PyTorch's Python references (torch._refs) run on xla: programs of many small operators, whose
 results are compared with those of the same reference on the CPU.
 
-`make test` runs the first sample in float32; `make test-all` runs all samples in all dtypes."""
+They are made of operators that test_op_db.py checks, so only `make test-all` runs them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.testing._internal.common_methods_invocations import python_ref_db
 
 from . import database, database_notes
 
+pytestmark = pytest.mark.slow
 REFERENCES = database.entries(python_ref_db)
 
 
@@ -21,11 +22,11 @@ def operator_of(name: str) -> str:
     return name.removeprefix("_refs.").removeprefix("_conversions.")
 
 
-def run(name: str, check: str, dtype: torch.dtype, limit: int | None) -> None:
+def run(name: str, check: str, dtype: torch.dtype) -> None:
     notes = [database_notes.tolerances(n, dtype, check) for n in (operator_of(name), name)]
     strides = operator_of(name) not in database_notes.OWN_STRIDES
     outcome = database.compare(
-        REFERENCES[name], dtype, check, limit, strides=strides, **(notes[0] | notes[1])
+        REFERENCES[name], dtype, check, None, strides=strides, **(notes[0] | notes[1])
     )
     outcome.check()
 
@@ -42,15 +43,9 @@ def cases(dtypes: tuple[torch.dtype, ...]) -> list:
     return found
 
 
-@pytest.mark.parametrize(("name", "check", "dtype"), cases((torch.float32,)))
-def test_first_sample(name, check, dtype):
-    run(name, check, dtype, 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "check", "dtype"), cases(database.DTYPES))
 def test_all_samples(name, check, dtype):
-    run(name, check, dtype, None)
+    run(name, check, dtype)
 
 
 @pytest.mark.parametrize("name", [n for n, e in REFERENCES.items() if e.error_inputs_func])

@@ -33,10 +33,9 @@ def compile(
         with torch_xla.compile():   # a block
             loss = step(batch, target)
 
-    The function may do anything that Python can. Its Python runs at each call, unless the call can
-    see nothing but what an earlier one saw and has no effects but on tensors; then what that one
-    recorded is recorded again (docs/compile_and_eager.md; `XLA_REPLAY=0` turns this off). If it
-    raises, what it recorded stays pending until the next barrier.
+    The function may do anything that Python can, and its Python runs at each call; with
+    `XLA_REPLAY=1` not at calls that see nothing new (experimental, docs/compile_and_eager.md). If
+    it raises, what it recorded stays pending until the next barrier.
 
     Args:
         f: A function or module. Without one, the result is a context manager and a decorator.
