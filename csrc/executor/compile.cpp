@@ -8,6 +8,7 @@
 #include "executor/disk_cache.h"
 #include "executor/in_flight.h"
 #include "executor/new_state.h"
+#include "executor/pieces.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
 #include "util/error.h"
@@ -23,6 +24,12 @@ using lazy::Value;
 ProgramCache& programs() {  // guarded by the graph lock
   static auto& cache = *new ProgramCache;
   return cache;
+}
+
+std::string text_of(const std::vector<Lowered>& lowered) {
+  std::string text;
+  for (const Lowered& l : lowered) text += l.text;
+  return text;
 }
 
 }  // namespace
@@ -50,14 +57,25 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   made->interface = graph.interface();
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
   made->recipe = Recipe(graph);
-  missing.lowered = lower(graph, made->interface, runtime.target());
-  made->reuses_buffers = missing.lowered.reuses_buffers;
-  made->can_fail = missing.lowered.can_fail;
+  std::optional<LoweredPieces> pieces;
+  if (runtime.devices(graph.device).size() == 1) {
+    pieces = lower_in_pieces(graph, made->interface, runtime.target());
+  }
+  if (pieces) {
+    missing.lowered = std::move(pieces->executables);
+    made->plan = std::move(pieces->plan);
+  } else {
+    missing.lowered = {lower(graph, made->interface, runtime.target())};
+  }
+  for (const Lowered& lowered : missing.lowered) {
+    made->reuses_buffers |= lowered.reuses_buffers;
+    made->can_fail |= lowered.can_fail;
+  }
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;
   // Recipes hold what the key holds; a text also shows what a rule read beside it.
-  const std::string& text = missing.lowered.text;
+  const std::string text = text_of(missing.lowered);
   TXLA_CHECK(program->text.empty() || program->text == text,
              "XLA_CHECK_GRAPH_KEY: expected one program for graph ", graph.key.hex(),
              ", got another:\n", text, "\nthan the one that was compiled:\n", program->text,
@@ -68,12 +86,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
 namespace {
 
 // Needs no lock: others may record meanwhile.
-std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
-  static const debug::Counter misses("UncachedCompile");
-  static const debug::Metric time("CompileTime");
-  misses.add();
-  const debug::TimedScope scope(time);
-  const std::string& text = missing.lowered.text;
+std::unique_ptr<pjrt::Executable> compile(const std::string& text, const Missing& missing) {
   TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
   try {
     const util::Unlocked unlocked;
@@ -87,26 +100,30 @@ std::unique_ptr<pjrt::Executable> compile(const Missing& missing) {
 }
 
 // From the disk where there is a cache that has it, else from the compiler.
-std::unique_ptr<pjrt::Executable> make_executable(const Missing& missing) {
-  static const debug::Counter hits("CachedCompile");
+void make_executables(const Missing& missing, Program& program) {
+  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
+  static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
-  if (disk != nullptr) {
-    if (auto executable = disk->load(missing.lowered.text, missing.options)) {
-      hits.add();
-      return executable;
+  std::optional<debug::TimedScope> scope;  // once something is to be compiled
+  for (const auto& [text, reuses, fails] : missing.lowered) {
+    std::unique_ptr<pjrt::Executable> executable;
+    if (disk != nullptr) executable = disk->load(text, missing.options);
+    if (executable == nullptr) {
+      if (!scope) scope.emplace(time);
+      executable = compile(text, missing);
+      if (disk != nullptr) disk->store(text, missing.options, *executable);
     }
+    program.executables.push_back(std::move(executable));
   }
-  auto executable = compile(missing);
-  if (disk != nullptr) disk->store(missing.lowered.text, missing.options, *executable);
-  return executable;
+  (scope ? misses : hits).add();
 }
 
 }  // namespace
 
 void provide(Missing& missing) {
   std::shared_ptr<Program> program = std::move(missing.program);
-  program->executable = make_executable(missing);
-  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = missing.lowered.text;
+  make_executables(missing, *program);
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = text_of(missing.lowered);
   const lazy::GraphLock lock;
   programs().insert(missing.key, std::move(program),
                     static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));

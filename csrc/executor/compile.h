@@ -18,9 +18,9 @@ namespace torch_xla::executor {
 struct Missing {
   std::vector<lazy::Value> constants;
   util::Hash128 key;
-  Lowered lowered;
+  std::vector<Lowered> lowered;  // of each executable
   pjrt::CompileOptions options;
-  std::shared_ptr<Program> program;  // all but the executable
+  std::shared_ptr<Program> program;  // all but the executables
 };
 
 // Returns the program of a graph, or null after filling `missing`. The caller holds the GraphLock.

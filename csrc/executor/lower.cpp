@@ -7,6 +7,7 @@
 
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
+#include "hlo/recompute.h"
 #include "lazy/operator.h"
 #include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
@@ -101,23 +102,23 @@ class Lowerer {
     if (source != nullptr && source->all_constant) {
       lower_marked(MarkedCalls(function), results, *source);
     } else {
-      std::unordered_map<const Node*, int> readers;
-      if (target_.host_kernels) {
-        for (const Node* call : function.calls) {
-          for (const Value& operand : call->operands()) ++readers[operand.node.get()];
-        }
-      }
-      for (const Node* call : function.calls) {
-        // What an operator expands to belongs to the operator.
-        if (source != nullptr) b_.set_call(call->ordinal);
-        hlo::Values& made = lower_call(*call, results, source, seeds);
-        if (readers[call] > 1) end_fusions(made);
-      }
+      lower_calls(function.calls, results, source, seeds);
     }
     hlo::Values values;
     for (const Value& v : function.results) {
       values.push_back(v ? results.at(v.node.get()).at(v.index) : hlo::Value());
     }
+    return values;
+  }
+
+  hlo::Values lower(const Stretch& stretch, const hlo::Values& arguments, NumberSource* source) {
+    Results results;
+    for (size_t i = 0; i < stretch.inputs.size(); ++i) {
+      value_of(results, stretch.inputs[i].node, stretch.inputs[i].index) = arguments[i];
+    }
+    lower_calls(stretch.calls, results, source, {});
+    hlo::Values values;
+    for (const Result& r : stretch.outputs) values.push_back(results.at(r.node).at(r.index));
     return values;
   }
 
@@ -155,6 +156,29 @@ class Lowerer {
 
   using Results = std::unordered_map<const Node*, hlo::Values>;
 
+  // Makes room for it.
+  static hlo::Value& value_of(Results& of, const Node* node, uint32_t index) {
+    hlo::Values& values = of[node];
+    values.resize(std::max(values.size(), index + size_t{1}));
+    return values[index];
+  }
+
+  void lower_calls(std::span<const Node* const> calls, Results& results, NumberSource* source,
+                   std::span<const hlo::Value> seeds) {
+    std::unordered_map<const Node*, int> readers;
+    if (target_.host_kernels) {
+      for (const Node* call : calls) {
+        for (const Value& operand : call->operands()) ++readers[operand.node.get()];
+      }
+    }
+    for (const Node* call : calls) {
+      // What an operator expands to belongs to the operator.
+      if (source != nullptr) b_.set_call(call->ordinal);
+      hlo::Values& made = lower_call(*call, results, source, seeds);
+      if (readers[call] > 1) end_fusions(made);
+    }
+  }
+
   void lower_marked(const MarkedCalls& marked, Results& results, NumberSource& source) {
     std::span<const hlo::Value> no_seeds;
     for (const MarkedCalls::Step& step : marked.steps()) {
@@ -171,11 +195,6 @@ class Lowerer {
 
   // As a function of its own, which a compiler may replace by what it has under the name.
   void lower_composite(const Composite& composite, Results& results, NumberSource& source) {
-    const auto value_of = [](Results& of, const Node* node, uint32_t index) -> hlo::Value& {
-      hlo::Values& values = of[node];
-      values.resize(std::max(values.size(), index + size_t{1}));
-      return values[index];
-    };
     for (const Node* call : composite.calls) {
       TXLA_CHECK(!source.seeds.contains(call), call->signature().op->name,
                  ": expected no random numbers within the composite ", composite.name,
@@ -392,7 +411,10 @@ class Lowerer {
 
 }  // namespace
 
-bool try_lowering(const Signature& signature, const ops::Target& target) {
+namespace {
+
+// The program of one call alone. Its numbers are zero.
+std::string text_alone(const Signature& signature, const ops::Target& target) {
   hlo::Builder b = builder_for(target);
   std::vector<hlo::Type> types;
   for (const lazy::OperandInfo& info : signature.operands) {
@@ -401,7 +423,28 @@ bool try_lowering(const Signature& signature, const ops::Target& target) {
   const hlo::Values tensors = b.begin_function("main", types);
   Lowerer(b, target).lower_alone(signature, tensors);
   b.end_function({});
-  return b.finish().find(ops::kHostKernelTarget) != std::string::npos;
+  return b.finish();
+}
+
+}  // namespace
+
+bool try_lowering(const Signature& signature, const ops::Target& target) {
+  return text_alone(signature, target).find(ops::kHostKernelTarget) != std::string::npos;
+}
+
+CallFacts facts_of(const Signature& signature, const ops::Target& target) {
+  const std::string text = text_alone(signature, target);
+  CallFacts facts{ops::can_fail(text), 0};
+  // Each operation stands as `= "name"(`.
+  for (size_t at = text.find("= \""); at != std::string::npos; at = text.find("= \"", at)) {
+    at += 3;
+    const auto name = std::string_view(text).substr(at, text.find('"', at) - at);
+    if (name == "stablehlo.constant") continue;
+    const int64_t work = hlo::fused_work(name);
+    if (work < 0) facts.work = std::nullopt;
+    if (facts.work) *facts.work += work;
+  }
+  return facts;
 }
 
 std::vector<hlo::Type> types_by_rule(const Signature& signature) {
@@ -437,8 +480,10 @@ std::vector<hlo::Attributes> reuses(const std::vector<int32_t>& reused_by) {
   return attributes;
 }
 
-std::string module_of(const lazy::Function& function, const Interface& interface,
-                      const ops::Target& target, bool reuses_buffers) {
+// `Calls`: a lazy::Function or a Stretch.
+template <class Calls>
+std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
+                      bool reuses_buffers) {
   hlo::Builder b = builder_for(target);
   std::vector<hlo::Type> types;
   std::vector<int32_t> reused_by;
@@ -466,24 +511,33 @@ std::string module_of(const lazy::Function& function, const Interface& interface
     numbers.floats.cut.assign(cut.begin(), cut.begin() + floats);
     numbers.ints.cut.assign(cut.begin() + floats, cut.end());
   }
-  b.end_function(Lowerer(b, target).lower(function, arguments, &numbers));
+  b.end_function(Lowerer(b, target).lower(calls, arguments, &numbers));
   return b.finish();
+}
+
+template <class Calls>
+Lowered lower_program(const Calls& calls, const Interface& interface, const ops::Target& target) {
+  Lowered lowered;
+  lowered.reuses_buffers = std::ranges::any_of(interface.parameters,
+                                               [](const Parameter& p) { return p.reused_by >= 0; });
+  lowered.text = module_of(calls, interface, target, lowered.reuses_buffers);
+  lowered.can_fail = ops::can_fail(lowered.text);
+  if (lowered.can_fail && lowered.reuses_buffers) {
+    lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
+    lowered.text = module_of(calls, interface, target, false);
+  }
+  return lowered;
 }
 
 }  // namespace
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target) {
-  Lowered lowered;
-  lowered.reuses_buffers = std::ranges::any_of(interface.parameters,
-                                               [](const Parameter& p) { return p.reused_by >= 0; });
-  lowered.text = module_of(function, interface, target, lowered.reuses_buffers);
-  lowered.can_fail = ops::can_fail(lowered.text);
-  if (lowered.can_fail && lowered.reuses_buffers) {
-    lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
-    lowered.text = module_of(function, interface, target, false);
-  }
-  return lowered;
+  return lower_program(function, interface, target);
+}
+
+Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target) {
+  return lower_program(stretch, interface, target);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // Lowers a function to a program's text.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,6 +36,29 @@ struct Lowered {
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
+
+// Result `index` of a call, or a leaf.
+struct Result {
+  const lazy::Node* node;
+  uint32_t index;
+
+  friend auto operator<=>(const Result&, const Result&) = default;
+};
+
+// A stretch of a function that is a program of its own.
+struct Stretch {
+  std::vector<Result> inputs;
+  std::vector<const lazy::Node*> calls;  // operands before users
+  std::vector<Result> outputs;
+};
+Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target);
+
+// What the program of a call alone tells.
+struct CallFacts {
+  bool can_fail = false;        // once it runs
+  std::optional<int64_t> work;  // of its fusion, where the compiler may fuse it into its readers
+};
+CallFacts facts_of(const lazy::Signature& signature, const ops::Target& target);
 
 // The seeds that the calls of a function draw: of `count` draws in a row, those in these places.
 struct SeedPlaces {

@@ -75,6 +75,52 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
                                 devices);
 }
 
+pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
+                                  std::vector<const pjrt::Array*> arrays,
+                                  const PackedNumbers& numbers,
+                                  std::span<const pjrt::Device> devices,
+                                  std::span<const int64_t> kept) {
+  std::optional<pjrt::Array> floats, ints;
+  if (!numbers.floats.empty()) {
+    floats = send_numbers(numbers.floats, PJRT_Buffer_Type_F64, devices);
+    arrays.push_back(&*floats);
+  }
+  if (!numbers.ints.empty()) {
+    ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
+    arrays.push_back(&*ints);
+  }
+  return executable.execute(arrays, kept);
+}
+
+// What one piece has computed is let go as soon as no other needs it.
+pjrt::Executable::ArrayResult run_pieces(const Program& program,
+                                         std::vector<const pjrt::Array*> slots,
+                                         const PackedNumbers& numbers,
+                                         std::span<const pjrt::Device> devices) {
+  const Plan& plan = *program.plan;
+  slots.resize(plan.num_slots);
+  std::vector<std::shared_ptr<pjrt::Array>> made(plan.num_slots);
+  pjrt::Executable::ArrayResult all;
+  for (const Piece& piece : plan.pieces) {
+    std::vector<const pjrt::Array*> arguments;
+    arguments.reserve(piece.arguments.size() + 2);
+    for (const uint32_t slot : piece.arguments) arguments.push_back(slots[slot]);
+    PackedNumbers own;
+    for (const uint32_t i : piece.floats) own.floats.push_back(numbers.floats[i]);
+    for (const uint32_t i : piece.ints) own.ints.push_back(numbers.ints[i]);
+    auto result =
+        run(*program.executables[piece.executable], std::move(arguments), own, devices, {});
+    for (size_t i = 0; i < piece.results.size(); ++i) {
+      made[piece.results[i]] = std::move(result.outputs[i]);
+      slots[piece.results[i]] = made[piece.results[i]].get();
+    }
+    std::ranges::move(result.done, std::back_inserter(all.done));
+    for (const uint32_t slot : piece.ended) made[slot].reset();
+  }
+  for (const uint32_t slot : plan.results) all.outputs.push_back(std::move(made[slot]));
+  return all;
+}
+
 }  // namespace
 
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
@@ -90,16 +136,8 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  std::optional<pjrt::Array> floats, ints;
-  if (takes.num_floats != 0) {
-    floats = send_numbers(numbers.floats, PJRT_Buffer_Type_F64, devices);
-    arrays.push_back(&*floats);
-  }
-  if (takes.num_ints != 0) {
-    ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
-    arrays.push_back(&*ints);
-  }
-  return program.executable->execute(arrays, kept);
+  if (program.plan) return run_pieces(program, arrays, numbers, devices);
+  return run(*program.executables[0], std::move(arrays), numbers, devices, kept);
 }
 
 }  // namespace torch_xla::executor

@@ -1,9 +1,10 @@
-// Program, a compiled function: its executable, its interface, its results and the calls that it
+// Program, a compiled function: its executables, its interface, its results and the calls that it
 // was made from. launch() runs it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "executor/lower.h"
 #include "executor/numbers.h"
+#include "executor/pieces.h"
 #include "lazy/function.h"
 #include "lazy/source.h"
 #include "pjrt/client.h"
@@ -47,7 +49,8 @@ struct Recipe {
 struct Program {
   std::string name;  // who asked for it: "sync", "read"
   util::Hash128 key;
-  std::unique_ptr<pjrt::Executable> executable;
+  std::vector<std::unique_ptr<pjrt::Executable>> executables;  // one, where there is no plan
+  std::optional<Plan> plan;
   Interface interface;
   std::vector<const lazy::Geometry*> results;
   bool reuses_buffers = false;  // those that its interface names

@@ -5,6 +5,7 @@
 #include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/hlo_dump.h"
+#include "executor/pieces.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/print.h"
@@ -80,11 +81,16 @@ std::vector<py::dict> programs() {
     }
     std::vector<std::string> results;
     for (const lazy::Geometry* g : program->results) results.push_back(lazy::types_of({g}));
+    std::vector<uint32_t> pieces;  // the executable of each
+    if (program->plan) {
+      for (const executor::Piece& piece : program->plan->pieces) pieces.push_back(piece.executable);
+    }
     using py::literals::operator""_a;
     all.push_back(py::dict("name"_a = program->name, "key"_a = program->key.hex(),
                            "parameters"_a = parameters, "reused_by"_a = reused_by,
                            "numbers"_a = takes.num_floats + takes.num_ints, "results"_a = results,
-                           "can_fail"_a = program->can_fail, "calls"_a = program->recipe.lines()));
+                           "can_fail"_a = program->can_fail, "calls"_a = program->recipe.lines(),
+                           "pieces"_a = pieces));
   }
   return all;
 }
@@ -116,6 +122,10 @@ void init_graph(py::module_& m) {
   m.def("_set_xla_all_numbers_special_scalars", [](bool enable) {
     const lazy::GraphLock lock;
     executor::constant_numbers().all = enable;
+  });
+  m.def("_xla_set_piece_limits", [](size_t shortest, size_t fewest, size_t saved) {
+    const lazy::GraphLock lock;
+    executor::piece_limits() = {{shortest, fewest}, saved};
   });
   m.def("_xla_tensors_report", &tensors_report, py::arg("nodes_threshold") = 100,
         py::arg("device") = "");

@@ -62,6 +62,9 @@
     "Compares the whole graph, not only its key, when a compiled program is found.")            \
   X(Bool, XLA_NO_DONATION, "0", true,                                                           \
     "Buffers that a step overwrites are kept instead of being reused for its results.")         \
+  X(Bool, XLA_COMPILE_IN_PIECES, "1", true,                                                     \
+    "On the CPU, parts that repeat in a large program, such as layers, are compiled once and "  \
+    "run one after the other.")                                                                 \
   X(Bool, XLA_REPLAY, "0", false,                                                               \
     "Experimental: calls of `torch_xla.compile`d functions that see nothing new are recorded "  \
     "without running their Python.")                                                            \

@@ -34,6 +34,7 @@ MODES = {
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     },
 }
+MODES["pieces"] = MODES["quick-compiler"]  # of programs that do the same three times
 # Programs that one process runs: later ones meet the memos and compiled programs of earlier ones.
 IN_ONE_PROCESS = 100
 
@@ -65,6 +66,14 @@ def options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def program_of(seed: int, mode: str) -> Program:
+    program = draw(seed, known.refuse)
+    if mode != "pieces":
+        return program
+    half = len(program) // 2
+    return program[:half] + 3 * program[half:]
+
+
 class Search:
     def __init__(self, o: argparse.Namespace):
         self.o = o
@@ -82,8 +91,10 @@ class Search:
         torch.set_num_threads(1)
         torch_xla._XLAC._xla_set_check_donation(True, poison=True)
         # Views are cut on the host in the modes of users, and lowered in the others.
-        lowered = self.o.mode not in ("plain", "quick-compiler", "spmd")
+        lowered = self.o.mode not in ("plain", "quick-compiler", "spmd", "pieces")
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
+        if self.o.mode == "pieces":
+            torch_xla._XLAC._xla_set_piece_limits(1, 2, 1)
         if self.o.plant:
             plant.FAULTS[self.o.plant]()
 
@@ -91,7 +102,7 @@ class Search:
         self.prepare()
         for seed in seeds:
             yield seed, None, None
-            program = draw(seed, known.refuse)
+            program = program_of(seed, self.o.mode)
             yield seed, [s.kind for s in program], examine(program)
 
     def over(self) -> bool:
@@ -165,7 +176,7 @@ class Search:
 
         def work() -> Iterator[Any]:
             torch.set_num_threads(1)
-            yield [draw(seed, known.refuse) for seed in seeds]
+            yield [program_of(seed, self.o.mode) for seed in seeds]
 
         return self._apart(work)
 
@@ -210,7 +221,7 @@ def main() -> int:
     o = options(sys.argv[1:])
     if o.print:
         for seed in range(o.seed, o.seed + o.programs):
-            print(f"--- seed {seed}\n{text(draw(seed, known.refuse))}")
+            print(f"--- seed {seed}\n{text(program_of(seed, o.mode))}")
         return 0
     torch.ones(2, device="meta").cumsum(0)  # imports half of PyTorch, once for all processes
     search = Search(o)

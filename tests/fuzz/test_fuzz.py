@@ -39,14 +39,14 @@ def test_programs(block):
     expect_none("--seed", 1000 * block, "--programs", 40, "--jobs", 1)
 
 
-@pytest.mark.parametrize("mode", ["no-donation", "check-key", "spmd", "eager"])
+@pytest.mark.parametrize("mode", ["no-donation", "check-key", "spmd", "eager", "pieces"])
 def test_programs_in_other_modes(mode):
     expect_none("--seed", 5000, "--programs", 10, "--jobs", 1, "--mode", mode)
 
 
 # 20,000 in all: some 40 minutes of two cores. More seeds: `python -m tests.fuzz`.
 MANY = 1_000  # a block takes less than the time limit of a test, also on a busy machine
-MODES_OF_BLOCKS = ["plain"] * 5 + ["quick-compiler"] * 9 + ["no-donation"] * 2
+MODES_OF_BLOCKS = ["plain"] * 5 + ["quick-compiler"] * 6 + ["pieces"] * 3 + ["no-donation"] * 2
 MODES_OF_BLOCKS += ["check-key"] + ["spmd"] * 2 + ["eager"]
 BLOCKS = [(mode, block) for block, mode in enumerate(MODES_OF_BLOCKS)]
 

@@ -1,0 +1,263 @@
+"""Programs with equal parts run in pieces, with the values of the program compiled whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_xla
+from torch_xla import _XLAC
+
+Tensors = list[torch.Tensor]
+USUAL, SMALL = (8, 4, 800), (8, 4, 24)  # calls of a part, parts, calls that are not compiled
+WHOLE = (8, 4, 1 << 40)
+
+
+@pytest.fixture(autouse=True)
+def _limits() -> Iterator[None]:
+    _XLAC._xla_clear_cached_programs()
+    _XLAC._xla_set_piece_limits(*SMALL)
+    yield
+    _XLAC._xla_set_piece_limits(*USUAL)
+
+
+def compute(outputs: Tensors) -> list[int]:
+    """The executable of each piece of the program that computes the outputs."""
+    torch_xla.sync(wait=True)
+    return _XLAC._xla_programs()[0]["pieces"]
+
+
+def repeats(pieces: list[int]) -> list[int]:
+    """How often each executable runs that runs more than once."""
+    return [n for n in (pieces.count(i) for i in sorted(set(pieces))) if n > 1]
+
+
+class Layer(nn.Module):
+    def __init__(self, size: int = 16, dropout: float = 0) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(size), nn.Linear(2 * size, size)
+        self.inner, self.dropout = nn.Linear(size, 2 * size), dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(self.norm(x))
+        h = 0.5 * h * (1 + torch.tanh(0.8 * (h + 0.04 * h.pow(3))))
+        return x + F.dropout(self.out(h), self.dropout)
+
+
+def step(layers: int, dropout: float = 0) -> Tensors:
+    torch.manual_seed(1)
+    model = nn.Sequential(*[Layer(dropout=dropout) for _ in range(layers)]).to("xla")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    x = torch.randn(4, 16).to("xla")
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return [loss.detach(), *(p.detach() for p in model.parameters())]
+
+
+def in_both(make: Callable[[], Tensors], limits: tuple[int, int, int] = SMALL) -> Tensors:
+    """The values of a program in pieces, which are those of the whole."""
+    found = []
+    for chosen in (limits, WHOLE):
+        _XLAC._xla_clear_cached_programs()
+        _XLAC._xla_set_piece_limits(*chosen)
+        outputs = make()
+        assert bool(repeats(compute(outputs))) == (chosen != WHOLE)
+        found.append([t.cpu() for t in outputs])
+    _XLAC._xla_set_piece_limits(*SMALL)
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
+    return found[0]
+
+
+def test_layers_run_one_executable():
+    few, many = (compute(step(n)) for n in (6, 12))
+    # Forward, backward and the optimizer, but for what is at their ends.
+    assert len(repeats(few)) >= 3 and all(4 <= times <= 6 for times in repeats(few))
+    assert len(repeats(many)) >= 3 and all(10 <= times <= 12 for times in repeats(many))
+    assert len(set(few)) == len(set(many))  # as much to compile
+
+
+def test_a_step_has_the_values_of_the_whole():
+    in_both(lambda: step(6))
+
+
+def test_random_numbers_are_those_of_the_whole():
+    values = in_both(lambda: step(6, dropout=0.5))
+    assert values[0] != step(6)[0].cpu()
+
+
+def test_values_are_the_cpus():
+    torch.manual_seed(0)
+    layers = nn.Sequential(*[Layer() for _ in range(8)])
+    x = torch.randn(4, 16)
+    wanted = layers(x)
+    wanted.sum().backward()
+    gradients = [p.grad.clone() for p in layers.parameters()]
+    layers.zero_grad()
+    layers.to("xla")
+    got = layers(x.to("xla"))
+    got.sum().backward()
+    outputs = [got.detach(), *(p.grad for p in layers.parameters())]
+    assert len(repeats(compute(outputs))) >= 2
+    for value, right in zip(outputs, [wanted.detach(), *gradients], strict=True):
+        torch.testing.assert_close(value.cpu(), right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_differs_is_none_of_the_parts():
+    def make() -> Tensors:
+        torch.manual_seed(0)
+        x = torch.randn(4, 16).to("xla")
+        layers = [Layer().to("xla") for _ in range(13)]
+        with torch.no_grad():
+            for i, layer in enumerate(layers):
+                x = layer(x)
+                if i == 5:
+                    x = x.flip(0)
+        return [x]
+
+    in_both(make)
+    _XLAC._xla_clear_cached_programs()
+    assert sorted(repeats(compute(make()))) in ([5, 7], [6, 7], [6, 6])
+
+
+def test_python_numbers_are_inputs_of_a_part():
+    def make() -> Tensors:
+        x = torch.arange(6.0).to("xla")
+        for i in range(12):
+            x = (x * (1 + i / 7) - i).sin() + i % 3
+        return [x]
+
+    (got,) = in_both(make, (4, 4, 12))
+    want = torch.arange(6.0)
+    for i in range(12):
+        want = (want * (1 + i / 7) - i).sin() + i % 3
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_parts_give_is_read_anywhere():
+    def make() -> Tensors:
+        torch.manual_seed(0)
+        x = torch.randn(4, 16).to("xla")
+        layers = [Layer().to("xla") for _ in range(6)]
+        seen = []
+        with torch.no_grad():
+            for layer in layers:
+                seen.append(x)
+                x = layer(x)
+            first = seen[1] * 2 + seen[4]  # of two of the parts alone
+        return [x, first, seen[3]]
+
+    in_both(make)
+
+
+def test_parts_that_read_parts_before_the_last():
+    def make() -> Tensors:
+        torch.manual_seed(0)
+        a, b = torch.randn(2, 4, 16).to("xla")
+        layers = [Layer().to("xla") for _ in range(8)]
+        with torch.no_grad():
+            for layer in layers:
+                a, b = layer(a) + b, a
+        return [a, b]
+
+    in_both(make)
+
+
+def test_writes_to_a_shared_buffer():
+    """As of a cache of keys and values: each layer writes its rows."""
+
+    def make() -> Tensors:
+        torch.manual_seed(0)
+        x, cache = torch.randn(4, 16).to("xla"), torch.zeros(8, 4, 16).to("xla")
+        rows = torch.arange(8)[:, None, None].to("xla")
+        layers = [Layer().to("xla") for _ in range(8)]
+        with torch.no_grad():
+            for i, layer in enumerate(layers):
+                x = layer(x)
+                cache.add_((rows == i) * x)
+                x = x + cache.mean(0)
+        return [x, cache]
+
+    in_both(make)
+
+
+def test_a_failure_in_a_layer_names_its_line():
+    torch.manual_seed(0)
+    x = torch.randn(4, 16).to("xla")
+    layers = [Layer().to("xla") for _ in range(6)]
+    matrices = [torch.eye(4).to("xla") * (torch.nan if i == 3 else 1) for i in range(6)]
+    with torch.no_grad():
+        for layer, matrix in zip(layers, matrices, strict=True):
+            x = layer(x * torch.linalg.svdvals(matrix)[:, None])
+    line = test_a_failure_in_a_layer_names_its_line.__code__.co_firstlineno + 7
+    with pytest.raises(torch.linalg.LinAlgError, match=f"svd(.|\n)*test_pieces.py:{line}"):
+        x.cpu()
+
+
+def test_state_is_still_given_away():
+    """Donated parameters and moments are updated in their memory by a part."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Layer() for _ in range(6)]).to("xla")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    x = torch.randn(4, 16).to("xla")
+    places = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        torch_xla.sync(wait=True)
+        places.append({torch.from_dlpack(p.detach()).data_ptr() for p in model.parameters()})
+    assert repeats(_XLAC._xla_programs()[0]["pieces"])
+    assert places[2] == places[3]
+
+
+def test_a_few_small_layers_are_compiled_whole():
+    _XLAC._xla_set_piece_limits(*USUAL)
+    assert compute(step(3)) == []
+
+
+def test_pieces_come_from_the_disk(run_python, tmp_path):
+    code = f"""
+        import torch, torch_xla
+        from tests.unit.test_pieces import step, compute, repeats
+        from torch_xla import _XLAC
+        import torch_xla.debug.metrics as met
+        _XLAC._xla_set_piece_limits{SMALL}
+        torch_xla.sync()
+        outputs = step(6)
+        assert repeats(compute(outputs))
+        print(outputs[0].item(), met.counter_value("UncachedCompile"))
+    """
+    env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
+    first, again = (run_python(code, env).stdout.split() for _ in range(2))
+    assert first[0] == again[0]
+    assert first[1] != "None" and again[1] == "None"
+
+
+def test_out_of_memory_between_pieces_is_told(run_python):
+    """The second piece cannot be launched; what the first has computed is let go."""
+    done = run_python(
+        """
+        import resource, torch, torch_xla
+        from torch_xla import _XLAC
+        _XLAC._xla_set_piece_limits(2, 4, 4)
+        x = torch.ones(8, device="xla")
+        torch_xla.sync()
+        for i in range(8):
+            x = (x.sin() + i).cos()
+        y = x.reshape(8, 1, 1).expand(8, 1 << 17, 1 << 17).clone()
+        try:
+            torch_xla.sync(wait=True)
+        except torch.OutOfMemoryError as e:
+            print("told", "Out of memory" in str(e))
+        del y
+        torch_xla.sync(wait=True)
+        print(x.isfinite().all().item())
+        """
+    )
+    assert done.stdout.split() == ["told", "True", "True"]
