@@ -1,7 +1,10 @@
 #include "executor/compile.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
+#include <c10/util/Exception.h>
 #include <malloc.h>
 
 #include "debug/metrics.h"
@@ -25,7 +28,39 @@ ProgramCache& programs() {  // guarded by the graph lock
   return cache;
 }
 
+struct AlsoLowered {
+  std::string platform;  // none: nothing is
+  std::unordered_set<util::Hash128, util::Hash128Hasher> seen;
+  std::vector<Elsewhere> programs;
+
+  void add(std::string_view name, const Graph& graph, const Interface& interface) {
+    if (platform.empty() || !seen.insert(graph.key).second) return;
+    Elsewhere& added = programs.emplace_back();
+    added.name = name;
+    try {
+      added.text = lower(graph, interface, ops::target_of(platform)).text;
+    } catch (const c10::Error& e) {
+      added.refusal = e.what_without_backtrace();
+    }
+  }
+};
+
+AlsoLowered& also_lowered() {  // guarded by the graph lock
+  static auto& all = *new AlsoLowered;
+  return all;
+}
+
 }  // namespace
+
+void lower_also_for(std::string platform) {
+  const lazy::GraphLock lock;
+  also_lowered().platform = std::move(platform);
+}
+
+std::vector<Elsewhere> take_also_lowered() {
+  const lazy::GraphLock lock;
+  return std::exchange(also_lowered().programs, {});
+}
 
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing) {
@@ -51,6 +86,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
   made->recipe = Recipe(graph);
   missing.lowered = lower(graph, made->interface, runtime.target());
+  also_lowered().add(name, graph, made->interface);
   made->reuses_buffers = missing.lowered.reuses_buffers;
   made->can_fail = missing.lowered.can_fail;
   missing.program = std::move(made);
