@@ -147,8 +147,8 @@ class Compiled:
         memory: Bytes on each chip, by kind.
         flops: Floating-point operations of a run, on each chip.
         bytes_accessed: Bytes that a run reads from the chip's memory and writes there.
-        optimal_seconds: The compiler's estimate of the time of a run; None where it makes none. It
-            takes all products for bfloat16's.
+        optimal_seconds: The compiler's estimate of the time of a run; None where it has none for
+            some operation. It takes all products for bfloat16's.
         compute_seconds: The time of the operations alone, at the rate of the compiler's estimates.
         memory_seconds: The time of the bytes alone, likewise.
         cost: All that the compiler tells of the cost, by its own names.
@@ -180,9 +180,22 @@ class Compiled:
             return None
         return "compute" if self.compute_seconds >= self.memory_seconds else "memory"
 
+    @property
+    def least_seconds(self) -> float | None:
+        """The longer of the two: a bound from below where the compiler has no estimate."""
+        if self.compute_seconds is None or self.memory_seconds is None:
+            return None
+        return max(self.compute_seconds, self.memory_seconds)
+
     def save(self, path: str | os.PathLike) -> None:
         """Writes the executable, which a client of the same plugin and version can load."""
         Path(path).write_bytes(self.executable)
+
+    def time_text(self) -> str:
+        """The estimate, or its bound from below."""
+        if self.optimal_seconds is not None:
+            return _time(self.optimal_seconds)
+        return "unknown" if self.least_seconds is None else f">= {_time(self.least_seconds)}"
 
     def __str__(self) -> str:
         memory, chip = self.memory, self.chip
@@ -198,11 +211,10 @@ class Compiled:
         rows += [(f"  host {kind}", human(size)) for kind, size in memory.host.items()]
         rows.append(("operations", f"{self.flops / 1e9:,.3f} GFLOP"))
         rows.append(("bytes accessed", human(self.bytes_accessed)))
-        if self.optimal_seconds is not None:
-            rows.append(("optimal time", f"{self.optimal_seconds * 1e3:.3f} ms"))
+        rows.append(("time", self.time_text()))
         if self.bound is not None:
-            times = f"{self.compute_seconds * 1e3:.3f} ms, memory {self.memory_seconds * 1e3:.3f}"
-            rows.append(("bound", f"{self.bound} (compute {times} ms)"))
+            times = f"compute {_time(self.compute_seconds)}, memory {_time(self.memory_seconds)}"
+            rows.append(("bound", f"{self.bound} ({times})"))
         lines = [f"{self.name} for {chip.topology} ({chip.kind}), on each chip"]
         return "\n".join([*lines, *(f"  {name:18} {value}" for name, value in rows)])
 
@@ -217,6 +229,10 @@ def human(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} TiB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3f} us"
 
 
 def _human(size: float | None) -> str:
