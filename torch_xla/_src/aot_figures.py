@@ -87,8 +87,8 @@ class Memory:
         aliased: The part of `outputs` that takes over the memory of arguments.
         temporaries: What it needs in between.
         generated_code: The code.
-        peak: The most that is in use at one time, code and arguments included; None where the
-            compiler does not say.
+        peak: The most that is in use at one time, by the compiler's own account, which may count
+            other parts than `total` does; None where it does not say.
         host: The same kinds in the host's memory, by name; empty where it needs none.
     """
 
