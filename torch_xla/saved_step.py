@@ -15,19 +15,16 @@ docs/saved_steps.md describes the folder, and `examples/runner`, which trains on
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src import rng, step_folder, tensor_names, unchanged
-from torch_xla._src.compiling import inside
+from torch_xla._src import rng, step_folder, step_recording, tensor_names, unchanged
 from torch_xla._src.step import sync
-from torch_xla._src.step_folder import Input, Manifest, Output
+from torch_xla._src.step_folder import Manifest
+from torch_xla._src.step_recording import ExampleCall
 
 
 def save(
@@ -64,29 +61,24 @@ def save(
         FileExistsError: There is something else in the folder.
         ImportError: The package `safetensors` is not installed.
     """
+    if not callable(step):
+        raise TypeError(f"saved_step.save: expected a function, got {type(step).__name__}.")
     step_folder.check(folder)
-    call = _Call(step, args, kwargs or {})
+    call = ExampleCall(step, args, kwargs or {})
     sync()
     random_state = rng.get_state()
     with unchanged.state_of_python():
-        text, states, written, draws = _record(call)
-    values = [state.detach().cpu().contiguous() for state in states]
-    names = tensor_names.names_of(states, step, args, kwargs or {}, step_folder.RESERVED)
-    inputs = [Input.of("argument", n, t) for n, t in zip(call.names, call.tensors, strict=True)]
-    outputs = [Output.of("result", name, result) for name, result in call.results]
-    at = len(inputs)
-    inputs += [Input.of("state", n, t) for n, t in zip(names, values, strict=True)]
-    outputs += [Output.of("state", names[i], values[i], replaces=at + i) for i in written]
+        recorded = step_recording.record(call, "saved_step.save")
+    values = [state.detach().cpu().contiguous() for state in recorded.states]
+    names = tensor_names.names_of(recorded.states, step, args, kwargs or {}, step_folder.RESERVED)
+    inputs, outputs = recorded.interface(call, names)
     state = dict(zip(names, values, strict=True))
-    if draws:
-        seed = torch.tensor(random_state, dtype=torch.uint64)
-        inputs.append(Input.of("random", step_folder.RANDOM, seed))
-        outputs.append(Output.of("random", step_folder.RANDOM, seed, replaces=len(inputs) - 1))
-        state[step_folder.RANDOM] = seed
+    if recorded.draws:
+        state[step_folder.RANDOM] = torch.tensor(random_state, dtype=torch.uint64)
     platform, options = _XLAC._compile_options()
     manifest = Manifest(call.name, inputs, outputs, call.constants, {platform: options})
     example = {n: t.detach().cpu() for n, t in zip(call.names, call.tensors, strict=True)}
-    step_folder.write(folder, manifest, step_folder.programs(text), state, example)
+    step_folder.write(folder, manifest, step_folder.programs(recorded.text), state, example)
 
 
 def load(folder: str | os.PathLike) -> SavedStep:
@@ -161,78 +153,3 @@ class SavedStep:
         state = {name: tensor.cpu() for name, tensor in self.state.items()}
         step_folder.check(folder)
         step_folder.write(folder, self._manifest, self._programs, state, self._example)
-
-
-class _Call:
-    """An example call, taken apart, and what it has returned."""
-
-    def __init__(self, step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if not callable(step):
-            raise TypeError(f"saved_step.save: expected a function, got {type(step).__name__}.")
-        self._step = step
-        self.name = tensor_names.name_of(step)
-        leaves, self._spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        self._leaves = leaves
-        self._places = [i for i, leaf in enumerate(leaves) if _is_argument(leaf)]
-        names = tensor_names.argument_names(step, args, kwargs)
-        self.names = [names[i] for i in self._places]
-        self.tensors = [leaves[i] for i in self._places]
-        self.constants = {
-            names[i]: leaf
-            for i, leaf in enumerate(leaves)
-            if leaf is None or isinstance(leaf, (bool, int, float, str))
-        }
-        self.results: list[tuple[str, torch.Tensor]] = []  # of no memory, by name
-
-    def run(self, stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Calls the step on stand-ins of the tensors, and returns its tensors."""
-        leaves = list(self._leaves)
-        for i, stand_in in zip(self._places, stand_ins, strict=True):
-            leaves[i] = stand_in
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
-        result = self._step(*args, **kwargs)
-        found = [
-            (path, leaf)
-            for path, leaf in pytree.tree_flatten_with_path(result)[0]
-            if isinstance(leaf, torch.Tensor)
-        ]
-        for path, tensor in found:
-            if tensor.device.type != "xla":
-                raise RuntimeError(
-                    f"a {tensor_names.result_name(path)} on {tensor.device}. Return tensors on xla."
-                )
-        names = tensor_names.unique(tensor_names.result_name(path) for path, _ in found)
-        tensors = [tensor for _, tensor in found]
-        like = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
-        self.results = list(zip(names, like, strict=True))
-        return tensors
-
-
-def _is_argument(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
-
-
-def _record(call: _Call) -> tuple[str, list[torch.Tensor], list[int], bool]:
-    try:
-        if _XLAC._xla_in_region():
-            raise RuntimeError("saving is a call of its own. Save outside of a compiled function.")
-        # In a region torch_xla.compile and eager mode leave what is recorded alone.
-        with inside(_XLAC._Region(call.name, False, None)):
-            return _XLAC._record_step(call.tensors, call.run)
-    except RuntimeError as error:
-        line = _line_of_user(error)
-        raise RuntimeError(
-            f"saved_step.save: expected {call.name!r} to be one program for every compiler, got: "
-            f"{error}{f' At {line}.' if line else ''}"
-        ) from error
-
-
-_OURS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
-
-
-def _line_of_user(error: BaseException) -> str:
-    """The innermost line of the traceback that is neither PyTorch's nor ours."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*_OURS, "<")):
-            return f"{frame.filename}:{frame.lineno}"
-    return ""

@@ -1,7 +1,10 @@
 #include "executor/compile.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
+#include <c10/util/Exception.h>
 #include <malloc.h>
 
 #include "debug/metrics.h"
@@ -32,7 +35,39 @@ std::string text_of(const std::vector<Lowered>& lowered) {
   return text;
 }
 
+struct AlsoLowered {
+  std::string platform;  // none: nothing is
+  std::unordered_set<util::Hash128, util::Hash128Hasher> seen;
+  std::vector<Elsewhere> programs;
+
+  void add(std::string_view name, const Graph& graph, const Interface& interface) {
+    if (platform.empty() || !seen.insert(graph.key).second) return;
+    Elsewhere& added = programs.emplace_back();
+    added.name = name;
+    try {
+      added.text = lower(graph, interface, ops::target_of(platform)).text;
+    } catch (const c10::Error& e) {
+      added.refusal = e.what_without_backtrace();
+    }
+  }
+};
+
+AlsoLowered& also_lowered() {  // guarded by the graph lock
+  static auto& all = *new AlsoLowered;
+  return all;
+}
+
 }  // namespace
+
+void lower_also_for(std::string platform) {
+  const lazy::GraphLock lock;
+  also_lowered().platform = std::move(platform);
+}
+
+std::vector<Elsewhere> take_also_lowered() {
+  const lazy::GraphLock lock;
+  return std::exchange(also_lowered().programs, {});
+}
 
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing) {
@@ -71,6 +106,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
     made->reuses_buffers |= lowered.reuses_buffers;
     made->can_fail |= lowered.can_fail;
   }
+  also_lowered().add(name, graph, made->interface);
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
   if (program == nullptr) return nullptr;

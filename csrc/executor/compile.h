@@ -33,6 +33,17 @@ void provide(Missing& missing);
 // Returns the compile options of programs for a device.
 pjrt::CompileOptions compile_options_of(int device);
 
+// A program of this process as it would be on another platform.
+struct Elsewhere {
+  std::string name;  // Program::name
+  std::string text;
+  std::string refusal;  // why there is none
+};
+// From now on each program that this process has not had yet is lowered for `platform` too.
+void lower_also_for(std::string platform);
+// Returns those since the last call, in the order in which they were first needed.
+std::vector<Elsewhere> take_also_lowered();
+
 // Returns the programs that are kept, the most recently used first.
 std::vector<std::shared_ptr<const Program>> cached_programs();
 void clear_cached_programs();

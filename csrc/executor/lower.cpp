@@ -562,8 +562,10 @@ std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function
 
 std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
                            const PortableOptions& options) {
-  ops::Target target = ops::target_of(ops::kPortable);
-  target.lacks.updates_from_self = true;  // XLA for the CPU is one of those compilers
+  ops::Target target = ops::target_of(options.platform);
+  target.host_kernels = false;
+  // XLA for the CPU is one of those compilers.
+  if (target.platform == ops::kPortable) target.lacks.updates_from_self = true;
   target.lacks.fixed_sizes = options.dynamic_sizes;
   hlo::Builder b = builder_for(target);
   const size_t count = function.parameters.size() - constants.size();

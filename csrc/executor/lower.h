@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -77,6 +78,8 @@ struct PortableOptions {
   // Seeds are drawn from a last argument, RandomState::as_seed(), whose new value is the last
   // result and takes over its buffer.
   std::optional<SeedPlaces> seeds = {};
+  // The text is for this platform alone, by its rules.
+  std::string_view platform = ops::kPortable;
 };
 std::string lower_portable(const lazy::Function& function,
                            std::span<const at::Tensor> constants = {},

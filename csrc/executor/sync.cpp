@@ -395,6 +395,15 @@ std::string stablehlo_of(const std::vector<Value>& values, int device, std::stri
   return lower(graph, graph.interface(), target).text;
 }
 
+std::string stablehlo_of_sync(int device, std::string_view platform) {
+  const lazy::GraphLock lock;
+  Pending pending(device);
+  TXLA_CHECK(!pending.roots.empty(), "expected tensors on xla:", device,
+             " that wait to be computed, got none. Record the step first.");
+  const Graph graph = graph_of_run(pending, device);
+  return lower(graph, graph.interface(), ops::target_of(platform)).text;
+}
+
 std::string portable_stablehlo_of(const std::vector<Value>& values, int device) {
   const lazy::GraphLock lock;
   return lower_portable(graph_of(values, device));

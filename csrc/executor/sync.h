@@ -31,6 +31,8 @@ void wait_device(int device);
 // Returns the StableHLO of the graph that computes these values, for `platform` or the one in use.
 std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
                          std::string_view platform = {});
+// Returns that of the program which a sync of the device would launch now, for `platform`.
+std::string stablehlo_of_sync(int device, std::string_view platform);
 // Returns it for every compiler: its arguments are the data on the device alone (lower_portable).
 std::string portable_stablehlo_of(const std::vector<lazy::Value>& values, int device);
 // Returns the graph's key in the table of compiled programs.

@@ -19,6 +19,7 @@
 #include "lazy/source.h"
 #include "lazy/tensor.h"
 #include "ops/dtypes.h"
+#include "ops/target.h"
 #include "python/init.h"
 #include "python/values.h"
 
@@ -46,9 +47,11 @@ py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
   return py::make_tuple(exported.text, exported.arguments, exported.written);
 }
 
-py::tuple record_step(const Tensors& arguments, const py::function& body) {
+py::tuple record_step(const Tensors& arguments, const py::function& body,
+                      const std::string& platform) {
   const dispatch::RecordedStep step = dispatch::record_step(
-      arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); });
+      arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
+      platform);
   return py::make_tuple(step.text, step.states, step.written, step.draws);
 }
 
@@ -120,7 +123,12 @@ class LoadedProgram {
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
   m.def("_export_function", &export_function);
-  m.def("_record_step", &record_step);
+  m.def("_record_step", &record_step, py::arg("arguments"), py::arg("body"),
+        py::arg("platform") = std::string(ops::kPortable));
+  m.def("_rehearse_step", [](const Tensors& arguments, const py::function& body) {
+    dispatch::rehearse_step(
+        arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); });
+  });
   // The name that PJRT gives the platform, and the flags that programs are compiled with there.
   m.def("_compile_options", [] {
     executor::Runtime& runtime = executor::Runtime::get();

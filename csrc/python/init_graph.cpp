@@ -106,6 +106,18 @@ void init_graph(py::module_& m) {
   m.def("_get_xla_tensors_hlo_proto",
         [](const Tensors& tensors) { return py::bytes(hlo(tensors).module); });
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
+  m.def("_stablehlo_of_sync", [](const std::string& platform) {
+    return executor::stablehlo_of_sync(executor::current_device(), platform);
+  });
+  m.def("_lower_also_for", &executor::lower_also_for);
+  // Of each: its name, and its text or why it has none.
+  m.def("_take_also_lowered", [] {
+    py::list all;
+    for (const executor::Elsewhere& program : executor::take_also_lowered()) {
+      all.append(py::make_tuple(program.name, program.text, program.refusal));
+    }
+    return all;
+  });
   m.def("_get_graph_hash", &graph_hash);
   m.def("_get_xla_handle_special_scalars", [] {
     const lazy::GraphLock lock;

@@ -1,4 +1,4 @@
-// Programs compiled for devices that are not there.
+// Programs compiled for devices that are not there: torch_xla.aot builds on these.
 #include <memory>
 #include <string>
 
@@ -12,27 +12,69 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
-using TopologyPtr = std::unique_ptr<pjrt::Topology>;
+using pjrt::CompiledProgram;
+using pjrt::Topology;
 
-TopologyPtr make_topology(const std::string& library, const std::string& name) {
+std::unique_ptr<Topology> make_topology(const std::string& library, const std::string& name,
+                                        const pjrt::Options& options) {
   const py::gil_scoped_release release;
-  return pjrt::Topology::create(pjrt::Plugin::load(library), name);
+  return Topology::create(pjrt::Plugin::load(library), name, options);
 }
 
-// For the topology's first device. Gives what the compiler tells of the program's cost.
-pjrt::Options compile(const pjrt::Topology& topology, const std::string& stablehlo) {
+// For the topology's first device.
+std::unique_ptr<CompiledProgram> compile(const Topology& topology, const std::string& stablehlo,
+                                         const pjrt::Options& flags) {
   const py::gil_scoped_release release;
   pjrt::CompileOptions options;
   options.device_ids = {topology.devices().at(0).id};
-  return topology.compile(stablehlo, options)->cost_analysis();
+  options.env_overrides = flags;
+  return topology.compile(stablehlo, options);
+}
+
+py::list devices(const Topology& topology) {
+  py::list all;
+  for (const pjrt::DeviceDescription& device : topology.devices()) {
+    py::dict description;
+    description["id"] = device.id;
+    description["kind"] = device.kind;
+    description["attributes"] = device.attributes;
+    all.append(description);
+  }
+  return all;
+}
+
+py::dict memory(const CompiledProgram& program) {
+  const pjrt::CompiledMemoryStats stats = program.memory_stats();
+  py::dict bytes;
+  bytes["arguments"] = stats.argument_bytes;
+  bytes["outputs"] = stats.output_bytes;
+  bytes["aliased"] = stats.alias_bytes;
+  bytes["temporaries"] = stats.temp_bytes;
+  bytes["generated_code"] = stats.generated_code_bytes;
+  bytes["peak"] = stats.peak_bytes;
+  bytes["host_arguments"] = stats.host_argument_bytes;
+  bytes["host_outputs"] = stats.host_output_bytes;
+  bytes["host_aliased"] = stats.host_alias_bytes;
+  bytes["host_temporaries"] = stats.host_temp_bytes;
+  bytes["host_generated_code"] = stats.host_generated_code_bytes;
+  return bytes;
 }
 
 }  // namespace
 
 void init_topology(py::module_& m) {
-  py::class_<pjrt::Topology, TopologyPtr>(m, "_Topology", "Devices by name: \"v5e:2x2\".")
-      .def(py::init(&make_topology), py::arg("library"), py::arg("name"))
-      .def("compile", &compile, py::arg("stablehlo"));
+  py::class_<CompiledProgram>(m, "_CompiledProgram")
+      .def_property_readonly("name", &CompiledProgram::name)
+      // In bytes for each device; a peak of 0: the plugin does not say.
+      .def("memory", &memory)
+      .def("cost", &CompiledProgram::cost_analysis)
+      .def("serialize", [](const CompiledProgram& p) { return py::bytes(p.serialize()); });
+  py::class_<Topology>(m, "_Topology", "Devices by name: \"v5e:2x2\".")
+      .def(py::init(&make_topology), py::arg("library"), py::arg("name"),
+           py::arg("options") = pjrt::Options())
+      .def_property_readonly("platform_name", &Topology::platform_name)
+      .def("devices", &devices)
+      .def("compile", &compile, py::arg("stablehlo"), py::arg("flags") = pjrt::Options());
 }
 
 }  // namespace torch_xla::python

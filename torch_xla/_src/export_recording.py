@@ -178,13 +178,19 @@ def like(tensor: torch.Tensor, size_of: Callable[[Any], int] = int) -> torch.Ten
 
 
 @dataclasses.dataclass
-class _Input:
+class Input:
     """A placeholder of the graph."""
 
     spec: InputSpec
     value: Any  # a tensor, or what is no tensor
     location: InputLocation
     inlined: bool = False  # its value is a part of the program
+
+    @property
+    def name(self) -> str:
+        """That of the argument, parameter or buffer."""
+        is_argument = self.location.type_ == VariableType.INPUT_ARG
+        return self.spec.arg.name if is_argument else self.spec.target
 
     @property
     def is_argument(self) -> bool:
@@ -196,26 +202,26 @@ class _Recorded:
     """A recorded program. `dynamic_results` are the dynamic dimensions of results by position."""
 
     text: str
-    arguments: list[_Input]
-    unused: list[_Input]
-    written: list[_Input]
+    arguments: list[Input]
+    unused: list[Input]
+    written: list[Input]
     results: list[Any]  # tensors of no memory, and what is no tensor
     dynamic_results: dict[int, list[int]] = dataclasses.field(default_factory=dict)
 
 
-def _inputs_of(
+def inputs_of(
     program: ExportedProgram, flat: Sequence[Any], inline_constants: bool
-) -> tuple[list[_Input], list[torch.Tensor]]:
+) -> tuple[list[Input], list[torch.Tensor]]:
     """The placeholders, and the values of those that are constants and not inlined."""
     given = iter(enumerate(flat))
     inputs, constants = [], []
     for spec in _inputs(program):
         if spec.kind == InputKind.USER_INPUT:
             position, value = next(given)
-            inputs.append(_Input(spec, value, InputLocation.input_arg(position)))
+            inputs.append(Input(spec, value, InputLocation.input_arg(position)))
         elif spec.target in program.state_dict:
             value = program.state_dict[spec.target]
-            inputs.append(_Input(spec, value, InputLocation.parameter(spec.target)))
+            inputs.append(Input(spec, value, InputLocation.parameter(spec.target)))
         elif spec.target in program.constants and isinstance(
             program.constants[spec.target], torch.Tensor
         ):
@@ -225,7 +231,7 @@ def _inputs_of(
             else:
                 location = InputLocation.constant(len(constants))
                 constants.append(value.cpu())
-            inputs.append(_Input(spec, value, location, inline_constants))
+            inputs.append(Input(spec, value, location, inline_constants))
         else:
             raise NotImplementedError(
                 f"stablehlo: expected tensors and numbers as inputs of the exported program, got "
@@ -236,7 +242,7 @@ def _inputs_of(
 
 def _record(
     program: ExportedProgram,
-    inputs: list[_Input],
+    inputs: list[Input],
     with_locations: bool,
     size_of: Callable[[Any], int] | None = None,
 ) -> _Recorded:
@@ -257,11 +263,7 @@ def _record(
                 placed.append(size_of(input.value))
             else:
                 placed.append(input.value)
-        with torch.no_grad():
-            outputs = XLAExportInterpreter(program.graph_module, "xla").run(
-                *placed, enable_io_processing=False
-            )
-            results[:] = _written_back(program, inputs, placed, outputs)
+        results[:] = run(program, inputs, placed)
         return [r for r in results if isinstance(r, torch.Tensor)]
 
     all_arguments = [i for i in inputs if i.is_argument]
@@ -286,8 +288,18 @@ def _record(
     )
 
 
+def run(program: ExportedProgram, inputs: list[Input], placed: list[Any]) -> list[Any]:
+    """Runs the graph on `placed`, values on xla of its inputs, and writes to those; gives the
+    results of the model."""
+    with torch.no_grad():
+        outputs = XLAExportInterpreter(program.graph_module, "xla").run(
+            *placed, enable_io_processing=False
+        )
+        return list(_written_back(program, inputs, placed, outputs))
+
+
 def _written_back(
-    program: ExportedProgram, inputs: list[_Input], placed: list[Any], outputs: Sequence[Any]
+    program: ExportedProgram, inputs: list[Input], placed: list[Any], outputs: Sequence[Any]
 ) -> Iterator[Any]:
     """The results of the model; those that are new values of its inputs are written there."""
     by_target = {input.spec.target: value for input, value in zip(inputs, placed, strict=True)}
@@ -315,7 +327,7 @@ def bundle_of(
     version: str | None,
 ) -> StableHLOModelBundle:
     """Records a program for these flat arguments."""
-    inputs, constants = _inputs_of(program, flat, inline_constants)
+    inputs, constants = inputs_of(program, flat, inline_constants)
     if any(i.is_argument and dynamic_dims_of(i.value) for i in inputs):
         recorded = export_dynamic.record(
             program, lambda size_of: _record(program, inputs, True, size_of), with_locations

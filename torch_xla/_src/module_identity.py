@@ -64,9 +64,19 @@ class _InPlace:
 
 
 def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    if tensor.requires_grad and tensor.is_leaf and tensor._use_count() > 1:
-        # A graph that was recorded before would add to a gradient that nobody sees.
+    if is_in_a_graph(tensor):
+        # It would add to a gradient that nobody sees.
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse_backward)
+    swap_implementations(tensor, source)
+
+
+def is_in_a_graph(tensor: torch.Tensor) -> bool:
+    """Whether a graph of autograd that was recorded before leads to a leaf."""
+    return tensor.requires_grad and tensor.is_leaf and tensor._use_count() > 1
+
+
+def swap_implementations(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """Each object is the other tensor from now on; the first one's hooks stay."""
     torch._C._swap_tensor_impl(tensor, source)
     # Hooks are kept with the implementation and in the Python object; the latter has stayed.
     if tensor._backward_hooks:

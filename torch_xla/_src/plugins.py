@@ -63,6 +63,14 @@ class DevicePlugin:
         """Whether processes of a job must find each other before the client is created."""
         return False
 
+    def topology_environment(self) -> dict[str, str]:
+        """Variables of a process that compiles for devices that are not there."""
+        return {}
+
+    def topology_options(self, topology: str) -> dict[str, OptionValue]:
+        """Options of a topology of this name."""
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class PluginSpec:
@@ -76,9 +84,24 @@ class PluginSpec:
 
     def prepare(self) -> None:
         """To be called before the library is opened."""
-        # Plugins log each option of a client at level 0. Ours is the default of this flag, too.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        self.plugin.prepare()
+        _prepare(self.plugin)
+
+    def topology_environment(self) -> dict[str, str]:
+        return _call(self.plugin, "topology_environment", {})
+
+    def topology_options(self, topology: str) -> dict[str, OptionValue]:
+        return _call(self.plugin, "topology_options", {}, topology)
+
+
+def prepare(device_type: str, library: str) -> None:
+    """`PluginSpec.prepare` in another process than the one that has found the plugin."""
+    _prepare(_plugin(device_type, library))
+
+
+def _prepare(plugin: DevicePlugin) -> None:
+    # Plugins log each option of a client at level 0. Ours is the default of this flag, too.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    plugin.prepare()
 
 
 # By upper-case name.
@@ -133,6 +156,13 @@ def find(device_type: str | None = None) -> PluginSpec:
     )
 
 
+def of_library(path: str) -> PluginSpec:
+    """The plugin of a library, of the kind that its file name tells."""
+    name = _named_in(path)
+    plugin = _BUILTIN[name]() if name in _BUILTIN else LibraryPlugin(name, path)
+    return PluginSpec(name, path, {}, _checked(name, plugin.compile_options()), plugin)
+
+
 def _flag(name: str) -> str:
     """The variable's text; empty is the same as none. Declared in csrc/util/flags.h."""
     return os.environ.get(name, "")
@@ -168,10 +198,10 @@ def _truth(text: str) -> bool:
     return text.lower() not in ("0", "false", "no", "off")
 
 
-def _call(plugin, method: str, default):
+def _call(plugin, method: str, default, *args):
     """Plugins need not derive from DevicePlugin."""
     function = getattr(plugin, method, None)
-    return function() if function is not None else default
+    return function(*args) if function is not None else default
 
 
 def _checked(name: str, options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
@@ -197,16 +227,20 @@ def _choose() -> str:
     """The device type when nobody asks for one. CPU always works."""
     path = _flag("PJRT_LIBRARY_PATH")
     if path:
-        file_name = os.path.basename(path).lower()
-        for part, name in (("cpu", "CPU"), ("rocm", "ROCM"), ("cuda", "CUDA"), ("tpu", "TPU")):
-            if part in file_name:
-                return name
-        return "LIBRARY"
+        return _named_in(path)
     for name in ("TPU", "CUDA", "ROCM"):
         plugin = _BUILTIN[name]()
         if plugin.present() and (_library_of_environment(name) or plugin.search([])):
             return name
     return "CPU"
+
+
+def _named_in(path: str) -> str:
+    file_name = os.path.basename(path).lower()
+    for part, name in (("cpu", "CPU"), ("rocm", "ROCM"), ("cuda", "CUDA"), ("tpu", "TPU")):
+        if part in file_name:
+            return name
+    return "LIBRARY"
 
 
 def _library_of_environment(name: str) -> str | None:
@@ -511,6 +545,23 @@ class TpuPlugin(_BuiltinPlugin):
 
     def physical_chip_count(self):
         return self._chips() or len(glob.glob("/dev/accel[0-9]*"))
+
+    def topology_environment(self):
+        # There is no TPU to ask about its surroundings, and none to share.
+        return {
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
+
+    def topology_options(self, topology):
+        # Hosts have 2x2 chips unless one says otherwise, as of a host with a single chip.
+        shape = re.fullmatch(r".*[:=](\d+)x(\d+)(?:x(\d+))?", topology)
+        if shape is None:
+            return {}
+        chips = [int(size or 1) for size in shape.groups()]
+        return {} if chips[0] * chips[1] * chips[2] != 1 else {"chips_per_host_bounds": chips}
 
     def configure_single_process(self):
         os.environ.setdefault("TPU_PROCESS_BOUNDS", "1,1,1")

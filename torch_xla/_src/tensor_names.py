@@ -25,8 +25,9 @@ def name_of(function: Callable) -> str:
 
 def argument_names(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Names of the leaves of (args, kwargs), such as `x` or `batch.image`."""
+    function = step.forward if isinstance(step, nn.Module) else step
     try:
-        parameters = list(inspect.signature(step).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     positional = [
@@ -67,7 +68,7 @@ def names_of(
     such as `model.0.weight`, or else `state.3`. None is among the `reserved` ones."""
     names: dict[int, str] = {}
     places = {s.untyped_storage()._cdata: i for i, s in enumerate(states)}
-    for name, tensor in _reached(step, args, kwargs):
+    for name, tensor in reached(step, args, kwargs):
         if not is_on_xla(tensor):
             continue
         at = places.get(tensor.untyped_storage()._cdata)
@@ -95,7 +96,8 @@ def unique(names: Iterator[str] | Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _reached(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Named:
+def reached(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Named:
+    """The tensors that a call reaches by names, and their gradients; one may come several times."""
     walk = _Walk()
     names = argument_names(step, range(len(args)), {})  # of the arguments as they are given
     for name, value in [*zip(names, args, strict=True), *kwargs.items()]:

@@ -17,6 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch_xla._src import step
 from torch_xla._src.tensor_names import is_on_xla
 
+# What a training keeps between its steps.
+HOLDERS = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
+
 
 @contextmanager
 def state_of_python() -> Iterator[None]:
@@ -26,11 +29,10 @@ def state_of_python() -> Iterator[None]:
 
     All that live are looked at, since a function may reach them in any way.
     """
-    classes = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
     # By type: the class that an object claims may be code that does something.
     tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
     tensors = [t for t in tensors if is_on_xla(t) and not t.is_inference()]
-    holders = [o for o in gc.get_objects() if issubclass(type(o), classes)]
+    holders = [o for o in gc.get_objects() if issubclass(type(o), HOLDERS)]
     contents = _Contents()
     for holder in holders:
         fields = holder.__dict__

@@ -133,16 +133,27 @@ void check_equal(const Call& first, const Call& second) {
              difference, ".");
 }
 
-}  // namespace
-
-RecordedStep record_step(const Tensors& arguments,
-                         c10::function_ref<Tensors(const Tensors&)> body) {
+int device_of_steps() {
   const int device = executor::current_device();
   executor::require_device(device);
-  const lazy::GraphLock lock;
   TXLA_CHECK(!ops::has_narrowed(),
              "expected a device that holds PyTorch's dtypes, got one that holds others under "
              "XLA_USE_BF16, XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG. Leave these out.");
+  return device;
+}
+
+}  // namespace
+
+void rehearse_step(const Tensors& arguments, c10::function_ref<Tensors(const Tensors&)> body) {
+  const int device = device_of_steps();
+  const lazy::GraphLock lock;
+  record(arguments, body, device, lazy::id_boundary());
+}
+
+RecordedStep record_step(const Tensors& arguments, c10::function_ref<Tensors(const Tensors&)> body,
+                         std::string_view platform) {
+  const int device = device_of_steps();
+  const lazy::GraphLock lock;
   const uint64_t newest = lazy::id_boundary();
   // What a call leaves to the next is seen by the next alone.
   Call call = record(arguments, body, device, newest);
@@ -153,6 +164,7 @@ RecordedStep record_step(const Tensors& arguments,
   RecordedStep step;
   const lazy::KeptFunction& function = *call.recorded.function;
   executor::PortableOptions options;
+  options.platform = platform;
   const size_t num_results = function.results.size() - call.written.size();
   options.reused_by.assign(arguments.size() + call.storages.size(), -1);
   for (size_t i = 0; i < call.written.size(); ++i) {

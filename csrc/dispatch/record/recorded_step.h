@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +26,15 @@ struct RecordedStep {
 // afterwards. Throws what `body` throws, and where the step is not one program: it needs values,
 // runs calls on the host, writes its arguments, gives a tensor that is not of xla; where its two
 // calls differ, in a number that Python has computed, say; and where a call leaves a new tensor to
-// the next.
+// the next. `platform` is the one that the program is for; ops::kPortable: all.
 RecordedStep record_step(
     const std::vector<at::Tensor>& arguments,
-    c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body);
+    c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
+    std::string_view platform);
+
+// Runs `body` once in that way and drops what it records: tensors that it has made and that are
+// still there have no value.
+void rehearse_step(const std::vector<at::Tensor>& arguments,
+                   c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body);
 
 }  // namespace torch_xla::dispatch
