@@ -131,7 +131,7 @@ class Finder {
 
   // The one that saves most calls.
   std::optional<Repeat> best_at(size_t begin, const std::vector<size_t>& places,
-                                const Stretches& stretches) const {
+                                const Stretches& stretches) {
     std::optional<Repeat> best;
     const auto saves_more = [&best](const Repeat& r) {
       return !best || r.length * (r.times - 1) > best->length * (best->times - 1);
@@ -143,7 +143,8 @@ class Finder {
       r.times = stretches.common(begin, *next) / r.length + 1;
       if (r.times < limits_.fewest || !saves_more(r)) continue;
       r.times = alike_parts(r);
-      if (r.times >= limits_.fewest && saves_more(r)) best = std::move(r);
+      if (r.times < limits_.fewest || !saves_more(r) || !is_worth(r)) continue;
+      best = std::move(r);
     }
     return best;
   }
@@ -171,6 +172,34 @@ class Finder {
       }
     }
     return r.times;
+  }
+
+  // Whether running the parts one by one costs little beside what they compute. A loop of small
+  // kernels that the compiler fuses over its iterations is better left whole.
+  bool is_worth(const Repeat& r) {
+    int64_t elements = 0;
+    bool is_fused = true;  // over the parts
+    for (size_t i = r.first; i < r.first + r.length; ++i) {
+      const Node& call = *calls_[i];
+      for (size_t k = 0; k < call.num_outputs(); ++k) {
+        const lazy::Geometry* output = call.signature().outputs[k];
+        if (output != nullptr) elements += output->numel;
+      }
+      is_fused = is_fused && facts(call).work;
+    }
+    return elements >= limits_.elements && !(is_fused && is_chain(r));
+  }
+
+  // Whether the second part reads the first.
+  bool is_chain(const Repeat& r) const {
+    for (size_t i = r.first + r.length; i < r.first + 2 * r.length; ++i) {
+      for (const Value& operand : calls_[i]->operands()) {
+        const auto there = place_.find(operand.node.get());
+        if (there == place_.end()) continue;
+        if (there->second >= r.first && there->second < r.first + r.length) return true;
+      }
+    }
+    return false;
   }
 
   // A value of each part.

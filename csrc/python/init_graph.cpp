@@ -135,10 +135,11 @@ void init_graph(py::module_& m) {
     const lazy::GraphLock lock;
     executor::constant_numbers().all = enable;
   });
-  m.def("_xla_set_piece_limits", [](size_t shortest, size_t fewest, size_t saved) {
-    const lazy::GraphLock lock;
-    executor::piece_limits() = {{shortest, fewest}, saved};
-  });
+  m.def("_xla_set_piece_limits",
+        [](size_t shortest, size_t fewest, int64_t elements, size_t saved) {
+          const lazy::GraphLock lock;
+          executor::piece_limits() = {{shortest, fewest, elements}, saved};
+        });
   m.def("_xla_tensors_report", &tensors_report, py::arg("nodes_threshold") = 100,
         py::arg("device") = "");
 }

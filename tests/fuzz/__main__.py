@@ -94,7 +94,7 @@ class Search:
         lowered = self.o.mode not in ("plain", "quick-compiler", "spmd", "pieces")
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
         if self.o.mode == "pieces":
-            torch_xla._XLAC._xla_set_piece_limits(1, 2, 1)
+            torch_xla._XLAC._xla_set_piece_limits(1, 2, 1, 1)
         if self.o.plant:
             plant.FAULTS[self.o.plant]()
 

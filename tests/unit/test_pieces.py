@@ -13,8 +13,8 @@ import torch_xla
 from torch_xla import _XLAC
 
 Tensors = list[torch.Tensor]
-USUAL, SMALL = (8, 4, 800), (8, 4, 24)  # calls of a part, parts, calls that are not compiled
-WHOLE = (8, 4, 1 << 40)
+# Calls of a part, parts, elements that a part gives, calls that need not be compiled.
+USUAL, SMALL, WHOLE = (8, 4, 1 << 18, 800), (8, 4, 1, 24), (8, 4, 1, 1 << 40)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def step(layers: int, dropout: float = 0) -> Tensors:
     return [loss.detach(), *(p.detach() for p in model.parameters())]
 
 
-def in_both(make: Callable[[], Tensors], limits: tuple[int, int, int] = SMALL) -> Tensors:
+def in_both(make: Callable[[], Tensors], limits: tuple[int, ...] = SMALL) -> Tensors:
     """The values of a program in pieces, which are those of the whole."""
     found = []
     for chosen in (limits, WHOLE):
@@ -127,15 +127,15 @@ def test_a_layer_that_differs_is_none_of_the_parts():
 
 def test_python_numbers_are_inputs_of_a_part():
     def make() -> Tensors:
-        x = torch.arange(6.0).to("xla")
+        x, w = torch.arange(6.0).to("xla"), torch.eye(6).to("xla").flip(0)
         for i in range(12):
-            x = (x * (1 + i / 7) - i).sin() + i % 3
+            x = w @ (x * (1 + i / 7) - i).sin() + i % 3
         return [x]
 
-    (got,) = in_both(make, (4, 4, 12))
+    (got,) = in_both(make, (4, 4, 1, 12))
     want = torch.arange(6.0)
     for i in range(12):
-        want = (want * (1 + i / 7) - i).sin() + i % 3
+        want = (want * (1 + i / 7) - i).sin().flip(0) + i % 3
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -221,6 +221,38 @@ def test_a_few_small_layers_are_compiled_whole():
     assert compute(step(3)) == []
 
 
+def test_a_loop_that_the_compiler_fuses_is_compiled_whole():
+    x = torch.ones(1 << 18).to("xla")
+    for _ in range(60):
+        x = (x * 2 + 1).abs() * 0.25 - x
+    assert compute([x]) == []
+
+
+def test_small_parts_are_compiled_whole():
+    def make() -> Tensors:
+        x = torch.ones(8, 8).to("xla")
+        for _ in range(150):
+            x = (torch.tanh(x @ x) + 1).sin() * 0.1 - x.cos() + x * 2
+        return [x]
+
+    assert repeats(compute(make()))
+    _XLAC._xla_clear_cached_programs()
+    _XLAC._xla_set_piece_limits(*USUAL)
+    assert compute(make()) == []
+
+
+def test_a_flag_turns_pieces_off(run_python):
+    run_python(
+        f"""
+        from tests.unit.test_pieces import step, compute, repeats
+        from torch_xla import _XLAC
+        _XLAC._xla_set_piece_limits{SMALL}
+        assert not compute(step(6))
+        """,
+        {"XLA_COMPILE_IN_PIECES": "0"},
+    )
+
+
 def test_pieces_come_from_the_disk(run_python, tmp_path):
     code = f"""
         import torch, torch_xla
@@ -240,24 +272,26 @@ def test_pieces_come_from_the_disk(run_python, tmp_path):
 
 
 def test_out_of_memory_between_pieces_is_told(run_python):
-    """The second piece cannot be launched; what the first has computed is let go."""
+    """The last piece fails, and is reported once."""
     done = run_python(
         """
-        import resource, torch, torch_xla
+        import torch, torch_xla
         from torch_xla import _XLAC
-        _XLAC._xla_set_piece_limits(2, 4, 4)
-        x = torch.ones(8, device="xla")
+        _XLAC._xla_set_piece_limits(2, 4, 1, 4)
+        x = torch.ones(8, 8, device="xla")
         torch_xla.sync()
+        y = x
         for i in range(8):
-            x = (x.sin() + i).cos()
-        y = x.reshape(8, 1, 1).expand(8, 1 << 17, 1 << 17).clone()
+            y = ((y @ x).sin() + i).cos()
+        y = y.reshape(8, 8, 1, 1).expand(8, 8, 1 << 17, 1 << 17).clone()
         try:
             torch_xla.sync(wait=True)
         except torch.OutOfMemoryError as e:
             print("told", "Out of memory" in str(e))
+        print(len(_XLAC._xla_programs()[0]["pieces"]) > 8)
         del y
         torch_xla.sync(wait=True)
-        print(x.isfinite().all().item())
+        print((x @ x).sum().item())
         """
     )
-    assert done.stdout.split() == ["told", "True", "True"]
+    assert done.stdout.split() == ["told", "True", "True", "512.0"]
