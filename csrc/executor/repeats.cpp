@@ -261,14 +261,14 @@ class Finder {
   std::optional<int64_t> work_anew(const Node& call) {
     const auto [there, is_new] = work_anew_.try_emplace(&call);
     if (!is_new) return there->second;
-    const auto place = place_.find(&call);
-    if (place == place_.end() || part_[place->second] == kNone || results_.contains(&call) ||
-        call.num_outputs() != 1 || call.signature().num_seeds != 0) {
+    if (!place_.contains(&call) || results_.contains(&call) || call.num_outputs() != 1 ||
+        call.signature().num_seeds != 0) {
       return std::nullopt;
     }
     std::optional<int64_t> work = facts(call).work;
     for (const size_t reader : readers_[&call]) {
-      if (!facts(*calls_[reader]).work) return std::nullopt;
+      // What is only moved is the same memory, or cheap.
+      if (work != 0 && !facts(*calls_[reader]).work) return std::nullopt;
     }
     for (const Value& operand : call.operands()) {
       if (!work || operand.node->is_data()) continue;
