@@ -76,6 +76,13 @@ class Planner {
         }
       }
     }
+    // What all others compute anew need not run.
+    std::erase_if(cuts_, [](const Cut& c) { return c.stretch.outputs.empty(); });
+    std::map<uint32_t, uint32_t> kept;
+    for (Cut& c : cuts_) {
+      c.kind = kept.emplace(c.kind, static_cast<uint32_t>(kept.size())).first->second;
+    }
+    kinds_ = static_cast<uint32_t>(kept.size());
   }
 
   // What lies between repeats.
@@ -224,6 +231,7 @@ PieceLimits& piece_limits() {
 std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface& interface,
                                              const ops::Target& target) {
   if (!target.host_kernels || !util::flag::XLA_COMPILE_IN_PIECES()) return std::nullopt;
+  if (graph.calls.size() < piece_limits().saved) return std::nullopt;
   return Planner(graph, interface, target).plan();
 }
 

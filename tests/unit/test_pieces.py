@@ -139,6 +139,20 @@ def test_python_numbers_are_inputs_of_a_part():
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_what_all_parts_share():
+    def make() -> Tensors:
+        torch.manual_seed(0)
+        x, bias = torch.randn(4, 16).to("xla"), torch.randn(16).to("xla")
+        shift = bias * 2 + 1  # before the layers, and fused into each
+        layers = [Layer().to("xla") for _ in range(6)]
+        with torch.no_grad():
+            for layer in layers:
+                x = layer(x) + shift
+        return [x]
+
+    in_both(make)
+
+
 def test_what_parts_give_is_read_anywhere():
     def make() -> Tensors:
         torch.manual_seed(0)
