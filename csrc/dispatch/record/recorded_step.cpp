@@ -136,7 +136,8 @@ void check_equal(const Call& first, const Call& second) {
 int device_of_steps() {
   const int device = executor::current_device();
   executor::require_device(device);
-  TXLA_CHECK(!ops::has_narrowed(),
+  const auto holds = [](at::ScalarType dtype) { return ops::device_dtype(dtype) == dtype; };
+  TXLA_CHECK(holds(at::kFloat) && holds(at::kDouble) && holds(at::kLong),
              "expected a device that holds PyTorch's dtypes, got one that holds others under "
              "XLA_USE_BF16, XLA_DOWNCAST_BF16 or XLA_USE_32BIT_LONG. Leave these out.");
   return device;
