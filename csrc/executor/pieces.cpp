@@ -12,7 +12,6 @@ namespace torch_xla::executor {
 namespace {
 
 using lazy::Node;
-using lazy::NumberKind;
 using lazy::Signature;
 using lazy::Value;
 
@@ -45,6 +44,7 @@ class Planner {
   struct Cut {
     Stretch stretch;
     uint32_t kind;
+    size_t anew = 0;  // how many of its first calls others have computed
   };
 
   void cut(const std::vector<Repeat>& repeats) {
@@ -57,25 +57,12 @@ class Planner {
         continue;
       }
       for (size_t part = 0; part < repeat->times; ++part) {
-        Stretch stretch{repeat->inputs[part], repeat->parts[part], {}};
-        for (const Repeat::Output& output : repeat->outputs) {
-          stretch.outputs.push_back({stretch.calls[output.call], output.index});
-        }
-        cuts_.push_back({std::move(stretch), kinds_});
+        const auto& calls = repeat->parts[part];
+        cuts_.push_back({{repeat->inputs[part], calls, {}}, kinds_, calls.size() - repeat->length});
       }
       i = (repeat++)->end();
     }
-    std::set<Result> needed;
-    for (const Cut& c : cuts_) needed.insert(c.stretch.inputs.begin(), c.stretch.inputs.end());
-    for (const Value& v : graph_.results) needed.insert({v.node.get(), v.index});
-    for (Cut& c : cuts_) {
-      if (!loose_.contains(c.kind)) continue;
-      for (const Node* call : c.stretch.calls) {
-        for (uint32_t k = 0; k < call->num_outputs(); ++k) {
-          if (needed.contains({call, k})) c.stretch.outputs.push_back({call, k});
-        }
-      }
-    }
+    find_outputs();
     // What all others compute anew need not run.
     std::erase_if(cuts_, [](const Cut& c) { return c.stretch.outputs.empty(); });
     std::map<uint32_t, uint32_t> kept;
@@ -83,6 +70,28 @@ class Planner {
       c.kind = kept.emplace(c.kind, static_cast<uint32_t>(kept.size())).first->second;
     }
     kinds_ = static_cast<uint32_t>(kept.size());
+  }
+
+  // What any stretch of a kind gives to others is an output of all of that kind. What it computes
+  // anew is given by the one that it belongs to.
+  void find_outputs() {
+    std::set<Result> needed;
+    for (const Cut& c : cuts_) needed.insert(c.stretch.inputs.begin(), c.stretch.inputs.end());
+    for (const Value& v : graph_.results) needed.insert({v.node.get(), v.index});
+    std::vector<std::set<std::pair<size_t, uint32_t>>> outputs(kinds_);  // calls by their places
+    for (const Cut& c : cuts_) {
+      for (size_t i = c.anew; i < c.stretch.calls.size(); ++i) {
+        const Node* call = c.stretch.calls[i];
+        for (uint32_t k = 0; k < call->num_outputs(); ++k) {
+          if (needed.contains({call, k})) outputs[c.kind].emplace(i, k);
+        }
+      }
+    }
+    for (Cut& c : cuts_) {
+      for (const auto& [i, k] : outputs[c.kind]) {
+        c.stretch.outputs.push_back({c.stretch.calls[i], k});
+      }
+    }
   }
 
   // What lies between repeats.
@@ -100,7 +109,6 @@ class Planner {
       own.insert(call);
       stretch.calls.push_back(call);
     }
-    loose_.insert(kinds_);
     cuts_.push_back({std::move(stretch), kinds_});
   }
 
@@ -214,7 +222,6 @@ class Planner {
   const Interface& interface_;
   const ops::Target& target_;
   std::vector<Cut> cuts_;
-  std::set<uint32_t> loose_;  // kinds
   uint32_t kinds_ = 0;
   std::unordered_map<const Node*, Numbers> numbers_;
   Plan plan_;

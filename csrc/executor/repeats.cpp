@@ -60,7 +60,7 @@ class Finder {
   using FactsOf = c10::function_ref<CallFacts(const Signature&)>;
 
   Finder(const Function& function, const RepeatLimits& limits, FactsOf facts_of)
-      : limits_(limits), function_(function), calls_(function.calls), facts_of_(facts_of) {
+      : limits_(limits), calls_(function.calls), facts_of_(facts_of) {
     for (size_t i = 0; i < calls_.size(); ++i) {
       place_[calls_[i]] = i;
       for (const Value& operand : calls_[i]->operands()) readers_[operand.node.get()].push_back(i);
@@ -68,7 +68,6 @@ class Finder {
     for (const Value& result : function.results) {
       if (result) results_.insert(result.node.get());
     }
-    part_.resize(calls_.size(), kNone);
   }
 
   std::vector<Repeat> find() {
@@ -85,17 +84,11 @@ class Finder {
       i = best ? best->end() : i + 1;
       if (best) repeats.push_back(std::move(*best));
     }
-    for (const Repeat& r : repeats) {
-      for (size_t i = r.first; i < r.end(); ++i) part_[i] = r.first + (i - r.first) / r.length;
-    }
     for (Repeat& r : repeats) fill(r);
-    find_outputs(repeats);
     return repeats;
   }
 
  private:
-  static constexpr size_t kNone = -1;
-
   // The calls as words, equal where calls are but for their operands. A call that can fail is like
   // no other: its failure names its line.
   std::vector<uint64_t> all_words() {
@@ -138,7 +131,7 @@ class Finder {
     };
     auto next = std::ranges::upper_bound(places, begin);
     for (size_t tried = 0; next != places.end() && tried < kNearest; ++next, ++tried) {
-      Repeat r{begin, *next - begin, 0, {}, {}, {}};
+      Repeat r{begin, *next - begin, 0, {}, {}};
       if (r.length < limits_.shortest) continue;
       r.times = stretches.common(begin, *next) / r.length + 1;
       if (r.times < limits_.fewest || !saves_more(r)) continue;
@@ -277,35 +270,7 @@ class Finder {
     return work_anew_[&call] = work;
   }
 
-  void find_outputs(std::vector<Repeat>& repeats) const {
-    std::vector<std::set<std::pair<size_t, uint32_t>>> outputs(repeats.size());
-    const auto give = [&](const Node* node, uint32_t index) {
-      const auto there = place_.find(node);
-      if (there == place_.end() || part_[there->second] == kNone) return;
-      const auto owner = std::ranges::upper_bound(repeats, there->second, {}, &Repeat::first) - 1;
-      const size_t copies = owner->parts[0].size() - owner->length;
-      const size_t call = copies + (there->second - owner->first) % owner->length;
-      outputs[owner - repeats.begin()].emplace(call, index);
-    };
-    for (const Repeat& r : repeats) {
-      for (const auto& inputs : r.inputs) {
-        for (const Result& input : inputs) give(input.node, input.index);
-      }
-    }
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      if (part_[i] != kNone) continue;
-      for (const Value& v : calls_[i]->operands()) give(v.node.get(), v.index);
-    }
-    for (const Value& result : function_.results) {
-      if (result) give(result.node.get(), result.index);
-    }
-    for (size_t i = 0; i < repeats.size(); ++i) {
-      for (const auto& [call, index] : outputs[i]) repeats[i].outputs.push_back({call, index});
-    }
-  }
-
   const RepeatLimits limits_;
-  const Function& function_;
   const std::vector<const Node*>& calls_;
   const FactsOf facts_of_;
   std::vector<uint64_t> words_;
@@ -314,7 +279,6 @@ class Finder {
   std::unordered_set<const Node*> results_;
   std::unordered_map<const Signature*, CallFacts> facts_;
   std::unordered_map<const Node*, std::optional<int64_t>> work_anew_;
-  std::vector<size_t> part_;  // of each call, or kNone
 };
 
 }  // namespace

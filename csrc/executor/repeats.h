@@ -16,18 +16,11 @@ namespace torch_xla::executor {
 // Calls `first` .. `first + length * times` of a function: `times` equal parts, each of which does
 // the same with its inputs.
 struct Repeat {
-  // A result of a call of a part.
-  struct Output {
-    size_t call;
-    uint32_t index;
-  };
-
   size_t first, length, times;
   // The calls of each part, operands before users. Before its own ones it computes anew what other
   // parts have computed and the compiler would have fused into its calls.
   std::vector<std::vector<const lazy::Node*>> parts;
   std::vector<std::vector<Result>> inputs;  // of each part
-  std::vector<Output> outputs;              // what any part gives to calls outside of it
 
   size_t end() const { return first + length * times; }
 };
