@@ -45,6 +45,13 @@ pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
 target_link_libraries(_XLAC PRIVATE torch_xla_headers torch_xla_bindings
   ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
   ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+# PyTorch's libraries bring the shared C++ library into the process. A copy in the extension, which some
+# toolchains link without being asked, has another table of locales: streams then call what is not theirs.
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.so.6
+                OUTPUT_VARIABLE SHARED_LIBSTDCXX OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(IS_ABSOLUTE "${SHARED_LIBSTDCXX}")
+  target_link_libraries(_XLAC PRIVATE ${SHARED_LIBSTDCXX})
+endif()
 file(STRINGS torch_xla/version.py VERSION_LINE REGEX "^DISTRIBUTION_VERSION = ")
 string(REGEX REPLACE ".*(\".*\")" "\\1" TORCH_XLA_VERSION ${VERSION_LINE})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS torch_xla/version.py)

@@ -10,7 +10,7 @@ import tomllib
 import torch
 
 import torch_xla
-from torch_xla import version
+from torch_xla import _XLAC, version
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +33,11 @@ def test_version_is_that_of_torch_and_of_the_distribution():
 )
 def test_version_with_other_releases_of_torch(torch_version, expected):
     assert version._version(torch_version) == expected
+
+
+def test_the_cpp_library_is_the_one_of_pytorch():
+    """A copy in the extension has locales of its own, at which streams fail (cmake/extension.cmake)."""
+    assert b"\0libstdc++.so.6\0" in Path(_XLAC.__file__).read_bytes()
 
 
 def test_import_has_no_side_effect(run_python):
