@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from .harness import check
+from .harness import check, nothing_on_the_host
 
 R = torch.randn
 # Sums of up to a thousand products in another order.
@@ -142,3 +143,15 @@ def test_pytorchs_internal_convolution(transposed):
 
     weight = torch.randn(3, 4, 3, 3) if transposed else torch.randn(4, 3, 3, 3)
     check(run, torch.randn(2, 3, 8, 8), weight, torch.randn(4), rtol=1e-4, atol=1e-4)
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_in_a_mode_of_pytorchs():
+    """The C++ code that finds its shape calls other operators: a mode at work sends them another
+    way."""
+    with Passing(), nothing_on_the_host():
+        check(F.conv2d, R(2, 3, 11, 7), R(4, 3, 3, 2), R(4), **TOLERANCE)

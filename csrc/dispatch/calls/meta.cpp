@@ -120,8 +120,11 @@ void MetaKernel::call(torch::jit::Stack* stack) const {
 }
 
 void MetaKernel::shapes(torch::jit::Stack* stack, size_t base) const {
-  const c10::impl::ExcludeDispatchKeyGuard exclude(below_autograd());
-  const c10::impl::IncludeDispatchKeyGuard within(kWithinMeta);
+  // A mode of PyTorch's that is at work (TorchDispatchMode) has excluded that key.
+  const auto outside = c10::impl::tls_local_dispatch_key_set();
+  const c10::impl::ForceDispatchKeyGuard within(
+      outside.included_.add(kWithinMeta),
+      (outside.excluded_ | below_autograd()).remove(kWithinMeta));
   if (check_ != nullptr) check_(ops::Arguments(*stack, base));
   if (meta_ == nullptr) return pytorch(stack);
   const auto run = [&] { pytorch(stack); };
