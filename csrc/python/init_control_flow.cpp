@@ -9,6 +9,7 @@
 #include "dispatch/record/control_flow.h"
 #include "dispatch/record/joint.h"
 #include "python/init.h"
+#include "python/plain_frames.h"
 
 namespace py = pybind11;
 
@@ -17,22 +18,6 @@ namespace {
 
 using dispatch::Joint;
 using dispatch::Tensors;
-
-// While it lives, torch.compile does not look at the frames that this thread runs: bodies that are
-// called while a function of it runs are recorded as they are.
-class PlainFrames {
- public:
-  PlainFrames() : before_(set()(py::none())) {}
-  ~PlainFrames() { set()(before_); }
-  PlainFrames(const PlainFrames&) = delete;
-  PlainFrames& operator=(const PlainFrames&) = delete;
-
- private:
-  static py::object set() {
-    return py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame");
-  }
-  py::object before_;
-};
 
 // A Python function as a body. It is called with the GraphLock and with Python's lock.
 auto body_of(const py::function& function) {

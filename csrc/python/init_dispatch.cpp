@@ -9,6 +9,7 @@
 #include "dispatch/register.h"
 #include "ops/registry.h"
 #include "python/init.h"
+#include "python/plain_frames.h"
 
 namespace py = pybind11;
 
@@ -19,6 +20,7 @@ py::object decomposition_module() { return py::module_::import("torch_xla._src.d
 
 bool has_decomposition(const c10::OperatorHandle& op) {
   const py::gil_scoped_acquire gil;
+  const PlainFrames frames;
   return decomposition_module()
       .attr("has")(op.schema().name(), op.schema().overload_name())
       .cast<bool>();
@@ -26,6 +28,7 @@ bool has_decomposition(const c10::OperatorHandle& op) {
 
 void run_decomposition(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const py::gil_scoped_acquire gil;
+  const PlainFrames frames;
   const auto& arguments = op.schema().arguments();
   const size_t base = stack->size() - arguments.size();
   py::list positional;

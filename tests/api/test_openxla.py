@@ -424,3 +424,31 @@ def test_tensors_made_on_the_current_device(device):
 def test_views_in_place_are_captured(function):
     x = torch.randn(4, 32)
     close(compiled(function)(x.to("xla")), function(x))
+
+
+def test_no_decomposition_is_traced(run_python):
+    """An operator that breaks the graph runs while torch._dynamo looks at each frame."""
+    run_python(
+        """
+        import warnings
+        import torch, torch_xla
+        from torch.nn.functional import ctc_loss
+
+        @torch.compile(backend="openxla")
+        def loss(scores, targets, lengths, target_lengths):
+            return ctc_loss(scores.log_softmax(2), targets, lengths, target_lengths)
+
+        def arguments(device):
+            torch.manual_seed(0)
+            lengths = torch.full((2,), 8), torch.tensor([3, 4])
+            given = torch.randn(8, 2, 5), torch.randint(1, 5, (2, 4)), *lengths
+            return [t.to(device) for t in given]
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = loss(*arguments("xla"))
+        assert not [w for w in said if "decompositions.py" in str(w.message)]
+        plain = loss._torchdynamo_orig_callable
+        torch.testing.assert_close(found.cpu(), plain(*arguments("cpu")))
+        """
+    )
