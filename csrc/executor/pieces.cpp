@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "util/error.h"
 #include "util/flags.h"
 
 namespace torch_xla::executor {
@@ -228,6 +229,13 @@ class Planner {
   std::vector<uint32_t> last_;  // of each slot, the last piece that has to do with it
 };
 
+bool wanted_for(const ops::Target& target) {
+  const std::string where = util::flag::XLA_COMPILE_IN_PIECES();
+  TXLA_CHECK_KIND(util::ErrorKind::Value, where == "auto" || where == "1" || where == "0",
+                  "XLA_COMPILE_IN_PIECES: expected auto, 1 or 0, got '", where, "'.");
+  return where == "1" || (where == "auto" && target.is_cpu());
+}
+
 }  // namespace
 
 PieceLimits& piece_limits() {
@@ -237,8 +245,7 @@ PieceLimits& piece_limits() {
 
 std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface& interface,
                                              const ops::Target& target) {
-  if (!target.host_kernels || !util::flag::XLA_COMPILE_IN_PIECES()) return std::nullopt;
-  if (graph.calls.size() < piece_limits().saved) return std::nullopt;
+  if (graph.calls.size() < piece_limits().saved || !wanted_for(target)) return std::nullopt;
   return Planner(graph, interface, target).plan();
 }
 

@@ -267,6 +267,20 @@ def test_a_flag_turns_pieces_off(run_python):
     )
 
 
+def test_another_value_of_the_flag_is_an_error(run_python):
+    run_python(
+        f"""
+        import pytest
+        from tests.unit.test_pieces import step, compute
+        from torch_xla import _XLAC
+        _XLAC._xla_set_piece_limits{SMALL}
+        with pytest.raises(ValueError, match="expected auto, 1 or 0, got 'always'"):
+            compute(step(6))
+        """,
+        {"XLA_COMPILE_IN_PIECES": "always"},
+    )
+
+
 def test_pieces_come_from_the_disk(run_python, tmp_path):
     code = f"""
         import torch, torch_xla
