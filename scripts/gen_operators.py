@@ -109,6 +109,10 @@ def errors_alike() -> str:
     return share(sum(t not in wrong for t in checked), len(checked))
 
 
+def compiled() -> str:
+    return share(sum(t not in database_notes.UNCOMPILED for t in database.ENTRIES), len(database.ENTRIES))
+
+
 def text() -> str:
     ways, cells = ways_of_operators(), cells_of_entries()
     core = Counter(way for name in core_names() for way in ways[name])
@@ -128,7 +132,10 @@ def text() -> str:
         f"- all {len(database.ENTRIES)} run without the host on the CPU platform (numbers that an "
         "operator reads, such as a count, aside);",
         f"- {errors_alike()} of those with wrong calls answer them with PyTorch's exception and "
-        "message.",
+        "message;",
+        f"- {compiled()} give the CPU's results in functions of torch.compile(backend=\"openxla\"), in "
+        "float32, with static and with dynamic shapes and with gradients, in no more graphs than those "
+        "of backend=\"eager\" on the CPU.",
         "",
         "What is left, with the reasons: `tests/ops/database_notes.py`.",
         "",

@@ -310,7 +310,7 @@ def _like(value: Any, model: Any) -> Any:
     return pytree.tree_map(one, value, model)
 
 
-class _Senseless(Exception):
+class Senseless(Exception):
     """The CPU refuses a call whose values are not those of the sample."""
 
 
@@ -331,7 +331,7 @@ def _both(
     """What both devices give. None where they raise alike, or where only one does: a failure."""
     try:
         expected = on_cpu()
-    except _Senseless:
+    except Senseless:
         return None
     except Exception as refusal:
         wanted = f"{type(refusal).__name__}: {refusal}"
@@ -363,7 +363,7 @@ def _up_to_turns(logarithm: torch.Tensor) -> Any:
     return logarithm.real, torch.polar(torch.ones_like(phase), phase)
 
 
-def _compared(entry: OpInfo, results: Any) -> Any:
+def what_is_compared(entry: OpInfo, results: Any) -> Any:
     if _name(entry) in LOGARITHMS:
         return pytree.tree_map_only(torch.Tensor, _up_to_turns, results)
     count = COMPARED_RESULTS.get(_name(entry))
@@ -381,7 +381,7 @@ Run = Callable[..., Any]
 
 def _forward(entry: OpInfo, sample: SampleInput, operand: str = "uploaded") -> Run:
     def run(device: str, wider: bool = False) -> Any:
-        return _compared(entry, Call.of(entry, sample, device, wider, operand).run(entry.op))
+        return what_is_compared(entry, Call.of(entry, sample, device, wider, operand).run(entry.op))
 
     return run
 
@@ -440,7 +440,7 @@ def _in_program(
             try:
                 return run(device, wider)
             except Exception as e:
-                raise e if device == DEVICE else _Senseless from e
+                raise e if device == DEVICE else Senseless from e
 
         yield f"{check}, {operand}, sample {i}", on
 
@@ -468,7 +468,7 @@ def _out(entry: OpInfo, sample: SampleInput) -> Run:
             model = Call.of(entry, sample, "cpu", wider).run(entry.op)
             out = pytree.tree_map(lambda t: torch.full_like(t, 1, device=device), model)
             result = call.run(entry.op, out=out)
-        return tuple(_compared(entry, pytree.tree_leaves(tree)) for tree in (result, out))
+        return tuple(what_is_compared(entry, pytree.tree_leaves(tree)) for tree in (result, out))
 
     return run
 
