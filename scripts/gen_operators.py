@@ -110,7 +110,8 @@ def errors_alike() -> str:
 
 
 def compiled() -> str:
-    return share(sum(t not in database_notes.UNCOMPILED for t in database.ENTRIES), len(database.ENTRIES))
+    wrong = database_notes.UNCOMPILED
+    return share(sum(t not in wrong for t in database.ENTRIES), len(database.ENTRIES))
 
 
 def text() -> str:
@@ -133,9 +134,9 @@ def text() -> str:
         "operator reads, such as a count, aside);",
         f"- {errors_alike()} of those with wrong calls answer them with PyTorch's exception and "
         "message;",
-        f"- {compiled()} give the CPU's results in functions of torch.compile(backend=\"openxla\"), in "
-        "float32, with static and with dynamic shapes and with gradients, in no more graphs than those "
-        "of backend=\"eager\" on the CPU.",
+        f"- {compiled()} give the CPU's results in functions of "
+        'torch.compile(backend="openxla"), in float32, with static and with dynamic shapes and '
+        'with gradients, in no more graphs than those of backend="eager" on the CPU.',
         "",
         "What is left, with the reasons: `tests/ops/database_notes.py`.",
         "",

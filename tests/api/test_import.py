@@ -36,7 +36,7 @@ def test_version_with_other_releases_of_torch(torch_version, expected):
 
 
 def test_the_cpp_library_is_the_one_of_pytorch():
-    """A copy in the extension has locales of its own, at which streams fail (cmake/extension.cmake)."""
+    """A copy in the extension has locales of its own, at which streams fail."""
     assert b"\0libstdc++.so.6\0" in Path(_XLAC.__file__).read_bytes()
 
 
