@@ -16,20 +16,104 @@ using lazy::Node;
 using lazy::Signature;
 using lazy::Value;
 
+// A function of torch.compile, say, which alone has so many calls that pieces may be worth it.
+bool is_large_function(const Signature& s) {
+  const auto is_number = [](const lazy::OperandInfo& info) { return info.number >= 0; };
+  return s.expansion != nullptr && s.expansion->calls.size() >= piece_limits().saved &&
+         std::ranges::none_of(s.operands, is_number);
+}
+
+// Which of the program's numbers a call takes.
+struct CallNumbers {
+  std::vector<uint32_t> floats, ints;
+};
+
+// The numbers of all calls: first those of the graph, which each run brings, then `constants`.
+struct NumberPlaces {
+  std::unordered_map<const Node*, CallNumbers> of_call;
+  PackedNumbers constants;  // those of calls within functions
+};
+
+// Gives the numbers of a graph's calls to the calls that stand for them. A large function takes
+// seeds alone; the numbers within it are what they were when it was traced.
+class NumberPlacer {
+ public:
+  NumberPlacer(const Graph& graph, const lazy::OpenedFunction& opened) {
+    const auto floats = static_cast<uint32_t>(graph.numbers.floats.size());
+    const auto ints = static_cast<uint32_t>(graph.numbers.ints.size());
+    uint32_t next_float = 0, next_int = 0;
+    for (size_t i = 0; i < graph.calls.size(); ++i) {
+      const Node& call = *graph.calls[i];
+      const auto& standing = opened.standing[i];
+      const bool is_open = is_large_function(call.signature());
+      CallNumbers seeds;
+      each_number(call, [&](size_t, const PackedNumbers& one) {
+        CallNumbers& taken = is_open ? seeds : places_.of_call[standing[0]];
+        for (size_t k = 0; k < one.floats.size(); ++k) taken.floats.push_back(next_float++);
+        for (size_t k = 0; k < one.ints.size(); ++k) taken.ints.push_back(next_int++);
+      });
+      if (!is_open) continue;
+      auto seed = seeds.ints.begin();
+      for (const Node* part : standing) {
+        each_number(*part, [&](size_t number, const PackedNumbers& one) {
+          CallNumbers& taken = places_.of_call[part];
+          if (part->signature().is_seed(number)) {
+            taken.ints.push_back(*seed++);
+            return;
+          }
+          append(one.floats, floats, places_.constants.floats, taken.floats);
+          append(one.ints, ints, places_.constants.ints, taken.ints);
+        });
+      }
+    }
+  }
+
+  NumberPlaces take() { return std::move(places_); }
+
+ private:
+  // Those that the call's program takes.
+  template <class F>
+  static void each_number(const Node& call, F&& visit) {
+    const Signature& s = call.signature();
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      if (constant_numbers().contains(s, call.numbers(), i)) continue;
+      PackedNumbers one;
+      one.add(call.numbers()[i], s.numbers[i]);
+      visit(i, one);
+    }
+  }
+
+  template <class T>
+  static void append(const std::vector<T>& numbers, uint32_t first, std::vector<T>& constants,
+                     std::vector<uint32_t>& places) {
+    for (const T& number : numbers) {
+      places.push_back(first + static_cast<uint32_t>(constants.size()));
+      constants.push_back(number);
+    }
+  }
+
+  NumberPlaces places_;
+};
+
 class Planner {
  public:
-  Planner(const Graph& graph, const Interface& interface, const ops::Target& target)
-      : graph_(graph), interface_(interface), target_(target) {}
+  Planner(const lazy::Function& function, NumberPlaces numbers, const Interface& interface,
+          const ops::Target& target)
+      : function_(function),
+        interface_(interface),
+        target_(target),
+        numbers_(std::move(numbers.of_call)) {
+    plan_.constants = std::move(numbers.constants);
+  }
 
   std::optional<LoweredPieces> plan() {
     const auto facts = [this](const Signature& s) { return facts_of(s, target_); };
     const PieceLimits& limits = piece_limits();
-    const std::vector<Repeat> repeats = find_repeats(graph_, limits.repeats, facts);
+    const std::vector<Repeat> repeats = find_repeats(function_, limits.repeats, facts);
     size_t saved = 0;
     for (const Repeat& r : repeats) saved += r.length * (r.times - 1);
     if (saved < limits.saved) return std::nullopt;
     cut(repeats);
-    place_numbers();
     make_pieces();
     std::vector<Lowered> lowered = lower_all(/*reuse=*/true);
     const auto reuses = [](const Lowered& l) { return l.reuses_buffers; };
@@ -50,8 +134,8 @@ class Planner {
 
   void cut(const std::vector<Repeat>& repeats) {
     auto repeat = repeats.begin();
-    for (size_t i = 0; i < graph_.calls.size(); ++kinds_) {
-      const size_t end = repeat == repeats.end() ? graph_.calls.size() : repeat->first;
+    for (size_t i = 0; i < function_.calls.size(); ++kinds_) {
+      const size_t end = repeat == repeats.end() ? function_.calls.size() : repeat->first;
       if (i < end) {
         cut_loose(i, end);
         i = end;
@@ -78,7 +162,7 @@ class Planner {
   void find_outputs() {
     std::set<Result> needed;
     for (const Cut& c : cuts_) needed.insert(c.stretch.inputs.begin(), c.stretch.inputs.end());
-    for (const Value& v : graph_.results) needed.insert({v.node.get(), v.index});
+    for (const Value& v : function_.results) needed.insert({v.node.get(), v.index});
     std::vector<std::set<std::pair<size_t, uint32_t>>> outputs(kinds_);  // calls by their places
     for (const Cut& c : cuts_) {
       for (size_t i = c.anew; i < c.stretch.calls.size(); ++i) {
@@ -101,7 +185,7 @@ class Planner {
     std::unordered_set<const Node*> own;
     std::set<Result> known;
     for (size_t i = begin; i < end; ++i) {
-      const Node* call = graph_.calls[i];
+      const Node* call = function_.calls[i];
       for (const Value& v : call->operands()) {
         const Result input{v.node.get(), v.index};
         if (own.contains(input.node) || !known.insert(input).second) continue;
@@ -113,28 +197,9 @@ class Planner {
     cuts_.push_back({std::move(stretch), kinds_});
   }
 
-  // The numbers of a call among the program's.
-  struct Numbers {
-    std::vector<uint32_t> floats, ints;
-  };
-
-  void place_numbers() {
-    uint32_t floats = 0, ints = 0;
-    for (const Node* call : graph_.calls) {
-      const Signature& s = call->signature();
-      for (size_t i = 0; i < s.numbers.size(); ++i) {
-        if (constant_numbers().contains(s, call->numbers(), i)) continue;
-        PackedNumbers one;
-        one.add(call->numbers()[i], s.numbers[i]);
-        for (size_t k = 0; k < one.floats.size(); ++k) numbers_[call].floats.push_back(floats++);
-        for (size_t k = 0; k < one.ints.size(); ++k) numbers_[call].ints.push_back(ints++);
-      }
-    }
-  }
-
   void make_pieces() {
     std::map<Result, uint32_t> slots;
-    for (const Node* parameter : graph_.parameters) {
+    for (const Node* parameter : function_.parameters) {
       slots.emplace(Result{parameter, 0}, static_cast<uint32_t>(slots.size()));
     }
     for (const Cut& c : cuts_) {
@@ -154,7 +219,7 @@ class Planner {
         piece.ints.insert(piece.ints.end(), ints.begin(), ints.end());
       }
     }
-    for (const Value& v : graph_.results) {
+    for (const Value& v : function_.results) {
       plan_.results.push_back(slots.at({v.node.get(), v.index}));
     }
     plan_.num_slots = static_cast<uint32_t>(slots.size());
@@ -166,7 +231,7 @@ class Planner {
     }
     std::vector<bool> is_result(plan_.num_slots);
     for (const uint32_t slot : plan_.results) is_result[slot] = true;
-    for (uint32_t slot = graph_.parameters.size(); slot < plan_.num_slots; ++slot) {
+    for (uint32_t slot = function_.parameters.size(); slot < plan_.num_slots; ++slot) {
       if (!is_result[slot]) plan_.pieces[last_[slot]].ended.push_back(slot);
     }
   }
@@ -191,7 +256,7 @@ class Planner {
     all.num_ints = first.ints.size();
     for (size_t k = 0; k < first.arguments.size(); ++k) {
       const uint32_t slot = first.arguments[k];
-      if (slot < graph_.parameters.size()) {
+      if (slot < function_.parameters.size()) {
         all.parameters.push_back(interface_.parameters[slot]);
       } else {
         const Result& input = cuts_[begin].stretch.inputs[k];
@@ -208,26 +273,35 @@ class Planner {
   }
 
   // Which result of a piece takes over the buffer of its argument `k`: the one that the program has
-  // chosen, where no later piece reads the buffer.
+  // chosen, where no later piece reads the buffer, nor this one in another place.
   int32_t reused_in(size_t p, size_t k) const {
     const Piece& piece = plan_.pieces[p];
     const uint32_t slot = piece.arguments[k];
-    if (slot >= graph_.parameters.size() || last_[slot] != p) return -1;
+    if (slot >= function_.parameters.size() || last_[slot] != p) return -1;
+    if (std::ranges::count(piece.arguments, slot) > 1) return -1;
     const int32_t result = interface_.parameters[slot].reused_by;
     if (result < 0) return -1;
     const auto there = std::ranges::find(piece.results, plan_.results[result]);
     return there == piece.results.end() ? -1 : static_cast<int32_t>(there - piece.results.begin());
   }
 
-  const Graph& graph_;
+  const lazy::Function& function_;
   const Interface& interface_;
   const ops::Target& target_;
   std::vector<Cut> cuts_;
   uint32_t kinds_ = 0;
-  std::unordered_map<const Node*, Numbers> numbers_;
+  std::unordered_map<const Node*, CallNumbers> numbers_;
   Plan plan_;
   std::vector<uint32_t> last_;  // of each slot, the last piece that has to do with it
 };
+
+// Pieces give a value once. A function may give one twice, or what it was given.
+bool has_distinct_results(const lazy::Function& function) {
+  std::set<Result> known;
+  return std::ranges::all_of(function.results, [&](const Value& v) {
+    return v && !v.node->is_data() && known.insert({v.node.get(), v.index}).second;
+  });
+}
 
 bool wanted_for(const ops::Target& target) {
   const std::string where = util::flag::XLA_COMPILE_IN_PIECES();
@@ -245,8 +319,14 @@ PieceLimits& piece_limits() {
 
 std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface& interface,
                                              const ops::Target& target) {
-  if (graph.calls.size() < piece_limits().saved || !wanted_for(target)) return std::nullopt;
-  return Planner(graph, interface, target).plan();
+  size_t calls = 0;
+  for (const Node* call : graph.calls) {
+    calls += is_large_function(call->signature()) ? piece_limits().saved : 1;
+  }
+  if (calls < piece_limits().saved || !wanted_for(target)) return std::nullopt;
+  const lazy::OpenedFunction opened = lazy::open(graph, is_large_function);
+  if (!has_distinct_results(opened)) return std::nullopt;
+  return Planner(opened, NumberPlacer(graph, opened).take(), interface, target).plan();
 }
 
 }  // namespace torch_xla::executor

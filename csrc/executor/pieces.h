@@ -18,7 +18,7 @@ struct Piece {
   uint32_t executable;
   std::vector<uint32_t> arguments;     // slots
   std::vector<uint32_t> results;       // slots
-  std::vector<uint32_t> floats, ints;  // which of the program's numbers it takes
+  std::vector<uint32_t> floats, ints;  // which of the program's numbers it takes, then constants
   std::vector<uint32_t> ended;         // slots of results that nothing reads any more
 };
 
@@ -26,6 +26,7 @@ struct Plan {
   std::vector<Piece> pieces;
   std::vector<uint32_t> results;  // of the program: slots
   uint32_t num_slots = 0;
+  PackedNumbers constants;  // numbers that each run takes beside its own
 };
 
 struct LoweredPieces {
@@ -40,8 +41,8 @@ struct PieceLimits {
 };
 PieceLimits& piece_limits();
 
-// Returns nothing where the program is better compiled whole: where few calls repeat, and for other
-// targets than the CPU, where pieces were not measured.
+// Returns nothing where the program is better compiled whole: where few calls repeat, and, unless
+// it is asked for, on other targets than the CPU.
 std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface& interface,
                                              const ops::Target& target);
 

@@ -95,9 +95,11 @@ pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
 // What one piece has computed is let go as soon as no other needs it.
 pjrt::Executable::ArrayResult run_pieces(const Program& program,
                                          std::vector<const pjrt::Array*> slots,
-                                         const PackedNumbers& numbers,
+                                         PackedNumbers numbers,
                                          std::span<const pjrt::Device> devices) {
   const Plan& plan = *program.plan;
+  std::ranges::copy(plan.constants.floats, std::back_inserter(numbers.floats));
+  std::ranges::copy(plan.constants.ints, std::back_inserter(numbers.ints));
   slots.resize(plan.num_slots);
   std::vector<std::shared_ptr<pjrt::Array>> made(plan.num_slots);
   pjrt::Executable::ArrayResult all;

@@ -84,7 +84,8 @@ class Finder {
       i = best ? best->end() : i + 1;
       if (best) repeats.push_back(std::move(*best));
     }
-    for (Repeat& r : repeats) fill(r);
+    for (Repeat& r : repeats) fill_from_a_model(r);
+    std::erase_if(repeats, [&](const Repeat& r) { return r.times < limits_.fewest; });
     return repeats;
   }
 
@@ -206,10 +207,20 @@ class Finder {
     return slot;
   }
 
-  // Finds the inputs and what is computed anew.
-  void fill(Repeat& r) {
-    r.parts.resize(r.times);
-    r.inputs.resize(r.times);
+  // The first part is the one that is lowered. Where it reads one value in two places and others
+  // read two (`y = x`, then `y = layer(y, x)` again and again), it says too little: it is left out.
+  void fill_from_a_model(Repeat& r) {
+    while (r.times >= limits_.fewest && !fill(r)) {
+      r.first += r.length;
+      --r.times;
+    }
+  }
+
+  // Finds the inputs and what is computed anew. Returns whether they differ in the first part
+  // wherever they do in another.
+  bool fill(Repeat& r) {
+    r.parts.assign(r.times, {});
+    r.inputs.assign(r.times, {});
     std::set<Slot> known;
     const std::function<void(const Slot&)> need = [&](const Slot& slot) {
       if (!known.insert(slot).second) return;
@@ -235,6 +246,9 @@ class Finder {
       const auto own = calls_.begin() + r.first + part * r.length;
       r.parts[part].insert(r.parts[part].end(), own, own + r.length);
     }
+    std::set<Result> of_first;
+    return std::ranges::all_of(known,
+                               [&](const Slot& slot) { return of_first.insert(slot[0]).second; });
   }
 
   uint64_t word_of(const Result& r) const { return words_[place_.at(r.node)]; }

@@ -59,8 +59,10 @@ struct ValueHasher {
 };
 
 c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands) {
+  Numbers numbers;
+  for (const Number& number : call.numbers()) numbers.push_back(number);
   auto copy = c10::make_intrusive<Node>(call.shared_signature(), std::move(operands),
-                                        Numbers(call.numbers()), call.device());
+                                        std::move(numbers), call.device());
   copy->source() = call.source();
   return copy;
 }
@@ -110,6 +112,45 @@ std::vector<Value> KeptFunction::collect(c10::function_ref<bool(const Node&)> be
     result = inside(result);
   }
   return captured;
+}
+
+OpenedFunction open(const Function& function, c10::function_ref<bool(const Signature&)> is_large) {
+  OpenedFunction opened;
+  opened.parameters = function.parameters;
+  // What stands for the results of a call or of an expansion's parameter; leaves stand for
+  // themselves.
+  using Standing = std::unordered_map<const Node*, std::vector<Value>>;
+  const auto inside = [](const Standing& standing, const Value& value) {
+    const auto there = standing.find(value.node.get());
+    return there == standing.end() ? value : there->second[value.index];
+  };
+  const auto copy = [&](const Node& call, Standing& standing) {
+    Operands operands;
+    for (const Value& operand : call.operands()) operands.push_back(inside(standing, operand));
+    const auto& node = opened.nodes.emplace_back(copy_of(call, std::move(operands)));
+    opened.calls.push_back(node.get());
+    opened.standing.back().push_back(node.get());
+    std::vector<Value>& results = standing[&call];
+    for (uint32_t k = 0; k < call.num_outputs(); ++k) results.push_back({node, k});
+  };
+
+  Standing outer;
+  for (const Node* call : function.calls) {
+    opened.standing.emplace_back();
+    if (!is_large(call->signature())) {
+      copy(*call, outer);
+      continue;
+    }
+    const KeptFunction& expansion = *call->signature().expansion;
+    Standing inner;
+    for (size_t i = 0; i < expansion.parameters.size(); ++i) {
+      inner[expansion.parameters[i]] = {inside(outer, call->operands()[i])};
+    }
+    for (const Node* part : expansion.calls) copy(*part, inner);
+    for (const Value& result : expansion.results) outer[call].push_back(inside(inner, result));
+  }
+  for (const Value& result : function.results) opened.results.push_back(inside(outer, result));
+  return opened;
 }
 
 }  // namespace torch_xla::lazy

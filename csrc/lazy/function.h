@@ -38,4 +38,12 @@ struct KeptFunction : Function {
   std::vector<Value> collect(c10::function_ref<bool(const Node&)> belongs);
 };
 
+// Copies of the calls of a function, with those of large expansions in place of the call that they
+// expand. Its parameters are the function's.
+struct OpenedFunction : Function {
+  std::vector<c10::intrusive_ptr<Node>> nodes;     // keeps the calls
+  std::vector<std::vector<const Node*>> standing;  // for each call of the function
+};
+OpenedFunction open(const Function& function, c10::function_ref<bool(const Signature&)> is_large);
+
 }  // namespace torch_xla::lazy

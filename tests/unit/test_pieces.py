@@ -323,3 +323,112 @@ def test_out_of_memory_between_pieces_is_told(run_python):
         """
     )
     assert done.stdout.split() == ["told", "True", "True", "512.0"]
+
+
+def test_a_first_part_that_reads_one_value_twice():
+    """The others read two: their program is not the first one's."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(12):
+            y = (torch.sin(y @ x) + torch.cos(y)) @ x
+        return y
+
+    x = torch.randn(8, 8) / 4
+    found = run(x.to("xla"))
+    assert repeats(compute([found])) == [5]
+    torch.testing.assert_close(found.cpu(), run(x))
+
+
+def test_a_first_part_that_computes_one_value_anew_twice():
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(8):
+            a, b = y.abs() + 1, x.abs() + 1
+            y = torch.tanh(a @ b) * 2 + torch.sin(b @ a).cos() - 0.5
+        return y
+
+    x = torch.randn(8, 8) / 4
+    found = run(x.to("xla"))
+    assert repeats(compute([found]))
+    torch.testing.assert_close(found.cpu(), run(x))
+
+
+@pytest.mark.parametrize("odd", [0, 3, 7])
+def test_a_part_that_reads_twice_what_it_updates(odd):
+    def run(kept: Tensors, given: Tensors, weight: torch.Tensor) -> Tensors:
+        for i, (k, g) in enumerate(zip(kept, given, strict=True)):
+            g = k if i == odd else g
+            k.copy_(torch.tanh(k @ weight) * torch.sin(g @ weight).cos() + 0.5 * g.square() - 0.25)
+        return kept
+
+    tensors = [[torch.randn(8, 8) for _ in range(8)] for _ in range(2)]
+    weight = torch.randn(8, 8)
+    moved = [[t.to("xla") for t in some] for some in tensors]
+    there = weight.to("xla")
+    torch_xla.sync(wait=True)
+    found = run(*moved, there)
+    assert repeats(compute(found))
+    for a, b in zip(found, run(*tensors, weight), strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+def compiled_step(layers: int, dropout: float = 0) -> Tensors:
+    """As `step`, the model a function of torch.compile: a call of the graph for each pass."""
+    torch.manual_seed(1)
+    torch._dynamo.reset()
+    model = nn.Sequential(*[Layer(dropout=dropout) for _ in range(layers)]).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, foreach=False)
+    x = torch.randn(4, 16).to("xla")
+    loss = torch.compile(model, backend="openxla")(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return [loss.detach(), *(p.detach() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_functions_of_torch_compile(dropout):
+    outputs = compiled_step(6, dropout)
+    torch_xla.sync(wait=True)
+    forward, backward = [
+        repeats(p["pieces"]) for p in reversed(_XLAC._xla_programs()) if repeats(p["pieces"])
+    ]
+    assert max(forward) >= 5 and max(backward) >= 5
+    _XLAC._xla_clear_cached_programs()
+    _XLAC._xla_set_piece_limits(*WHOLE)
+    for found, wanted in zip(outputs, compiled_step(6, dropout), strict=True):
+        torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_within_a_function_of_torch_compile():
+    """Parts take other numbers, and a call of the graph its own beside them."""
+    torch._dynamo.reset()
+
+    @torch.compile(backend="openxla")
+    def run(x, weight):
+        for i in range(8):
+            x = torch.tanh(x @ weight + 0.1 * i).clamp(min=-0.5 - i, max=2) * (1 - 0.05 * i) + i
+        return x
+
+    x, weight = torch.randn(4, 16), torch.randn(16, 16) / 4
+    found = run((x.to("xla") * 1.5 - 0.25), weight.to("xla")) * 0.75 + 2
+    torch_xla.sync(wait=True)
+    assert any(repeats(p["pieces"]) for p in _XLAC._xla_programs())
+    plain = run._torchdynamo_orig_callable
+    torch.testing.assert_close(found.cpu(), plain(x * 1.5 - 0.25, weight) * 0.75 + 2)
+
+
+def test_a_function_that_gives_one_value_twice():
+    torch._dynamo.reset()
+
+    @torch.compile(backend="openxla")
+    def run(x):
+        y = x
+        for _ in range(8):
+            y = (torch.sin(y @ x) + torch.cos(y)) @ x
+        return y, y.clone(), y.detach(), x, x.clone()
+
+    x = torch.randn(8, 8) / 4
+    found, wanted = run(x.to("xla")), run._torchdynamo_orig_callable(x)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.cpu(), b)
