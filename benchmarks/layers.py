@@ -1,7 +1,8 @@
 """Time of the first step and of a later one of GPT-2 with more and more equal layers: in pieces, as
-one program, and on PyTorch eager. Each in a process of its own, without the persistent cache.
+one program, both also as a function of torch.compile, whose first step is dynamo's too, and on
+PyTorch eager. Each in a process of its own, without the persistent cache.
 
-    python -m benchmarks.layers [--layers 4 24 96] [--infer]
+    python -m benchmarks.layers [--layers 4 24 96] [--infer] [--ways pieces whole]
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ import sys
 import time
 from collections.abc import Callable
 
-WAYS = {"pieces": ("xla", "1"), "whole": ("xla", "0"), "eager": ("cpu", "0")}
+# Device, XLA_COMPILE_IN_PIECES, backend of torch.compile.
+WAYS = {
+    "pieces": ("xla", "1", None),
+    "whole": ("xla", "0", None),
+    "openxla": ("xla", "1", "openxla"),
+    "openxla, whole": ("xla", "0", "openxla"),
+    "eager": ("cpu", "0", None),
+}
 STEPS = 8  # after the first two; the best counts
 
 
-def step_of(layers: int, device: str, trains: bool) -> Callable[[], None]:
+def step_of(layers: int, device: str, backend: str | None, trains: bool) -> Callable[[], None]:
     import torch
     import transformers
 
@@ -33,10 +41,11 @@ def step_of(layers: int, device: str, trains: bool) -> Callable[[], None]:
     model = transformers.GPT2LMHeadModel(config).to(device).train(trains)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(512, (2, 64)).to(device)
+    forward = model if backend is None else torch.compile(model, backend=backend)
 
     def step() -> None:
         with torch.set_grad_enabled(trains):
-            loss = model(tokens, labels=tokens).loss
+            loss = forward(tokens, labels=tokens).loss
         if trains:
             optimizer.zero_grad()
             loss.backward()
@@ -48,7 +57,8 @@ def step_of(layers: int, device: str, trains: bool) -> Callable[[], None]:
 
 
 def child(layers: int, way: str, trains: bool) -> None:
-    step = step_of(layers, WAYS[way][0], trains)
+    device, _, backend = WAYS[way]
+    step = step_of(layers, device, backend, trains)
     times = []
     for _ in range(2 + STEPS):
         processor, begin = time.process_time(), time.perf_counter()
@@ -77,19 +87,21 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 24, 96])
     parser.add_argument("--infer", action="store_true")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
         child(options.layers[0], options.child, not options.infer)
         return
     print("inference" if options.infer else "training", "of GPT-2, 128 wide, 2 x 64 tokens")
-    print(f"{'layers':>6} {'':8}{'first step':>12}{'processor':>12}{'later':>12}{'/ eager':>9}")
+    print(f"{'layers':>6} {'':15}{'first step':>12}{'processor':>12}{'later':>12}{'/ eager':>9}")
     for layers in options.layers:
-        found = {way: measure(layers, way, not options.infer) for way in WAYS}
+        found = {way: measure(layers, way, not options.infer) for way in options.ways}
         for way, times in found.items():
+            ratio = times["later"] / found["eager"]["later"] if "eager" in found else float("nan")
             print(
-                f"{layers:6} {way:8}{times['first']:10.2f} s{times['processor']:10.2f} s"
-                f"{times['later'] * 1e3:9.1f} ms{times['later'] / found['eager']['later']:9.2f}",
+                f"{layers:6} {way:15}{times['first']:10.2f} s{times['processor']:10.2f} s"
+                f"{times['later'] * 1e3:9.1f} ms{ratio:9.2f}",
                 flush=True,
             )
 

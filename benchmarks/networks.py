@@ -84,6 +84,118 @@ class ResNet18(nn.Module):
         return self.head(self.blocks(x).mean((2, 3)))
 
 
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.inputs(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (query, key, value)))
+        return self.output(y.transpose(1, 2).flatten(2))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, width: int, heads: int, inner: nn.Module) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2, self.inner = nn.LayerNorm(width), inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.inner(self.norm2(x))
+
+
+def feed_forward(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+class ViT(nn.Module):
+    """Dosovitskiy et al., An Image is Worth 16x16 Words, 2020; small."""
+
+    def __init__(self, size: int = 112, patch: int = 16, width: int = 192, layers: int = 6) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.randn(1, 1 + (size // patch) ** 2, width) * 0.02)
+        blocks = [TransformerBlock(width, 3, feed_forward(width)) for _ in range(layers)]
+        self.blocks, self.norm = nn.Sequential(*blocks), nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+def two_convolutions(inputs: int, outputs: int) -> nn.Module:
+    layers = []
+    for width in (inputs, outputs):
+        layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    """Ronneberger et al., U-Net, 2015, with padded convolutions; tells the class of an image."""
+
+    def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
+        super().__init__()
+        pairs = list(zip(widths, widths[1:], strict=False))
+        self.first = two_convolutions(3, widths[0])
+        self.down = nn.ModuleList(two_convolutions(a, b) for a, b in pairs)
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs))
+        self.up = nn.ModuleList(two_convolutions(2 * a, a) for a, _ in reversed(pairs))
+        self.head = nn.Conv2d(widths[0], 10, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skipped = [self.first(x)]
+        for down in self.down:
+            skipped.append(down(F.max_pool2d(skipped[-1], 2)))
+        x = skipped.pop()
+        for grow, up in zip(self.grow, self.up, strict=True):
+            x = up(torch.cat([skipped.pop(), grow(x)], 1))
+        return self.head(x).mean((2, 3))
+
+
+class Experts(nn.Module):
+    """Two of the feed-forward networks for each token, each with room for a share of the tokens;
+    those without a place pass by. Lepikhin et al., GShard, 2020."""
+
+    def __init__(self, width: int, experts: int = 8, inner: int = 512, spare: float = 1.25) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.first = nn.Parameter(torch.randn(experts, width, inner) / width**0.5)
+        self.second = nn.Parameter(torch.randn(experts, inner, width) / inner**0.5)
+        self.spare = spare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens, experts = x.flatten(0, -2), self.gate.out_features
+        places = int(2 * self.spare * len(tokens) / experts)
+        weights, chosen = self.gate(tokens).softmax(-1).topk(2, -1)
+        taken = F.one_hot(chosen.t().flatten(), experts)  # first choices first
+        place = (taken.cumsum(0) * taken).sum(-1) - 1
+        kept = (place < places).to(x.dtype) * weights.t().flatten()
+        there = F.one_hot(place.clamp(max=places - 1), places)
+        combine = (kept[:, None] * taken)[:, :, None] * there[:, None, :].to(x.dtype)
+        combine = combine.view(2, -1, experts, places).sum(0)
+        inputs = torch.einsum("tec,tw->ecw", (combine != 0).to(x.dtype), tokens)
+        results = F.gelu(inputs @ self.first) @ self.second
+        return torch.einsum("tec,ecw->tw", combine, results).view_as(x)
+
+
+class MixtureOfExperts(nn.Module):
+    """A transformer over vectors whose feed-forward parts are experts."""
+
+    def __init__(self, width: int = 192, layers: int = 4) -> None:
+        super().__init__()
+        blocks = [TransformerBlock(width, 4, Experts(width)) for _ in range(layers)]
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(x).mean(1))
+
+
 class Loss(nn.Module):
     """A model with its loss, so that the loss is compiled with it."""
 
@@ -168,6 +280,9 @@ NETWORKS = {
     "gpt2": Network("GPT-2 6x384, 4 x 128 tokens", gpt2, (4, 128), 0.85, 0.8),
     "llama": Network("Llama 6x384, 4 x 128 tokens", llama, (4, 128), 0.95, 0.9),
     "bert": Network("BERT 4x256, 8 x 128 tokens", bert, (8, 128), 0.85, 0.8),
+    "vit": Network("ViT 6x192 at 112, batch 8", ViT, (8, 3, 112, 112)),
+    "unet": Network("U-Net of 4 levels, batch 4", UNet, (4, 3, 64, 64)),
+    "moe": Network("8 experts, 4x192, 8 x 64", MixtureOfExperts, (8, 64, 192)),
 }
 
 # Those of plain layers by title: (model, shape of a batch, target of training).

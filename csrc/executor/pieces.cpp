@@ -16,7 +16,8 @@ using lazy::Node;
 using lazy::Signature;
 using lazy::Value;
 
-// A function of torch.compile, say, which alone has so many calls that pieces may be worth it.
+// A graph of torch.compile, say, which alone has so many calls that pieces may be worth it. Whole
+// it runs faster, and tracing takes most of its first step.
 bool is_large_function(const Signature& s) {
   const auto is_number = [](const lazy::OperandInfo& info) { return info.number >= 0; };
   return s.expansion != nullptr && s.expansion->calls.size() >= piece_limits().saved &&
@@ -45,7 +46,7 @@ class NumberPlacer {
     for (size_t i = 0; i < graph.calls.size(); ++i) {
       const Node& call = *graph.calls[i];
       const auto& standing = opened.standing[i];
-      const bool is_open = is_large_function(call.signature());
+      const bool is_open = standing.size() != 1 || &standing[0]->signature() != &call.signature();
       CallNumbers seeds;
       each_number(call, [&](size_t, const PackedNumbers& one) {
         CallNumbers& taken = is_open ? seeds : places_.of_call[standing[0]];
@@ -303,11 +304,15 @@ bool has_distinct_results(const lazy::Function& function) {
   });
 }
 
-bool wanted_for(const ops::Target& target) {
+// Where pieces are wanted.
+enum class Wanted { Nowhere, Calls, FunctionsToo };
+
+Wanted wanted_for(const ops::Target& target) {
   const std::string where = util::flag::XLA_COMPILE_IN_PIECES();
   TXLA_CHECK_KIND(util::ErrorKind::Value, where == "auto" || where == "1" || where == "0",
                   "XLA_COMPILE_IN_PIECES: expected auto, 1 or 0, got '", where, "'.");
-  return where == "1" || (where == "auto" && target.is_cpu());
+  if (where == "1") return Wanted::FunctionsToo;
+  return where == "auto" && target.is_cpu() ? Wanted::Calls : Wanted::Nowhere;
 }
 
 }  // namespace
@@ -323,8 +328,13 @@ std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface
   for (const Node* call : graph.calls) {
     calls += is_large_function(call->signature()) ? piece_limits().saved : 1;
   }
-  if (calls < piece_limits().saved || !wanted_for(target)) return std::nullopt;
-  const lazy::OpenedFunction opened = lazy::open(graph, is_large_function);
+  if (calls < piece_limits().saved) return std::nullopt;
+  const Wanted wanted = wanted_for(target);
+  if (wanted == Wanted::Nowhere) return std::nullopt;
+  const auto opens = [&](const Signature& s) {
+    return wanted == Wanted::FunctionsToo && is_large_function(s);
+  };
+  const lazy::OpenedFunction opened = lazy::open(graph, opens);
   if (!has_distinct_results(opened)) return std::nullopt;
   return Planner(opened, NumberPlacer(graph, opened).take(), interface, target).plan();
 }

@@ -75,7 +75,8 @@ class Loop:
 
 
 @pytest.fixture(autouse=True)
-def _limits():
+def _limits(monkeypatch):
+    monkeypatch.setenv("XLA_COMPILE_IN_PIECES", "1")
     yield
     _XLAC._xla_set_piece_limits(*USUAL)
     torch._dynamo.reset()

@@ -386,6 +386,12 @@ def compiled_step(layers: int, dropout: float = 0) -> Tensors:
     return [loss.detach(), *(p.detach() for p in model.parameters())]
 
 
+@pytest.fixture
+def everywhere(monkeypatch):
+    monkeypatch.setenv("XLA_COMPILE_IN_PIECES", "1")
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("dropout", [0, 0.5])
 def test_functions_of_torch_compile(dropout):
     outputs = compiled_step(6, dropout)
@@ -400,6 +406,7 @@ def test_functions_of_torch_compile(dropout):
         torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_numbers_within_a_function_of_torch_compile():
     """Parts take other numbers, and a call of the graph its own beside them."""
     torch._dynamo.reset()
@@ -418,6 +425,13 @@ def test_numbers_within_a_function_of_torch_compile():
     torch.testing.assert_close(found.cpu(), plain(x * 1.5 - 0.25, weight) * 0.75 + 2)
 
 
+def test_functions_of_torch_compile_are_whole_unless_it_is_asked_for():
+    compiled_step(6)
+    torch_xla.sync(wait=True)
+    assert not any(repeats(p["pieces"]) for p in _XLAC._xla_programs())
+
+
+@pytest.mark.usefixtures("everywhere")
 def test_a_function_that_gives_one_value_twice():
     torch._dynamo.reset()
 
