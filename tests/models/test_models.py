@@ -10,12 +10,13 @@ import pytest
 import torch_xla.runtime as xr
 
 from .__main__ import CASES, rows_of_the_table
-from .training import Case, check
+from .training import Case, check, check_compiled
 from .zoo_transformers import CASES as TRANSFORMERS
 from .zoo_vision import CASES as VISION
 
 # `make test` trains one of each kind.
 QUICK = {"Bert", "Llama", "Mamba", "Mixtral", "T5", "ViT"}
+QUICK_COMPILED = {"Llama", "ViT"}
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +26,9 @@ def _memory() -> Iterator[None]:
     gc.collect()
 
 
-def parameters(cases: list[Case]) -> list[pytest.param]:
+def parameters(cases: list[Case], quick: set[str] = QUICK) -> list[pytest.param]:
     return [
-        pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
+        pytest.param(case, id=case.name, marks=() if case.name in quick else pytest.mark.slow)
         for case in cases
     ]
 
@@ -42,6 +43,12 @@ def test_transformers(case: Case):
 def test_vision(case: Case):
     pytest.importorskip(case.family)
     check(case)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, QUICK_COMPILED))
+def test_under_torch_compile(case: Case):
+    pytest.importorskip("transformers" if case in TRANSFORMERS else case.family)
+    check_compiled(case)
 
 
 def test_the_table_lists_each_model():

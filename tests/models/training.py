@@ -1,4 +1,5 @@
-"""Trains a model on the CPU and on xla, and compares outputs, gradients and losses."""
+"""Trains a model on the CPU and on xla, as it is and in a function of torch.compile, and compares
+outputs, gradients and losses."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 
 import torch_xla
 from tests.ops.harness import DEVICE, host_calls
@@ -53,6 +56,15 @@ class Run:
     losses: list[float]
     compiles: list[int]
     host: set[str]
+    breaks: int  # of torch.compile's graphs
+
+
+@dataclass
+class Graphs:
+    """What torch.compile made of a model."""
+
+    count: int
+    breaks: int
 
 
 def _float_tensors(output: Any) -> list[torch.Tensor]:
@@ -74,17 +86,25 @@ def _loss(output: Any) -> torch.Tensor:
     return sum(t.float().pow(2).mean() for t in _float_tensors(output) if t.requires_grad)
 
 
-def train(model: torch.nn.Module, batch: dict[str, Any], device: str) -> Run:
+def train(
+    model: torch.nn.Module,
+    batch: dict[str, Any],
+    device: str,
+    backend: Any = None,
+    steps: int = STEPS,
+) -> Run:
+    """With a backend, the model is a function of torch.compile."""
     model = copy.deepcopy(model).to(device).train()
     batch = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    run = Run([], {}, [], [], set())
-    before = host_calls()
+    forward = model if backend is None else torch.compile(model, backend=backend)
+    run = Run([], {}, [], [], set(), 0)
+    before, breaks = host_calls(), counters["graph_break"].total()
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         compiled = metrics.counter_value("UncachedCompile") or 0
         optimizer.zero_grad()
-        output = model(**batch)
+        output = forward(**batch)
         loss = _loss(output)
         loss.backward()
         if step == 0:
@@ -100,6 +120,7 @@ def train(model: torch.nn.Module, batch: dict[str, Any], device: str) -> Run:
         torch_xla.sync()
         run.compiles.append((metrics.counter_value("UncachedCompile") or 0) - compiled)
     run.host = {name for name, count in host_calls().items() if count != before.get(name, 0)}
+    run.breaks = counters["graph_break"].total() - breaks
     run.losses = [loss.item() for loss in losses]
     run.outputs = [t.cpu() for t in run.outputs]
     run.gradients = {name: t.cpu() for name, t in run.gradients.items()}
@@ -133,17 +154,17 @@ def _expect(ok: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def check(case: Case) -> Result:
-    """Trains on both devices; raises AssertionError with what differs."""
+def _made(case: Case) -> tuple[torch.nn.Module, dict[str, Any]]:
     torch.manual_seed(0)
     model, batch = case.build()
-    model = model.to(case.dtype)
     batch = pytree.tree_map_only(
         torch.Tensor, lambda t: t.to(case.dtype) if t.is_floating_point() else t, batch
     )
-    cpu = train(model, batch, "cpu")
-    xla = train(model, batch, DEVICE)
+    return model.to(case.dtype), batch
 
+
+def _compare(xla: Run, cpu: Run) -> float:
+    """Raises AssertionError with what differs; gives the largest difference of gradients."""
     _expect(len(xla.outputs) == len(cpu.outputs), "another number of outputs")
     for i, (actual, expected) in enumerate(zip(xla.outputs, cpu.outputs, strict=True)):
         _assert_close(actual, expected, f"output {i}")
@@ -161,6 +182,33 @@ def check(case: Case) -> Result:
     _assert_close(*losses, "losses of the steps", rtol=5 * RTOL)
     unexpected = sorted(xla.host - READS_A_VALUE)
     _expect(not unexpected, f"ran on the host: {', '.join(unexpected)}")
+    return difference
+
+
+def check(case: Case) -> Result:
+    """Trains on both devices; raises AssertionError with what differs."""
+    model, batch = _made(case)
+    xla = train(model, batch, DEVICE)
+    difference = _compare(xla, train(model, batch, "cpu"))
     _expect(not any(xla.compiles[2:]), f"compiled at each step: {xla.compiles}")
     parameters = sum(p.numel() for p in model.parameters())
     return Result(parameters, difference, sum(xla.compiles), bool(xla.host))
+
+
+def check_compiled(case: Case) -> Graphs:
+    """Trains a function of torch.compile(backend="openxla"), against backend="eager" on the CPU:
+    some models look whether they are compiled. Its graphs break no more often."""
+    model, batch = _made(case)
+    torch._dynamo.reset()
+    cpu = train(model, batch, "cpu", "eager")
+    torch._dynamo.reset()
+    backend = CompileCounterWithBackend("openxla")
+    xla = train(model, batch, DEVICE, backend)
+    torch._dynamo.reset()
+    # AOTAutograd gives zeros to parameters that nothing depends on.
+    for name in xla.gradients.keys() - cpu.gradients.keys():
+        _expect(not xla.gradients.pop(name).any(), f"a gradient of {name}, which has no influence")
+    _compare(xla, cpu)
+    _expect(backend.frame_count > 0, "torch.compile captured nothing")
+    _expect(xla.breaks <= cpu.breaks, f"{xla.breaks} breaks of graphs, {cpu.breaks} on the CPU")
+    return Graphs(backend.frame_count, xla.breaks)
