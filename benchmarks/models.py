@@ -28,6 +28,7 @@ import time
 
 import torch
 
+import torch_xla.runtime as xr
 from benchmarks.networks import MODELS, NETWORKS, Network
 from benchmarks.steps import ON_XLA, SIDES, device_of, finish, make_step, round_of
 
@@ -42,7 +43,7 @@ def peak_memory(side: str) -> float:
     device = device_of(side)
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
-    if side in ON_XLA and "CUDA" in os.environ.get("PJRT_DEVICE", ""):
+    if side in ON_XLA and xr.device_type() == "CUDA":
         import torch_xla.core.xla_model as xm
 
         return xm.get_memory_info("xla:0")["peak_bytes_used"] / 2**20

@@ -134,7 +134,7 @@ def text() -> str:
         "operator reads, such as a count, aside);",
         f"- {errors_alike()} of those with wrong calls answer them with PyTorch's exception and "
         "message;",
-        f"- {compiled()} give the CPU's results in functions of "
+        f"- {compiled()} give the CPU's results, for two samples each, in functions of "
         'torch.compile(backend="openxla"), in float32, with static and with dynamic shapes and '
         'with gradients, in no more graphs than those of backend="eager" on the CPU.',
         "",

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import torch_xla
+from tests.unit.test_pieces import USUAL
 from torch_xla import _XLAC
 
 Tensors = list[torch.Tensor]
-USUAL = (8, 4, 1 << 18, 800)
-SMALL = (2, 3, 1, 4)  # of test_pieces.py
+SMALL = (2, 3, 1, 4)  # calls of a part, parts, elements, calls that need not be compiled
 SIZE = 8
 
 UNARY = [

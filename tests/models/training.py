@@ -91,7 +91,6 @@ def train(
     batch: dict[str, Any],
     device: str,
     backend: Any = None,
-    steps: int = STEPS,
 ) -> Run:
     """With a backend, the model is a function of torch.compile."""
     model = copy.deepcopy(model).to(device).train()
@@ -101,7 +100,7 @@ def train(
     run = Run([], {}, [], [], set(), 0)
     before, breaks = host_calls(), counters["graph_break"].total()
     losses = []
-    for step in range(steps):
+    for step in range(STEPS):
         compiled = metrics.counter_value("UncachedCompile") or 0
         optimizer.zero_grad()
         output = forward(**batch)
@@ -188,8 +187,9 @@ def _compare(xla: Run, cpu: Run) -> float:
 def check(case: Case) -> Result:
     """Trains on both devices; raises AssertionError with what differs."""
     model, batch = _made(case)
+    cpu = train(model, batch, "cpu")
     xla = train(model, batch, DEVICE)
-    difference = _compare(xla, train(model, batch, "cpu"))
+    difference = _compare(xla, cpu)
     _expect(not any(xla.compiles[2:]), f"compiled at each step: {xla.compiles}")
     parameters = sum(p.numel() for p in model.parameters())
     return Result(parameters, difference, sum(xla.compiles), bool(xla.host))
