@@ -251,6 +251,8 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph, const Pro
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
   }
+  lazy::Device& device = lazy::Device::of(graph.device);
+  if (device.first_pending == nullptr) ++device.step;
   if (donation_check() != DonationCheck::Off) check_no_readers(launched.taken_over, graph.device);
   return leaves;
 }

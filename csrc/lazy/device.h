@@ -27,6 +27,10 @@ class Device {
   // Guarded by GraphLock.
   Storage* first_pending = nullptr;
   Storage* last_pending = nullptr;
+  // How often all that waited was launched, and the value of that at the last backward pass of
+  // torch.compile (dispatch/record/launching.h). Guarded by GraphLock.
+  uint64_t step = 0;
+  uint64_t step_of_backward = ~uint64_t{0};
 
   std::atomic<int64_t> live_storages{0};
   RandomState random;

@@ -15,6 +15,7 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
+using dispatch::Launching;
 using dispatch::Tensors;
 using dispatch::TracedFunction;
 
@@ -50,14 +51,14 @@ py::tuple joined(const std::vector<py::object>& others, const Tensors& tensors) 
 // tensors.
 class TracedFunctions {
  public:
-  explicit TracedFunctions(bool launches) : launches_(launches) {}
+  explicit TracedFunctions(Launching::Part part) : launching_(part) {}
 
   // Returns the results of a call, or None where no version fits.
-  py::object call(const py::args& args) const {
+  py::object call(const py::args& args) {
     const Split given(args);
     for (const Version& version : versions_) {
       if (!version.fits(given)) continue;
-      return joined(version.constants, version.function->call(given.tensors, launches_));
+      return joined(version.constants, version.function->call(given.tensors, launching_));
     }
     return py::none();
   }
@@ -98,15 +99,19 @@ class TracedFunctions {
     }
   };
 
-  bool launches_;
+  Launching launching_;
   std::vector<Version> versions_;
 };
 
 }  // namespace
 
 void init_traced(py::module_& m) {
+  py::enum_<Launching::Part>(m, "_StepPart", "What a graph is of a training step.")
+      .value("NONE", Launching::Part::None)
+      .value("FORWARD", Launching::Part::Forward)
+      .value("BACKWARD", Launching::Part::Backward);
   py::class_<TracedFunctions>(m, "_TracedFunctions")
-      .def(py::init<bool>(), py::arg("launches") = true)
+      .def(py::init<Launching::Part>(), py::arg("part") = Launching::Part::None)
       .def("keys", &TracedFunctions::keys)
       .def("call", &TracedFunctions::call)
       .def("trace", &TracedFunctions::trace)

@@ -31,7 +31,7 @@ class CompiledGraph:
         self._module = module
         self._held = _held_tensors(module)
         self._sent = _arguments_to_send(module)
-        self._functions = _XLAC._TracedFunctions()
+        self._functions = _XLAC._TracedFunctions(_part_of_step(module))
         self._spec: pytree.TreeSpec | None = None
         self._traceable = True
         self._told = _Told(module)
@@ -68,6 +68,16 @@ class CompiledGraph:
         is_flat = type(results) in (list, tuple) and len(leaves) == len(results)
         self._spec = None if is_flat else spec
         return leaves
+
+
+def _part_of_step(module: torch.fx.GraphModule) -> _XLAC._StepPart:
+    """AOTAutograd names the arguments of the graphs of a training step so, and no others."""
+    names = [node.target for node in module.graph.nodes if node.op == "placeholder"]
+    if any(name.startswith("tangents_") for name in names):
+        return _XLAC._StepPart.BACKWARD
+    if any(name.startswith("primals_") for name in names):
+        return _XLAC._StepPart.FORWARD
+    return _XLAC._StepPart.NONE
 
 
 class _Told:

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensor
 
 
@@ -22,6 +23,10 @@ def install() -> None:
         args = tuple(_indexed(a) for a in args)
         return make(cls, *args, **{name: _indexed(a) for name, a in kwargs.items()})
 
+    # torch._dynamo makes fake tensors while a compiled function runs, and would capture this.
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(with_index.__code__, strategy)
     FakeTensor.__new__ = staticmethod(with_index)
 
 

@@ -129,12 +129,15 @@ TracedFunction::~TracedFunction() {
   executor::drop_programs_with(signature_->key);
 }
 
-Tensors TracedFunction::call(const Tensors& arguments, bool launches) const {
+Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) const {
   for (const at::Tensor& tensor : arguments) lazy::ReadLog::note(*lazy::as_lazy(tensor));
   Storages storages = arguments_.storages_of(arguments);
   static const debug::Counter counter("xla::traced_function");
   counter.add();
   const int device = arguments_.device;
+  // A region of torch_xla.compile runs as one.
+  const bool is_apart = executor::Region::current() == nullptr && !is_recording_function();
+  if (is_apart) launching.before_call(device);
   std::vector<Value> computed;
   {
     const lazy::GraphLock lock;
@@ -159,9 +162,7 @@ Tensors TracedFunction::call(const Tensors& arguments, bool launches) const {
   arguments_.bump_versions(arguments, written_);
   Tensors results = Given::tensors(results_, arguments, storages);
   storages.clear();
-  // A region of torch_xla.compile runs as one.
-  launches &= executor::Region::current() == nullptr && !is_recording_function();
-  if (launches && !computed.empty()) {
+  if (is_apart && launching.at_once() && !computed.empty()) {
     executor::materialize(computed, device);
   }
   return results;

@@ -11,6 +11,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include "dispatch/record/function_trace.h"
+#include "dispatch/record/launching.h"
 #include "dispatch/record/places.h"
 #include "lazy/tensor.h"
 
@@ -35,9 +36,9 @@ class TracedFunction {
   // Returns whether tensors have the geometries and share storages as those that were traced.
   bool fits(const Tensors& arguments) const { return arguments_.fits(arguments); }
   // Records a call of arguments that fit and returns its results. Tensors that the function writes
-  // have their new values; an undefined result stays undefined. `launches` runs it at once, but in
-  // a region of torch_xla.compile and where another function is recorded.
-  Tensors call(const Tensors& arguments, bool launches) const;
+  // have their new values; an undefined result stays undefined. `launching` says when it runs, but
+  // in a region of torch_xla.compile and where another function is recorded.
+  Tensors call(const Tensors& arguments, Launching& launching) const;
 
   // Returns what functions that compute the same share.
   std::string key() const { return signature_.defined() ? signature_->key.hex() : ""; }
