@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Hash128 key(uint64_t n) { return {n, 0}; }
+// Not zero, the key of the file that open() tries to write.
+Hash128 key(uint64_t n) { return {n, 1}; }
 
 class FileCacheTest : public ::testing::Test {
  protected:
