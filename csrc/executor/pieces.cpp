@@ -324,16 +324,15 @@ PieceLimits& piece_limits() {
 
 std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface& interface,
                                              const ops::Target& target) {
-  size_t calls = 0;
-  for (const Node* call : graph.calls) {
-    calls += is_large_function(call->signature()) ? piece_limits().saved : 1;
-  }
-  if (calls < piece_limits().saved) return std::nullopt;
   const Wanted wanted = wanted_for(target);
   if (wanted == Wanted::Nowhere) return std::nullopt;
   const auto opens = [&](const Signature& s) {
     return wanted == Wanted::FunctionsToo && is_large_function(s);
   };
+  const auto is_opened = [&](const Node* call) { return opens(call->signature()); };
+  if (graph.calls.size() < piece_limits().saved && std::ranges::none_of(graph.calls, is_opened)) {
+    return std::nullopt;
+  }
   const lazy::OpenedFunction opened = lazy::open(graph, opens);
   if (!has_distinct_results(opened)) return std::nullopt;
   return Planner(opened, NumberPlacer(graph, opened).take(), interface, target).plan();
