@@ -396,10 +396,8 @@ def everywhere(monkeypatch):
 def test_functions_of_torch_compile(dropout):
     outputs = compiled_step(6, dropout)
     torch_xla.sync(wait=True)
-    forward, backward = [
-        repeats(p["pieces"]) for p in reversed(_XLAC._xla_programs()) if repeats(p["pieces"])
-    ]
-    assert max(forward) >= 5 and max(backward) >= 5
+    (counts,) = [repeats(p["pieces"]) for p in _XLAC._xla_programs() if repeats(p["pieces"])]
+    assert sum(count >= 5 for count in counts) >= 2  # of the forward and of the backward pass
     _XLAC._xla_clear_cached_programs()
     _XLAC._xla_set_piece_limits(*WHOLE)
     for found, wanted in zip(outputs, compiled_step(6, dropout), strict=True):
