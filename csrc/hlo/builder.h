@@ -153,6 +153,17 @@ class Builder {
     origins_[value.id()].transposed_from = std::make_shared<const Value>(origin);
   }
 
+  // Entry `index` of `whole` along its first dimension.
+  struct Row {
+    Value whole;
+    int64_t index;
+  };
+  // Returns the row that `value` is, with the first dimension or without it, or null.
+  const Row* row_of(const Value& value) const { return origins_[value.id()].row_of.get(); }
+  void set_row_of(const Value& value, Row row) {
+    origins_[value.id()].row_of = std::make_shared<const Row>(std::move(row));
+  }
+
   // Adds a top-level operation that precedes the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
   void module_attribute(std::string name, std::string text) {
@@ -170,6 +181,7 @@ class Builder {
     int64_t work = 0;  // of its readers
     bool is_moved = true;
     std::shared_ptr<const Value> transposed_from = nullptr;
+    std::shared_ptr<const Row> row_of = nullptr;
   };
   struct Function {
     std::string name;

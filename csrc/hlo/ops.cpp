@@ -219,7 +219,12 @@ Value reshape(const Value& x, const Dims& dims) {
   TXLA_CHECK(type.elements() == x.type().elements(),
              "stablehlo.reshape: expected as many elements ", "as ", show(x), " has, got ",
              show(dims), ".");
-  return x.builder().op("stablehlo.reshape", {x}, type);
+  const Value result = x.builder().op("stablehlo.reshape", {x}, type);
+  const Builder::Row* row = x.builder().row_of(x);
+  if (row != nullptr && std::ranges::equal(dims, std::span(row->whole.dims()).subspan(1))) {
+    x.builder().set_row_of(result, *row);
+  }
+  return result;
 }
 
 namespace {
@@ -282,10 +287,14 @@ Value slice(const Value& x, std::span<const int64_t> start, std::span<const int6
     identity = identity && start[i] == 0 && stride[i] == 1 && limit[i] == x.dim(i);
   }
   if (identity) return x;
-  return x.builder().op(kOp, {x}, x.type().with(dims),
-                        {{"start_indices", attr::array(start)},
-                         {"limit_indices", attr::array(limit)},
-                         {"strides", attr::array(stride)}});
+  const Value result = x.builder().op(kOp, {x}, x.type().with(dims),
+                                      {{"start_indices", attr::array(start)},
+                                       {"limit_indices", attr::array(limit)},
+                                       {"strides", attr::array(stride)}});
+  Dims row = x.dims();
+  row[0] = 1;
+  if (dims == row) x.builder().set_row_of(result, {x, start[0]});
+  return result;
 }
 
 Value slice_dim(const Value& x, int64_t dim, int64_t start, int64_t limit, int64_t stride) {

@@ -33,7 +33,7 @@ CallText every_kind() {
            {.kind = Kind::List, .list = {{9}, {}, {10}, {.operand = 14, .dim = 1}}},
            {.kind = Kind::List},
            {.kind = Kind::SharedOut, .list = {{11, 0}, {12, 1}}},
-           {.kind = Kind::SharedOut, .list = {{13}}},
+           {.kind = Kind::SharedOut, .list = {{13}, {.operand = 15, .row = 2}}},
            constant({}),
            constant({std::numeric_limits<int64_t>::min()}),
            constant({0.1}),
@@ -58,7 +58,7 @@ TEST(CallText, ReadsWhatItWrites) {
 TEST(CallText, IsThatOfProgramsThatAreStored) {
   const std::string operands =
       "aten::name.overload t0 w1 m12 p3/0 x4/-1 p5/2 s6 f7 g8 (t9 - t10 p14/1) () {u11:0 u12:1 } "
-      "{t13 } "
+      "{t13 r15/2 } "
       "-";
   EXPECT_EQ(every_kind().str().substr(0, operands.size()), operands);
   const CallText call{"aten::sum.dim_IntList",

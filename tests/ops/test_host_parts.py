@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -187,6 +189,49 @@ def test_fused_optimizers(make, dtype, scaled):
         results.append([t.detach().cpu() for p in parameters for t in (p, p.grad)])
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
     close(results[1], results[0], **tolerance)
+
+
+def _gradients_in_rows(stacked: torch.Tensor) -> list[torch.Tensor]:
+    """Rows in another order, one of them with its dimension for a moment."""
+    _, *others = stacked.unbind()
+    return [*others, stacked[0:1].squeeze(0), others[0].clone()]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("made_here", [False, True])
+def test_gradients_that_are_rows_of_one_tensor(make, scaled, made_here):
+    """As those of layers that run as one loop. The tensor is read and written after the step."""
+    shapes = [(200, 300), (3,), (4097,), (), (1, 5), (2, 1, 3)]
+    results = []
+    for device in ("cpu", "xla"):
+        parameters = [
+            random(*shape, seed=i).to(device).requires_grad_() for i, shape in enumerate(shapes * 5)
+        ]
+        optimizer = make(parameters)
+        kept = []
+        for step in range(3):
+            stacks = [random(4, *s, seed=10 * step + i).to(device) for i, s in enumerate(shapes)]
+            if made_here:
+                stacks = [stack * 1.5 for stack in stacks]
+            rows = [_gradients_in_rows(stack) for stack in stacks]
+            for i, p in enumerate(parameters):
+                p.grad = rows[i % len(shapes)][i // len(shapes)]
+            if scaled:  # the step writes gradients
+                optimizer.grad_scale = torch.full((), 2.0, device=device)
+                optimizer.found_inf = torch.full((), float(step == 1), device=device)
+            else:
+                parameters[0].grad = parameters[len(shapes)].grad  # one row for two
+            optimizer.step()
+            kept += [stack.double().sum() for stack in stacks]
+            for stack in stacks:
+                stack[1:].mul_(3)
+            kept += stacks
+            if device == "xla" and not scaled:
+                assert re.search(r"[{ ]r\d+/[123] ", text_of(parameters[0]))
+            torch_xla.sync()
+        results.append([t.detach().cpu() for t in (*parameters, *kept)])
+    close(results[1], results[0])
 
 
 def test_an_update_leaves_what_others_hold():

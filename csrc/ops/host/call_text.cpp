@@ -46,6 +46,7 @@ struct ConstantWriter {
 std::string str(const Argument::Element& e) {
   if (e.operand < 0) return "-";
   if (e.dim >= 0) return "p" + std::to_string(e.operand) + "/" + std::to_string(e.dim);
+  if (e.row >= 0) return "r" + std::to_string(e.operand) + "/" + std::to_string(e.row);
   if (e.result < 0) return "t" + std::to_string(e.operand);
   return "u" + std::to_string(e.operand) + ":" + std::to_string(e.result);
 }
@@ -165,6 +166,8 @@ class Reader {
         list.push_back({.operand = position(w.substr(1))});
       } else if (w.front() == 'p' && end == ')' && has_middle && w[middle] == '/') {
         list.push_back({.operand = first(), .dim = position(w.substr(middle + 1))});
+      } else if (w.front() == 'r' && end == '}' && has_middle && w[middle] == '/') {
+        list.push_back({.operand = first(), .row = position(w.substr(middle + 1))});
       } else if (w.front() == 'u' && has_middle && w[middle] == ':') {
         list.push_back({.operand = first(), .result = position(w.substr(middle + 1))});
       } else {

@@ -14,7 +14,8 @@
 //   sN fN gN operand N (0-dim) as a Scalar; as a float; as the seed of a fresh Generator
 //   (..)     list of tensors tN and parts pN/D, with - for a missing one; in it uN:R is operand N,
 //            which the operator updates to be result R
-//   {..}     the same, of tensors whose elements are shared out among the parts of the call
+//   {..}     the same, of tensors whose elements are shared out among the parts of the call; in it
+//            rN/I is entry I of operand N along the first dimension
 //   -        None
 //   iN dX bN cX,Y qN:text    int, float (hexadecimal), bool, complex, string of N bytes
 //   [..]     list of these
@@ -80,6 +81,7 @@ struct CallText {
       int64_t operand = -1;             // none: a missing tensor
       int64_t result = -1;              // of an operand that the operator updates
       int64_t dim = Partition::kWhole;  // of a part
+      int64_t row = -1;                 // of an entry along the first dimension
 
       friend bool operator==(const Element&, const Element&) = default;
     };

@@ -57,6 +57,11 @@ int64_t HostCall::add_operand(const Value& x) {
   return std::ssize(operands_) - 1;
 }
 
+int64_t HostCall::known_operand(const Value& x) {
+  const auto known = std::ranges::find(operands_, x.id(), &Value::id);
+  return known == operands_.end() ? add_operand(x) : known - operands_.begin();
+}
+
 HostCall& HostCall::operand(Kind kind, const Value& x, int64_t dim) {
   return argument({.kind = kind, .operand = static_cast<size_t>(add_operand(x)), .dim = dim});
 }
@@ -96,6 +101,12 @@ HostCall& HostCall::parts(std::span<const Value> list, int64_t dim) {
 HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
   CallText::Argument argument{.kind = Kind::SharedOut};
   for (const Value& x : list) {
+    // A layer's gradient among those of all layers, say: the kernel finds it there.
+    const hlo::Builder::Row* row = updated ? nullptr : b_.row_of(x);
+    if (row != nullptr && row->whole.rank() == x.rank() + 1) {
+      argument.list.push_back({.operand = known_operand(row->whole), .row = row->index});
+      continue;
+    }
     const int64_t operand = add_operand(x), result = updated ? std::ssize(updates_) : -1;
     if (updated) updates_.emplace_back(result, operand);
     argument.list.push_back({.operand = operand, .result = result});

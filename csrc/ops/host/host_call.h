@@ -68,6 +68,7 @@ class HostCall {
   HostCall& argument(CallText::Argument argument);
   HostCall& operand(CallText::Kind kind, const hlo::Value& x, int64_t dim = Partition::kWhole);
   int64_t add_operand(const hlo::Value& x);
+  int64_t known_operand(const hlo::Value& x);  // adds it once
   std::string config() const;
 
   hlo::Builder& b_;

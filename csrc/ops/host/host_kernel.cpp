@@ -316,10 +316,12 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
 
 at::Tensor HostKernel::share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
                                 const Part& part) const {
-  const at::Tensor given = as_tensor(operand(frame, static_cast<size_t>(element.operand)));
-  const XLA_FFI_Buffer& first =
-      operand(frame, static_cast<size_t>(shared_out_->list.at(i).operand));
-  const int64_t size = c10::multiply_integers(first.dims, first.dims + first.rank);
+  const auto tensor_of = [&](const Element& e) {
+    const at::Tensor whole = as_tensor(operand(frame, static_cast<size_t>(e.operand)));
+    return e.row < 0 ? whole : whole.select(0, e.row);
+  };
+  const at::Tensor given = tensor_of(element);
+  const int64_t size = tensor_of(shared_out_->list.at(i)).numel();
   const bool whole = size < kSmall || part.count == 1;
   if (whole && static_cast<int64_t>(i) % part.count != part.index) return {};
   const auto share = [&](const at::Tensor& t) {
