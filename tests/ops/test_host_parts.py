@@ -292,3 +292,19 @@ def test_functions_that_pytorch_computes_many_elements_at_a_time(monkeypatch, na
         check(lambda t: function(t * 0.5), random(40, 130).clamp(-1, 1).to(dtype))
     small = function(x[:1, :3].to("xla"))
     assert "torch_xla.host_kernel" not in torch_xla._XLAC._get_stablehlo([small])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_gradient_that_is_a_row_of_what_the_step_updates(swapped):
+    results = []
+    for device in ("cpu", "xla"):
+        matrix = random(4, 50_000).to(device).requires_grad_()
+        vector = random(50_000, seed=1).to(device).requires_grad_()
+        matrix.grad = random(4, 50_000, seed=2).to(device)
+        torch_xla.sync()
+        vector.grad = matrix.detach()[1].clone()
+        parameters = [vector, matrix] if swapped else [matrix, vector]
+        torch.optim.SGD(parameters, lr=0.5, fused=True).step()
+        torch_xla.sync()
+        results.append([matrix.detach().cpu(), vector.detach().cpu()])
+    close(results[1], results[0])

@@ -1,5 +1,6 @@
 #include "ops/host/host_call.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include <ATen/core/List.h>
@@ -117,6 +118,20 @@ HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
 Values HostCall::updates() {
   std::vector<hlo::Type> types;
   for (const auto& [result, operand] : updates_) types.push_back(operands_[operand].type());
+  // A row of what may lie in memory that the call updates is copied before.
+  for (CallText::Argument& a : text_.arguments) {
+    for (CallText::Argument::Element& e : a.list) {
+      if (e.row < 0) continue;
+      const Value whole = operands_[e.operand];
+      const auto is_as_large = [&](const hlo::Type& t) {
+        return t.elements() == whole.type().elements();
+      };
+      if (std::ranges::none_of(types, is_as_large)) continue;
+      const hlo::Dims dims(whole.dims().begin() + 1, whole.dims().end());
+      e.operand = add_operand(hlo::reshape(hlo::slice_dim(whole, 0, e.row, e.row + 1, 1), dims));
+      e.row = -1;
+    }
+  }
   return hlo::custom_call(b_, kHostKernelTarget, operands_, types, config(),
                           /*has_side_effect=*/false, updates_);
 }
