@@ -52,6 +52,10 @@ class Side:
             target = torch.randint(4, (16,), generator=generator)
             yield x.to(self.device), target.to(self.device)
 
+    def update(self, i: int) -> None:
+        self.optimizers[i].step()
+        self.optimizers[i].zero_grad()
+
     def state(self) -> list[torch.Tensor]:
         return [t.detach().cpu() for m in self.models for t in m.state_dict().values()]
 
@@ -64,8 +68,7 @@ def _model() -> nn.Module:
 def plain(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     loss = F.cross_entropy(side.calls[0](x.double()), target)
     loss.backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return loss.detach()
 
 
@@ -77,16 +80,14 @@ def reads_between(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Te
     loss = F.cross_entropy(side.calls[0](x.double()), target)
     if loss.item() > 0:
         loss.backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return loss.detach()
 
 
 def accumulates(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     for part, wanted in zip(x.chunk(2), target.chunk(2), strict=True):
         (F.cross_entropy(side.calls[0](part.double()), wanted) / 2).backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return side.models[0][0].weight.detach().clone()
 
 
@@ -94,8 +95,7 @@ def twice(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The second forward pass has the statistics of the first; its results come to the end."""
     loss = F.cross_entropy(side.calls[0](x.double()) + side.calls[0](x.double() * 2), target)
     loss.backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return loss.detach()
 
 
@@ -111,8 +111,7 @@ def two_models(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tenso
     goal = side.calls[0](x.double()).detach()
     second = (side.calls[1](x.double()) - goal).square().mean()
     second.backward()
-    side.optimizers[1].step()
-    side.optimizers[1].zero_grad()
+    side.update(1)
     return first + second.detach()
 
 
@@ -120,9 +119,8 @@ def chained(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     hidden = side.calls[0](x.double())
     loss = F.cross_entropy(side.calls[1](torch.cat([hidden, hidden.tanh()], 1)), target)
     loss.backward()
-    for optimizer in side.optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
+    side.update(0)
+    side.update(1)
     return loss.detach()
 
 
@@ -130,8 +128,7 @@ def backward_twice(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.T
     loss = F.cross_entropy(side.calls[0](x.double()), target)
     loss.backward(retain_graph=True)
     loss.backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return loss.detach()
 
 
@@ -142,8 +139,7 @@ def checkpointed(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Ten
     out = checkpoint(side.calls[0], x.double().requires_grad_(), use_reentrant=False)
     loss = F.cross_entropy(out, target)
     loss.backward()
-    side.optimizers[0].step()
-    side.optimizers[0].zero_grad()
+    side.update(0)
     return loss.detach()
 
 
@@ -268,8 +264,7 @@ def test_a_function_that_goes_back(compiled_autograd):
 
     def step(side: Side, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         loss = side.compiled(train)(side, x, target)
-        side.optimizers[0].step()
-        side.optimizers[0].zero_grad()
+        side.update(0)
         return loss.detach()
 
     launches: list[int] = []
