@@ -114,8 +114,13 @@ std::string CompiledProgram::fingerprint() const {
 }
 
 Options CompiledProgram::cost_analysis() const {
-  auto args = query<&PJRT_Api::PJRT_Executable_GetCostAnalysis>();
-  return read_named_values(args.properties, args.num_properties);
+  try {
+    auto args = query<&PJRT_Api::PJRT_Executable_GetCostAnalysis>();
+    return read_named_values(args.properties, args.num_properties);
+  } catch (const Error& failure) {
+    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return {};
+    throw;
+  }
 }
 
 CompiledMemoryStats CompiledProgram::memory_stats() const {

@@ -42,7 +42,8 @@ class CompiledProgram {
   // Returns a text that is equal for equal programs and options; throws UNIMPLEMENTED where the
   // plugin makes none.
   virtual std::string fingerprint() const;
-  // Returns properties such as "flops", "bytes accessed", "optimal_seconds".
+  // Returns properties such as "flops", "bytes accessed", "optimal_seconds"; none where the plugin
+  // makes no estimates (CUDA's, of a program for a topology).
   Options cost_analysis() const;
   CompiledMemoryStats memory_stats() const;
 

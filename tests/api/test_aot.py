@@ -358,6 +358,25 @@ def test_sizes_for_people():
     ]
 
 
+def test_figures_of_a_compiler_without_estimates():
+    chip = aot.Chip("1x1x1", "cuda", "H200", 1, None, None, None)
+    memory = aot.Memory(48, 48, 48, 16, 8, None, {})
+    compiled = aot.Compiled(
+        "step", chip, memory, None, None, None, None, None, {}, None, None, "", b""
+    )
+    assert compiled.bound is None
+    assert str(compiled).splitlines()[1:] == [
+        "  memory             72 bytes of unknown",
+        "    arguments        48 bytes",
+        "    outputs          48 bytes, 48 bytes of it in arguments",
+        "    temporaries      16 bytes",
+        "    generated code   8 bytes",
+        "  operations         unknown",
+        "  bytes accessed     unknown",
+        "  time               unknown",
+    ]
+
+
 def test_inputs_know_their_names():
     given = [Input("argument", "x", "bfloat16", [2, 3])]
     (buffer,) = aot_figures.largest_buffers("", given)

@@ -224,6 +224,7 @@ TEST(PjrtTopology, CompilesAheadOfTime) {
   EXPECT_EQ(program->memory_stats().temp_bytes, 5);
   EXPECT_EQ(program->memory_stats().peak_bytes, 0);
   EXPECT_EQ(error_of([&] { program->fingerprint(); }).code(), PJRT_Error_Code_UNIMPLEMENTED);
+  EXPECT_TRUE(program->cost_analysis().empty()) << "it makes no estimates";
   // Each object was freed once.
   program.reset();
   topology.reset();

@@ -64,7 +64,7 @@ class TopologyCompiler:
         except topology_compiler.Refused as refusal:
             raise self._error(program, refusal) from refusal
         cost = figures["cost"]
-        flops, accessed = cost.get("flops", 0.0), cost.get("bytes accessed", 0.0)
+        flops, accessed = cost.get("flops"), cost.get("bytes accessed")
         chip = self.chip
         return Compiled(
             name=program.name,
@@ -73,8 +73,8 @@ class TopologyCompiler:
             flops=flops,
             bytes_accessed=accessed,
             optimal_seconds=_positive(cost.get("optimal_seconds")),
-            compute_seconds=flops / chip.flops_per_second if chip.flops_per_second else None,
-            memory_seconds=accessed / chip.bytes_per_second if chip.bytes_per_second else None,
+            compute_seconds=_quotient(flops, chip.flops_per_second),
+            memory_seconds=_quotient(accessed, chip.bytes_per_second),
             cost=cost,
             inputs=program.inputs,
             outputs=program.outputs,
@@ -114,7 +114,7 @@ class TopologyCompiler:
     def _rate(self, stablehlo: str, of: str) -> float | None:
         cost = self._compiler.compile(stablehlo)["cost"]
         seconds, amount = _positive(cost.get("optimal_seconds")), _positive(cost.get(of))
-        return amount / seconds if seconds and amount else None
+        return _quotient(amount, seconds)
 
     def _memory(self) -> int | None:
         """What there is for programs, of the refusal of one that is too large for any chip."""
@@ -128,6 +128,10 @@ class TopologyCompiler:
 def _positive(value: float | None) -> float | None:
     """A figure; compilers that have none say so by zero or less."""
     return value if value is not None and value > 0 else None
+
+
+def _quotient(of: float | None, by: float | None) -> float | None:
+    return None if of is None or by is None else of / by
 
 
 def _find(plugin: str | os.PathLike | None) -> plugins.PluginSpec:

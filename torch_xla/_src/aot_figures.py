@@ -68,7 +68,7 @@ class DoesNotFit(AotError):
         needed: int | None,
         largest: Sequence[Buffer],
     ) -> None:
-        figures = f"{_human(needed)} needed, a chip has {_human(limit)}"
+        figures = f"{human(needed)} needed, a chip has {human(limit)}"
         lines = "".join(f"\n  {buffer}" for buffer in largest)
         super().__init__(
             f"{name!r} does not fit on a chip of {topology}: {figures}. The largest values that it "
@@ -145,8 +145,9 @@ class Compiled:
         name: The function's.
         chip: What it was compiled for.
         memory: Bytes on each chip, by kind.
-        flops: Floating-point operations of a run, on each chip.
-        bytes_accessed: Bytes that a run reads from the chip's memory and writes there.
+        flops: Floating-point operations of a run, on each chip; None where the compiler counts
+            none, as CUDA's.
+        bytes_accessed: Bytes that a run reads from the chip's memory and writes there, likewise.
         optimal_seconds: The compiler's estimate of the time of a run; None where it has none for
             some operation. It takes all products for bfloat16's.
         compute_seconds: The time of the operations alone, at the rate of the compiler's estimates.
@@ -162,8 +163,8 @@ class Compiled:
     name: str
     chip: Chip
     memory: Memory
-    flops: float
-    bytes_accessed: float
+    flops: float | None
+    bytes_accessed: float | None
     optimal_seconds: float | None
     compute_seconds: float | None
     memory_seconds: float | None
@@ -191,6 +192,10 @@ class Compiled:
         """Writes the executable, which a client of the same plugin and version can load."""
         Path(path).write_bytes(self.executable)
 
+    def operations_text(self) -> str:
+        """`flops` in GFLOP."""
+        return "unknown" if self.flops is None else f"{self.flops / 1e9:,.3f} GFLOP"
+
     def time_text(self) -> str:
         """The estimate, or its bound from below."""
         if self.optimal_seconds is not None:
@@ -200,7 +205,7 @@ class Compiled:
     def __str__(self) -> str:
         memory, chip = self.memory, self.chip
         rows = [
-            ("memory", f"{human(memory.total)} of {_human(chip.memory)}"),
+            ("memory", f"{human(memory.total)} of {human(chip.memory)}"),
             ("  arguments", human(memory.arguments)),
             ("  outputs", f"{human(memory.outputs)}, {human(memory.aliased)} of it in arguments"),
             ("  temporaries", human(memory.temporaries)),
@@ -209,7 +214,7 @@ class Compiled:
         if memory.peak is not None:
             rows.append(("  peak", human(memory.peak)))
         rows += [(f"  host {kind}", human(size)) for kind, size in memory.host.items()]
-        rows.append(("operations", f"{self.flops / 1e9:,.3f} GFLOP"))
+        rows.append(("operations", self.operations_text()))
         rows.append(("bytes accessed", human(self.bytes_accessed)))
         rows.append(("time", self.time_text()))
         if self.bound is not None:
@@ -222,8 +227,10 @@ class Compiled:
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-def human(size: float) -> str:
-    """Bytes in a unit of which there are between 1 and 1024."""
+def human(size: float | None) -> str:
+    """Bytes in a unit of which there are between 1 and 1024; "unknown" for None."""
+    if size is None:
+        return "unknown"
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.2f} {unit}"
@@ -233,10 +240,6 @@ def human(size: float) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3f} us"
-
-
-def _human(size: float | None) -> str:
-    return "an unknown amount" if size is None else human(size)
 
 
 def does_not_fit(

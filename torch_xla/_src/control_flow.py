@@ -69,7 +69,9 @@ def _while_loop(
     additional: Sequence,
     mutated_arg_indices: str = "",
 ) -> tuple:
-    arguments = (condition, body, carried, additional, False, mutated_arg_indices)
+    arguments = (condition, body, carried, additional)
+    if mutated_arg_indices:  # which PyTorch 2.11 does not take
+        arguments += (False, mutated_arg_indices)
     carried, additional = list(carried), list(additional)
     # Buffers that the body writes are carried along.
     written = [int(i) - len(carried) for i in mutated_arg_indices.split(",") if i]

@@ -84,7 +84,8 @@ def _report(compiler: TopologyCompiler, folder: str | None) -> bool:
         return False
     width = max(len(name) for name, _, _ in programs)
     print(
-        f"{'program':{width + 4}} {'memory':>11} {'GFLOP':>12} {'accessed':>11} {'time':>15}  bound"
+        f"{'program':{width + 4}} {'memory':>11} {'operations':>18} {'accessed':>11} "
+        f"{'time':>15}  bound"
     )
     failed = False
     for i, (name, text, refusal) in enumerate(programs):
@@ -96,7 +97,7 @@ def _report(compiler: TopologyCompiler, folder: str | None) -> bool:
         try:
             compiled = compiler.compile(Program(name, text))
         except DoesNotFit as error:
-            print(f"{label} {human(error.needed or 0):>11} does not fit. {error}")
+            print(f"{label} {human(error.needed):>11} does not fit. {error}")
             failed = True
             continue
         except AotError as error:
@@ -112,7 +113,7 @@ def _report(compiler: TopologyCompiler, folder: str | None) -> bool:
 
 def _row(compiled: Compiled) -> str:
     return (
-        f"{human(compiled.memory.total):>11} {compiled.flops / 1e9:12.3f} "
+        f"{human(compiled.memory.total):>11} {compiled.operations_text():>18} "
         f"{human(compiled.bytes_accessed):>11} {compiled.time_text():>15}  {compiled.bound or ''}"
     )
 
