@@ -1,6 +1,9 @@
 #include "executor/compile.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -121,15 +124,41 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
 
 namespace {
 
-// Needs no lock: others may record meanwhile.
-std::unique_ptr<pjrt::Executable> compile(const std::string& text, const Missing& missing) {
-  TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << text;
+// Fills the places `absent` of `executables`, on as many threads as there are processors: most
+// passes of a compiler run on one. Needs no lock: others may record meanwhile.
+void compile(const Missing& missing, const std::vector<size_t>& absent,
+             std::vector<std::unique_ptr<pjrt::Executable>>& executables) {
+  for (const size_t i : absent) {
+    TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << missing.lowered[i].text;
+  }
+  std::atomic<size_t> next = 0;
+  std::vector<std::exception_ptr> failures(absent.size());
+  const auto compile_next = [&] {
+    for (size_t i; (i = next++) < absent.size();) {
+      const std::string& text = missing.lowered[absent[i]].text;
+      try {
+        executables[absent[i]] = Runtime::get().client().compile(text, missing.options);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        next = absent.size();
+      }
+      // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
+      if (text.size() > (1 << 17)) malloc_trim(0);
+    }
+  };
   try {
     const util::Unlocked unlocked;
-    auto executable = Runtime::get().client().compile(text, missing.options);
-    // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
-    if (text.size() > (1 << 17)) malloc_trim(0);
-    return executable;
+    {
+      const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+      std::vector<std::jthread> helpers;
+      while (helpers.size() + 1 < std::min(absent.size(), processors)) {
+        helpers.emplace_back(compile_next);
+      }
+      compile_next();
+    }
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
   } catch (const pjrt::Error& e) {
     fail(e);
   }
@@ -140,18 +169,23 @@ void make_executables(const Missing& missing, Program& program) {
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
-  std::optional<debug::TimedScope> scope;  // once something is to be compiled
-  for (const auto& [text, reuses, fails] : missing.lowered) {
+  std::vector<size_t> absent;
+  for (const Lowered& lowered : missing.lowered) {
     std::unique_ptr<pjrt::Executable> executable;
-    if (disk != nullptr) executable = disk->load(text, missing.options);
-    if (executable == nullptr) {
-      if (!scope) scope.emplace(time);
-      executable = compile(text, missing);
-      if (disk != nullptr) disk->store(text, missing.options, *executable);
-    }
+    if (disk != nullptr) executable = disk->load(lowered.text, missing.options);
+    if (executable == nullptr) absent.push_back(program.executables.size());
     program.executables.push_back(std::move(executable));
   }
-  (scope ? misses : hits).add();
+  if (absent.empty()) return hits.add();
+  {
+    const debug::TimedScope scope(time);
+    compile(missing, absent, program.executables);
+  }
+  misses.add();
+  if (disk == nullptr) return;
+  for (const size_t i : absent) {
+    disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);
+  }
 }
 
 }  // namespace

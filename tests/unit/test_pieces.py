@@ -213,6 +213,21 @@ def test_a_failure_in_a_layer_names_its_line():
         x.cpu()
 
 
+def test_what_the_compiler_refuses_stays_recorded():
+    wanted = [t.cpu() for t in step(6)]
+    _XLAC._xla_clear_cached_programs()
+    outputs = step(6)
+    torch_xla.set_custom_compile_options({"xla_no_such_flag": True})
+    try:
+        with pytest.raises(RuntimeError, match="xla_no_such_flag"):
+            torch_xla.sync()
+    finally:
+        torch_xla.set_custom_compile_options({})
+    assert repeats(compute(outputs))
+    for output, value in zip(outputs, wanted, strict=True):
+        assert torch.equal(output.cpu(), value)
+
+
 def test_state_is_still_given_away():
     """Donated parameters and moments are updated in their memory by a part."""
     torch.manual_seed(0)
