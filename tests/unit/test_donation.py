@@ -226,7 +226,8 @@ def test_a_hidden_reader_is_found(poison, dtype):
 
 def test_an_honest_reader_of_poisoned_memory(poison):
     """A call that is recorded or runs before the memory is taken over reads what it held then."""
-    x = torch.ones(1000, 1000, device="xla")
+    n = 256  # the thread sanitizer takes minutes for copies of megabytes that it takes for races
+    x = torch.ones(n, n, device="xla")
     torch_xla.sync()
     for step in range(1, 4):
         product = x @ x
@@ -235,6 +236,6 @@ def test_an_honest_reader_of_poisoned_memory(poison):
         x.add_(1)
         product.mul_(2)  # its memory is lent
         torch_xla.sync()
-        assert lent.unique().tolist() == [1000 * step**2]
-        assert product.cpu().unique().tolist() == [2000 * step**2]
+        assert lent.unique().tolist() == [n * step**2]
+        assert product.cpu().unique().tolist() == [2 * n * step**2]
     assert x.cpu().unique().tolist() == [4]
