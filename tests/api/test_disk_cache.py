@@ -48,6 +48,10 @@ def run(run_python):
     return run
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def programs(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -402,6 +406,7 @@ def test_folder_that_others_can_write_to_is_left_alone(run, tmp_path):
         assert re.search("only you can write to.*chmod go-w", err), err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to other users")
 def test_folder_and_files_of_others_are_left_alone(run, tmp_path):
     code = """
@@ -462,7 +467,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("caches", [None, "caches", "relative"])
+@pytest.mark.parametrize("caches", [None, "caches", slow("relative")])
 def test_programs_are_kept_among_the_users_caches(run, tmp_path, caches):
     """`$XDG_CACHE_HOME`, which must be absolute, or `~/.cache`; only the user can write there."""
     env = user(tmp_path / "home", caches and (tmp_path / caches if caches == "caches" else caches))
@@ -485,8 +490,10 @@ def test_an_empty_path_is_no_cache(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("home", [None, "", "relative", "/proc/nothing", "/dev/null", "locked"])
-@pytest.mark.parametrize("read_only", ["0", "1"])
+@pytest.mark.parametrize(
+    "home", [None, "relative", "/proc/nothing", *map(slow, ["", "/dev/null", "locked"])]
+)
+@pytest.mark.parametrize("read_only", ["0", slow("1")])
 def test_no_cache_where_the_user_can_have_none(run, tmp_path, home, read_only):
     """Nobody asked for it: nothing fails, and nothing is said but to those who listen."""
     if home == "locked":
@@ -576,6 +583,7 @@ def test_bound_that_is_no_number(run, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_eight_processes_in_a_folder_that_is_too_small(run, tmp_path):
     """They store, find, miss and remove at once: all values are right, and no file is damaged."""
     code = """
@@ -617,6 +625,7 @@ def test_full_disk_does_not_stop_the_program(run, tmp_path):
     assert not list((tmp_path / ".cache/torch_xla").iterdir())  # no drafts
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_nothing_that_is_broken(run, tmp_path):
     code = PRELUDE + textwrap.dedent(
         """

@@ -132,6 +132,7 @@ def held():
     return _XLAC._xla_live_storages(""), len(_XLAC._xla_programs())
 
 
+@pytest.mark.slow
 def test_reset_gives_everything_back():
     """Rounds of compiling, training and resetting hold no more tensors and programs than one."""
 

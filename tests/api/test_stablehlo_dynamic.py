@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ from torch_xla.stablehlo import (
 from .exported_models import MODELS, Jax, flat_arguments, function_of
 
 ROWS = {0: Dim.DYNAMIC}
+
+
+def some_of(names: Iterable[str]) -> list:
+    """The models as parameters; those that `make test` leaves out are marked."""
+    return [pytest.param(n, marks=() if n in {"vit", "bert"} else pytest.mark.slow) for n in names]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def main_of(program: StableHLOGraphModule) -> str:
     return next(line for line in program.get_stablehlo_text().splitlines() if "@main(" in line)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_of(MODELS))
 def test_models_of_a_dynamic_batch(name, jax):
     torch.manual_seed(0)
     model, x = MODELS[name].model().eval(), MODELS[name].x()
@@ -73,7 +78,7 @@ def test_models_of_a_dynamic_batch(name, jax):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "encoder"])
+@pytest.mark.parametrize("name", some_of(["bert", "gpt2", "llama", "encoder"]))
 def test_models_of_a_dynamic_batch_and_length(name):
     torch.manual_seed(0)
     model, x = MODELS[name].model().eval(), MODELS[name].x()

@@ -356,6 +356,7 @@ def test_failure_of_an_earlier_run_leaves_the_mode_as_it_was(run):
     )
 
 
+@pytest.mark.slow
 def test_persistent_cache(run, tmp_path):
     code = """
         xr.initialize_cache("cache")
