@@ -155,16 +155,26 @@ struct Pending {
     Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
   }
 
-  // The values that are read and all that waits for something on the way to them: nothing is
-  // computed twice, neither what a loop of `item()` carries on nor a forward pass whose loss is
-  // read before its gradients.
-  Pending(int device, std::vector<Value> read) {
+  // The values that are read, and all that waits for something on the way to them or is computed on
+  // the way to what does: nothing is computed twice, neither what a loop of `item()` carries on nor
+  // a forward pass whose loss is read before its gradients.
+  Pending(int device, const std::vector<Value>& read) {
     for (const Value& value : read) root(value);
-    const Graph graph(std::move(read), device);
-    const Dependents dependents(graph);
+    std::unordered_set<const Storage*> wanted;
+    for (bool grows = true; grows;) {
+      grows = false;
+      const Graph graph(roots, device);
+      const Dependents dependents(graph);
+      Storage::for_each_pending(device, [&](Storage& storage) {
+        const Value value = storage.value();
+        if (value.node->is_data() || !dependents.contains(value.node.get())) return;
+        if (!wanted.insert(&storage).second) return;
+        root(value);
+        grows = true;
+      });
+    }
     Storage::for_each_pending(device, [&](Storage& storage) {
-      const Node* node = storage.value().node.get();
-      if (node->is_data() || dependents.contains(node)) add(storage);
+      if (wanted.contains(&storage) || storage.value().node->is_data()) add(storage);
     });
   }
 
@@ -353,7 +363,7 @@ void materialize(std::vector<Value>& values, int device) {
     complete = true;
     if (roots.empty()) return true;
     if (const Region* broken = Region::current()) broken->check_run("a value that is read");
-    Pending pending(device, std::move(roots));
+    Pending pending(device, roots);
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }

@@ -55,6 +55,24 @@ def test_compiled_step():
     assert losses[-1] < 0.01 < losses[0]
 
 
+@pytest.mark.slow
+def test_torch_compile():
+    out = run_example("torch_compile.py")
+    launches = int(re.search(r"^launches in the last 12 steps: (\d+)$", out, re.MULTILINE)[1])
+    assert 12 <= launches <= 14
+    assert "programs compiled or loaded for them: 0\n" in out
+    assert float(re.search(r"^test accuracy: ([\d.]+)%", out, re.MULTILINE)[1]) >= 94
+
+
+@pytest.mark.slow
+def test_sample_diffusion():
+    out = run_example("sample_diffusion.py")
+    programs = int(re.search(r"loaded in 100 steps: (\d+)$", out, re.MULTILINE)[1])
+    assert 1 <= programs <= 3  # the first step may differ, not the ones after it
+    sampled, noise = (float(d) for d in re.findall(r"^.*(?:spiral|noise): ([\d.]+)$", out, re.M))
+    assert sampled < 0.1 < 0.4 < noise
+
+
 def test_export_model():
     out = run_example("export_model.py")
     assert "tensor<?x16xf32>" in out and out.count("differs from PyTorch by at most") == 2

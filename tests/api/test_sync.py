@@ -14,6 +14,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
+from torch_xla import _XLAC
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,25 @@ def test_a_read_runs_what_needs_what_it_computed():
         assert not pending(cache)
     assert counter("UncachedCompile") <= 2 and samples("ExecuteTime") == 4
     assert cache.tolist() == [[3, 4, 5, 6], [2, 3, 4, 5]]
+
+
+def test_a_read_keeps_what_it_computed_on_the_way_to_others():
+    """As in a sampler that looks at the time: `noise` waits for it, and x lies on the way there."""
+    times, x = torch.arange(6.0, device="xla"), torch.ones(3, device="xla")
+    torch_xla.sync()
+    met.clear_all()
+    calls = []
+    for _ in range(6):
+        time = times[0] * 2
+        noise = x.tanh() * time
+        assert (time - 1 < 0).item()
+        assert not pending(noise) and not pending(x)
+        x = (x - noise) / 2
+        calls.append(len(_XLAC._xla_programs()[0]["calls"]))
+    # Were x left out, each turn would compute it from the first one on.
+    assert calls[1:] == [calls[1]] * 5
+    assert counter("UncachedCompile") <= 2 and samples("ExecuteTime") == 6
+    torch.testing.assert_close(x.cpu(), torch.full((3,), 2.0**-6))
 
 
 def test_a_loss_read_before_its_gradients_runs_once():
