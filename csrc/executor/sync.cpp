@@ -158,7 +158,7 @@ struct Pending {
   // The values that are read, and all that waits for something on the way to them or is computed on
   // the way to what does: nothing is computed twice, neither what a loop of `item()` carries on nor
   // a forward pass whose loss is read before its gradients.
-  Pending(int device, const std::vector<Value>& read) {
+  Pending(int device, std::vector<Value> read) {
     for (const Value& value : read) root(value);
     std::unordered_set<const Storage*> wanted;
     for (bool grows = true; grows;) {
@@ -363,7 +363,7 @@ void materialize(std::vector<Value>& values, int device) {
     complete = true;
     if (roots.empty()) return true;
     if (const Region* broken = Region::current()) broken->check_run("a value that is read");
-    Pending pending(device, roots);
+    Pending pending(device, std::move(roots));
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
