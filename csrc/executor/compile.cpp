@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -151,8 +152,11 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
     {
       const size_t processors = std::max(1u, std::thread::hardware_concurrency());
       std::vector<std::jthread> helpers;
-      while (helpers.size() + 1 < std::min(absent.size(), processors)) {
-        helpers.emplace_back(compile_next);
+      try {
+        while (helpers.size() + 1 < std::min(absent.size(), processors)) {
+          helpers.emplace_back(compile_next);
+        }
+      } catch (const std::system_error&) {  // no more threads: those that are there do the work
       }
       compile_next();
     }

@@ -103,14 +103,9 @@ void run_when_ready(const Plugin& plugin, PJRT_Event* event, std::function<void(
 std::optional<MemoryStats> Device::memory_stats() const {
   info_->client->check_process("PJRT_Device_MemoryStats");
   const Plugin& plugin = info_->client->plugin();
-  if (!plugin.has<&PJRT_Api::PJRT_Device_MemoryStats>()) return std::nullopt;
   PJRT_Device_MemoryStats_Args args{};
   args.device = handle();
-  if (PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Device_MemoryStats>(args)) {
-    Error failure = plugin.take_error(error, "PJRT_Device_MemoryStats");
-    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return std::nullopt;
-    throw failure;
-  }
+  if (!plugin.call_if_implemented<&PJRT_Api::PJRT_Device_MemoryStats>(args)) return std::nullopt;
   MemoryStats stats;
   stats.bytes_in_use = args.bytes_in_use;
 #define COPY_IF_SET(NAME) \

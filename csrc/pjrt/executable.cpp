@@ -21,18 +21,9 @@ std::vector<ArrayType> read_output_types(const Plugin& plugin, PJRT_Executable* 
   types.executable = executable;
   PJRT_Executable_OutputDimensions_Args dims{};
   dims.executable = executable;
-  if (!plugin.has<&PJRT_Api::PJRT_Executable_OutputElementTypes>() ||
-      !plugin.has<&PJRT_Api::PJRT_Executable_OutputDimensions>()) {
+  if (!plugin.call_if_implemented<&PJRT_Api::PJRT_Executable_OutputElementTypes>(types) ||
+      !plugin.call_if_implemented<&PJRT_Api::PJRT_Executable_OutputDimensions>(dims)) {
     return {};
-  }
-  PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Executable_OutputElementTypes>(types);
-  if (error == nullptr) {
-    error = plugin.try_call<&PJRT_Api::PJRT_Executable_OutputDimensions>(dims);
-  }
-  if (error != nullptr) {
-    Error failure = plugin.take_error(error, "PJRT_Executable_OutputDimensions");
-    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return {};
-    throw failure;
   }
   std::vector<ArrayType> result(types.num_output_types);
   const int64_t* position = dims.dims;
@@ -114,13 +105,11 @@ std::string CompiledProgram::fingerprint() const {
 }
 
 Options CompiledProgram::cost_analysis() const {
-  try {
-    auto args = query<&PJRT_Api::PJRT_Executable_GetCostAnalysis>();
-    return read_named_values(args.properties, args.num_properties);
-  } catch (const Error& failure) {
-    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return {};
-    throw;
-  }
+  if (client_ != nullptr) client_->check_process("PJRT_Executable_GetCostAnalysis");
+  PJRT_Executable_GetCostAnalysis_Args args{};
+  args.executable = executable_;
+  if (!plugin_->call_if_implemented<&PJRT_Api::PJRT_Executable_GetCostAnalysis>(args)) return {};
+  return read_named_values(args.properties, args.num_properties);
 }
 
 CompiledMemoryStats CompiledProgram::memory_stats() const {

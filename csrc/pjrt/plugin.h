@@ -62,6 +62,18 @@ class Plugin {
     return function<Field>()(&args);
   }
 
+  // Calls a method that plugins may lack: returns false where this one has no such method or
+  // answers that it is not implemented. Throws other errors.
+  template <auto Field>
+  bool call_if_implemented(typename Method<Field>::Args& args) const {
+    if (!has<Field>()) return false;
+    PJRT_Error* error = try_call<Field>(args);
+    if (error == nullptr) return true;
+    const Error failure = take_error(error, Method<Field>::name);
+    if (failure.code() == PJRT_Error_Code_UNIMPLEMENTED) return false;
+    throw failure;
+  }
+
   template <auto Field>
   bool has() const {
     return Method<Field>::end_in_api <= api_->struct_size && api_->*Field != nullptr;

@@ -34,9 +34,8 @@ def expect_none(*arguments):
     assert re.search(r"^[1-9]\d* programs .* 0 distinct failures", printed, re.M), printed
 
 
-@pytest.mark.parametrize("block", range(2))
-def test_programs(block):
-    expect_none("--seed", 1000 * block, "--programs", 40, "--jobs", 1)
+def test_programs():
+    expect_none("--seed", 0, "--programs", 40, "--jobs", 1)
 
 
 @pytest.mark.parametrize("mode", ["no-donation", "check-key", "spmd", "eager", "pieces"])
@@ -67,7 +66,7 @@ def steps_printed(printed):
     "fault, what, line",
     [
         ("wrong-value", "value", "flip"),
-        ("crash", "crash", "cumsum"),
+        pytest.param("crash", "crash", "cumsum", marks=pytest.mark.slow),
         pytest.param("lost-write", "value", "zero_", marks=pytest.mark.slow),
         pytest.param("lost-version", "_version", "zero_", marks=pytest.mark.slow),
         pytest.param("wrong-error", "error", "cumsum", marks=pytest.mark.slow),

@@ -15,7 +15,7 @@ from .zoo_transformers import CASES as TRANSFORMERS
 from .zoo_vision import CASES as VISION
 
 # `make test` trains one of each kind.
-QUICK = {"Bert", "Llama", "Mamba", "Mixtral", "T5", "ViT"}
+QUICK = {"Bert", "Llama", "Mixtral", "ViT"}
 QUICK_COMPILED = {"Llama", "ViT"}
 
 

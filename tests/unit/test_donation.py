@@ -175,7 +175,9 @@ def step(rng: random.Random, tensors: list[torch.Tensor]) -> list[float]:
     return []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 80))]
+)
 def test_random_programs(seed):
     def program(device: str) -> list[list[float]]:
         rng = random.Random(seed)

@@ -73,7 +73,9 @@ def outcome(device, view, turn, write, order):
 
 
 @pytest.mark.parametrize("turn", TURNS)
-@pytest.mark.parametrize("order", [turned_view, view_beside, view_of_turned])
+@pytest.mark.parametrize(
+    "order", [turned_view, view_of_turned, pytest.param(view_beside, marks=pytest.mark.slow)]
+)
 def test_gradients_through_what_was_turned(turn, order):
     compared = 0
     for name, view in VIEWS.items():
