@@ -169,7 +169,7 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
 }
 
 // From the disk where there is a cache that has it, else from the compiler.
-void make_executables(const Missing& missing, Program& program) {
+void make_executables(const Missing& missing, Program& program, const Cause& cause) {
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
@@ -181,11 +181,13 @@ void make_executables(const Missing& missing, Program& program) {
     program.executables.push_back(std::move(executable));
   }
   if (absent.empty()) return hits.add();
+  tell_compilation(program, cause);
   {
     const debug::TimedScope scope(time);
     compile(missing, absent, program.executables);
   }
   misses.add();
+  tell_compiled(program);
   if (disk == nullptr) return;
   for (const size_t i : absent) {
     disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);
@@ -194,9 +196,9 @@ void make_executables(const Missing& missing, Program& program) {
 
 }  // namespace
 
-void provide(Missing& missing) {
+void provide(Missing& missing, const Cause& cause) {
   std::shared_ptr<Program> program = std::move(missing.program);
-  make_executables(missing, *program);
+  make_executables(missing, *program, cause);
   if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = text_of(missing.lowered);
   const lazy::GraphLock lock;
   programs().insert(missing.key, std::move(program),

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/analysis.h"
 #include "executor/graph.h"
 #include "executor/program.h"
 #include "lazy/lock.h"
@@ -27,8 +28,8 @@ struct Missing {
 // `name` becomes Program::name.
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing);
-// Makes the program and puts it where find_program() finds it.
-void provide(Missing& missing);
+// Makes the program and puts it where find_program() finds it. `cause` is what asks for it.
+void provide(Missing& missing, const Cause& cause);
 
 // Returns the compile options of programs for a device.
 pjrt::CompileOptions compile_options_of(int device);

@@ -87,7 +87,7 @@ struct Launched {
   InFlight::Arrays taken_over;   // inputs whose memory results have now
 };
 
-Launched run(const Graph& graph, const Program& program) {
+Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
   std::vector<const pjrt::Array*> arrays;
   arrays.reserve(graph.parameters.size() + 2);  // launch adds the numbers
@@ -95,6 +95,7 @@ Launched run(const Graph& graph, const Program& program) {
   const bool poisons = donation_check() == DonationCheck::Poison;
   StandIns stand_ins(graph.device);
   pjrt::Executable::ArrayResult result;
+  tell_run(program, cause);
   try {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
@@ -212,15 +213,15 @@ Graph graph_of_run(Pending& pending, int device) {
 // Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The
 // compiler runs without the lock, so the graph may have changed when `attempt` is called again.
 template <class Attempt>
-void with_program(int device, Attempt attempt) {
+void with_program(int device, const Cause& cause, Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
   Missing missing;
   const auto settle = [&] {
     std::vector<Value> constants = std::exchange(missing.constants, {});
     if (constants.empty()) {
-      provide(missing);
+      provide(missing, cause);
     } else {
-      materialize(constants, device);
+      materialize(constants, device, cause);
     }
   };
   for (int tries = 1;; ++tries) {
@@ -255,8 +256,8 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
 // Launches the run and gives the storages that wait for it their data, and the caller the leaves of
 // its roots. Throws CallFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
-                           bool replay_views) {
-  Launched launched = run(graph, program);
+                           bool replay_views, const Cause& cause) {
+  Launched launched = run(graph, program, cause);
   std::vector<Value> leaves = leaves_of(graph.results, std::move(launched.data), graph.device);
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
@@ -312,7 +313,7 @@ bool undo(const Node* failed, int device, const std::vector<Value>& read) {
 
 }  // namespace
 
-void sync_device(int device, bool wait, Region* region) {
+void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   util::log::refresh();
   InFlight::of(device).report();
   std::exception_ptr failure;
@@ -330,7 +331,7 @@ void sync_device(int device, bool wait, Region* region) {
     if (program == nullptr) return false;
     if (region != nullptr) region->add(graph);
     try {
-      compute(pending, graph, *program, true);
+      compute(pending, graph, *program, true, cause);
     } catch (const CallFailed& failed) {
       undo(failed.call, device, {});
       if (failure == nullptr) failure = failed.why;
@@ -338,12 +339,12 @@ void sync_device(int device, bool wait, Region* region) {
     }
     return true;
   };
-  while (!complete) with_program(device, attempt);
+  while (!complete) with_program(device, cause, attempt);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
-void materialize(std::vector<Value>& values, int device) {
+void materialize(std::vector<Value>& values, int device, const Cause& cause) {
   bool complete = false;
   const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
@@ -373,7 +374,8 @@ void materialize(std::vector<Value>& values, int device) {
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     try {
-      const std::vector<Value> leaves = compute(pending, graph, *program, program->reuses_buffers);
+      const std::vector<Value> leaves =
+          compute(pending, graph, *program, program->reuses_buffers, cause);
       for (size_t i = 0; i < values.size(); ++i) {
         if (waits[i]) values[i] = leaves[root_of[i]];
       }
@@ -383,7 +385,7 @@ void materialize(std::vector<Value>& values, int device) {
     }
     return true;
   };
-  while (!complete) with_program(device, attempt);
+  while (!complete) with_program(device, cause, attempt);
 }
 
 void wait_device(int device) { InFlight::of(device).wait(); }

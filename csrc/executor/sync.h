@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/analysis.h"
 #include "executor/region.h"
 #include "lazy/tensor.h"
 
@@ -19,11 +20,11 @@ lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceD
 // Computes everything that is pending on a device; buffers of overwritten tensors are donated.
 // Returns once the run is launched, or done if `wait`. When it throws, all values stay recorded.
 // `region` is the one that ends with this.
-void sync_device(int device, bool wait, Region* region = nullptr);
+void sync_device(int device, bool wait, const Cause& cause, Region* region = nullptr);
 
 // Computes these values and replaces them by data. Pending values that depend on what is computed
 // on the way are computed too; the rest of the graph stays recorded.
-void materialize(std::vector<lazy::Value>& values, int device);
+void materialize(std::vector<lazy::Value>& values, int device, const Cause& cause = kValueIsRead);
 
 // Waits until the device has finished all runs. Throws the first failure since the last call.
 void wait_device(int device);

@@ -112,8 +112,13 @@ Options CompiledProgram::cost_analysis() const {
   return read_named_values(args.properties, args.num_properties);
 }
 
-CompiledMemoryStats CompiledProgram::memory_stats() const {
-  auto args = query<&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats>();
+std::optional<CompiledMemoryStats> CompiledProgram::memory_stats() const {
+  if (client_ != nullptr) client_->check_process("PJRT_Executable_GetCompiledMemoryStats");
+  PJRT_Executable_GetCompiledMemoryStats_Args args{};
+  args.executable = executable_;
+  if (!plugin_->call_if_implemented<&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats>(args)) {
+    return std::nullopt;
+  }
   CompiledMemoryStats stats;
   stats.generated_code_bytes = args.generated_code_size_in_bytes;
   stats.argument_bytes = args.argument_size_in_bytes;

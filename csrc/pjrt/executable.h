@@ -45,7 +45,7 @@ class CompiledProgram {
   // Returns properties such as "flops", "bytes accessed", "optimal_seconds"; none where the plugin
   // makes no estimates (CUDA's, of a program for a topology).
   Options cost_analysis() const;
-  CompiledMemoryStats memory_stats() const;
+  std::optional<CompiledMemoryStats> memory_stats() const;  // none where the plugin does not tell
 
  protected:
   // Calls a method whose only input is the executable.

@@ -63,7 +63,8 @@ executor::PluginChoice choice_from(const py::dict& d) {
   return choice;
 }
 
-void sync(const std::string& device, bool wait, executor::Region* region = nullptr) {
+void sync(const std::string& device, bool wait, executor::Region* region,
+          const std::string& cause) {
   dispatch::refresh_debug_flags();
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
@@ -73,7 +74,8 @@ void sync(const std::string& device, bool wait, executor::Region* region = nullp
     return;
   static const debug::Counter marks("MarkStep");
   marks.add();
-  executor::sync_device(index, wait, region);
+  executor::sync_device(index, wait, {cause}, region);
+  executor::tell_metrics();
 }
 
 std::unique_ptr<lazy::GraphLock> held_for_fork;  // set by the thread that forks, under the lock
@@ -196,9 +198,10 @@ void bind_runs(py::module_& m) {
   m.def(
       "_xla_step_marker",
       [](const std::string& device, const std::vector<std::string>&, bool wait, bool,
-         Region* region) { sync(device, wait, region); },
+         Region* region, const std::string& cause) { sync(device, wait, region, cause); },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
-      py::arg("wait") = true, py::arg("reset_scope") = true, py::arg("region") = nullptr);
+      py::arg("wait") = true, py::arg("reset_scope") = true, py::arg("region") = nullptr,
+      py::arg("cause") = "user mark_step");
   m.def("_xla_leave_region", &Region::leave);
   m.def("_xla_in_region", [] { return Region::current() != nullptr; });
   m.def("_get_current_graph_name", [] {
@@ -210,7 +213,7 @@ void bind_runs(py::module_& m) {
   m.def(
       "_xla_sync_live_tensors",
       [](const std::string& device, const std::vector<std::string>&, bool wait) {
-        executor::sync_device(device_index(device), wait);
+        executor::sync_device(device_index(device), wait, {"user _xla_sync_live_tensors"});
       },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
       py::arg("wait") = true);

@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 
 #include "lazy/source.h"
+#include "lazy/stack.h"
 #include "python/frames.h"
 #include "python/init.h"
 #include "util/fork_mutex.h"
@@ -169,6 +170,27 @@ void all_frames(PyThreadState* thread, lazy::Source& place) {
   if (!frames.empty()) place = {c10::make_intrusive<lazy::Stack>(std::move(frames)), 0};
 }
 
+lazy::SourceFrames stack_here() {
+  constexpr size_t kMaxFrames = 64;
+  lazy::SourceFrames frames;
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr) return frames;
+  const py::gil_scoped_acquire gil;
+  FrameWalk walk(thread);
+  while (const auto frame = frames.size() < kMaxFrames ? walk.next() : std::nullopt) {
+    frames.push_back(frame_of(frame->code, frame->instruction));
+  }
+  // How a public function goes on inside the package says nothing to its caller.
+  const std::string& package = hidden_folders().back();
+  const auto in = [&](size_t i, const std::string& folder) {
+    return i < frames.size() && frames[i].file.starts_with(folder);
+  };
+  size_t inner = 0;
+  while (in(inner, package + "_src/") && in(inner + 1, package)) ++inner;
+  frames.erase(frames.begin(), frames.begin() + static_cast<ptrdiff_t>(inner));
+  return frames;
+}
+
 void read_source(lazy::Frames frames, lazy::Source& place) {
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return;  // a thread of C++, or after the interpreter's end
@@ -194,6 +216,7 @@ void init_source(py::module_& m) {
   m.def("_set_package_folder",
         [](const std::string& folder) { hidden_folders().push_back(folder + "/"); });
   lazy::set_source_reader(&read_source);
+  lazy::set_stack_reader(&stack_here);
 }
 
 }  // namespace torch_xla::python

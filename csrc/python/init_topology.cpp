@@ -44,7 +44,9 @@ py::list devices(const Topology& topology) {
 }
 
 py::dict memory(const CompiledProgram& program) {
-  const pjrt::CompiledMemoryStats stats = program.memory_stats();
+  const std::optional<pjrt::CompiledMemoryStats> found = program.memory_stats();
+  TXLA_CHECK(found.has_value(), "expected a plugin that tells what memory a program needs");
+  const pjrt::CompiledMemoryStats& stats = *found;
   py::dict bytes;
   bytes["arguments"] = stats.argument_bytes;
   bytes["outputs"] = stats.output_bytes;

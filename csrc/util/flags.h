@@ -85,6 +85,11 @@
   X(String, TF_CPP_VMODULE, "", false,                                                          \
     "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                  \
   X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")                 \
+  X(Bool, PT_XLA_DEBUG, "0", false, "The same as `PT_XLA_DEBUG_LEVEL=2`.")                      \
+  X(Int, PT_XLA_DEBUG_LEVEL, "-1", false,                                                       \
+    "Tells what is compiled and why, and what is too frequent (1), and each run too (2).")      \
+  X(String, PT_XLA_DEBUG_FILE, "", false,                                                       \
+    "File to which that is added; otherwise it is printed to stderr.")                          \
   X(Bool, XLA_DYNAMO_DEBUG, "0", false,                                                         \
     "Prints what becomes of each graph of `torch.compile(backend=\"openxla\")`.")
 

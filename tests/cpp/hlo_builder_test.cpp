@@ -122,7 +122,7 @@ TEST(HloBuilder, DonationAttribute) {
   const Value x = b.begin_function("main", std::span(&type, 1), donated)[0];
   b.end_function(std::array{add(x, one(b, type))});
   auto executable = pjrt::testing::client()->compile(b.finish());
-  EXPECT_EQ(executable->memory_stats().alias_bytes, 256);
+  EXPECT_EQ(executable->memory_stats().value().alias_bytes, 256);
   auto buffer = pjrt::testing::upload(std::vector<float>(64, 1.0f), {64});
   PJRT_Buffer* argument = buffer->handle();
   auto outputs = executable->execute({&argument, 1}).outputs;

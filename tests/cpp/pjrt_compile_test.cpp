@@ -143,7 +143,7 @@ module @my_module {
   EXPECT_GE(std::get<float>(cost.at("flops")), 2.0f * 64 * 64 * 64);
   ASSERT_TRUE(cost.contains("bytes accessed"));
 
-  CompiledMemoryStats memory = executable->memory_stats();
+  CompiledMemoryStats memory = executable->memory_stats().value();
   EXPECT_GE(memory.argument_bytes, 64 * 64 * 4);
   EXPECT_GE(memory.output_bytes, 64 * 64 * 4);
   EXPECT_EQ(memory.alias_bytes, 0);
@@ -221,8 +221,8 @@ TEST(PjrtTopology, CompilesAheadOfTime) {
   EXPECT_TRUE(program->outputs().empty()) << "the fake plugin tells no output types";
   EXPECT_EQ(program->serialize(), options.serialize());
   // Its struct is shorter than this header's: what it does not know stays unset.
-  EXPECT_EQ(program->memory_stats().temp_bytes, 5);
-  EXPECT_EQ(program->memory_stats().peak_bytes, 0);
+  EXPECT_EQ(program->memory_stats().value().temp_bytes, 5);
+  EXPECT_EQ(program->memory_stats().value().peak_bytes, 0);
   EXPECT_EQ(error_of([&] { program->fingerprint(); }).code(), PJRT_Error_Code_UNIMPLEMENTED);
   EXPECT_TRUE(program->cost_analysis().empty()) << "it makes no estimates";
   // Each object was freed once.

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_xla import _XLAC
 from torch_xla._src.replay import NO_REPLAY, Replays
-from torch_xla._src.step import barrier, sync
+from torch_xla._src.step import barrier
 
 
 def compile(
@@ -76,12 +76,12 @@ def compile(
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if _XLAC._xla_in_region():
             return f(*args, **kwargs)
-        sync()
+        barrier("", "torch_xla.compile clear pending graph")
         result = replays.call(args, kwargs)
         if result is NO_REPLAY:
             with inside(region):
                 result = replays.run(args, kwargs)
-        barrier("", region=region)
+        barrier("", "torch_xla.compile", region=region)
         return result
 
     compiled._replays = replays  # type: ignore[attr-defined]
@@ -127,10 +127,10 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
     if _XLAC._xla_in_region():
         yield
         return
-    sync()
+    barrier("", "torch_xla.compile clear pending graph")
     with inside(region):
         yield
-    barrier("", region=region)
+    barrier("", "torch_xla.compile", region=region)
 
 
 class _Compiling:

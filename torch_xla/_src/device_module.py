@@ -194,7 +194,7 @@ class device_of(device):  # noqa: N801
 
 def synchronize(device: _Device = None) -> None:
     """Launches what was recorded for a device and waits until it has finished."""
-    _step.barrier(_device_name(device), wait=True)
+    _step.barrier(_device_name(device), "user synchronize", wait=True)
 
 
 # Random numbers

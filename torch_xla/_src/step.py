@@ -28,15 +28,18 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         RuntimeError: The step, or an earlier one that was still running, failed on the device.
         Exception: What a step closure raised; the ones queued after it run after the next barrier.
     """
-    barrier("", wait)
+    barrier("", "user torch_xla.sync", wait)
 
 
-def barrier(device: str, wait: bool = False, region: _XLAC._Region | None = None) -> None:
+def barrier(
+    device: str, cause: str, wait: bool = False, region: _XLAC._Region | None = None
+) -> None:
     """`sync` of the device of this name; without a name that of the calling thread's default.
 
-    `region` is what `torch_xla.compile` ends with this.
+    `cause` is what `PT_XLA_DEBUG_LEVEL` tells of it. `region` is what `torch_xla.compile` ends with
+    this.
     """
-    _XLAC._xla_step_marker(device, [], wait, region=region)
+    _XLAC._xla_step_marker(device, [], wait, region=region, cause=cause)
     if _closures or _background:
         run_closures(device or _XLAC._xla_get_default_device())
 

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import torch
 
-import torch_xla
 from torch_xla import _XLAC
 from torch_xla._src import devices as _devices
 from torch_xla._src import memory as _memory
@@ -226,7 +225,7 @@ def set_replication(
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Launches what was recorded for the default device; the same as `torch_xla.sync`."""
-    torch_xla.sync(wait, reset_scope)
+    _step.barrier("", "user mark_step", wait)
 
 
 def wait_device_ops(devices: Sequence[str | torch.device] = ()) -> None:

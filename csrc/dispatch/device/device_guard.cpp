@@ -50,7 +50,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(runtime == nullptr ? 1 : runtime->device_count());
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
-    executor::sync_device(index_or_current(index), true);
+    executor::sync_device(index_or_current(index), true, executor::kSynchronize);
   }
 
   c10::Stream getStream(at::Device device) const override {
@@ -65,16 +65,16 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return getStream(stream.device());
   }
   bool queryStream(const c10::Stream& stream) const override {
-    executor::sync_device(stream.device_index(), false);
+    executor::sync_device(stream.device_index(), false, executor::kSynchronize);
     return executor::InFlight::of(stream.device_index()).idle();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    executor::sync_device(stream.device_index(), true);
+    executor::sync_device(stream.device_index(), true, executor::kSynchronize);
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
-    executor::sync_device(stream.device_index(), false);
+    executor::sync_device(stream.device_index(), false, executor::kSynchronize);
     Event mark = executor::InFlight::of(stream.device_index()).mark();
     if (*event == nullptr) *event = new Event;
     *static_cast<Event*>(*event) = std::move(mark);

@@ -45,7 +45,9 @@ bool is_eager_mode() { return eager_mode; }
 void after_record(int device) {
   const bool eager =
       eager_flag.load(std::memory_order_relaxed) | eager_mode.load(std::memory_order_relaxed);
-  if (eager && executor::Region::current() == nullptr) executor::sync_device(device, false);
+  if (eager && executor::Region::current() == nullptr) {
+    executor::sync_device(device, false, executor::kEagerMode);
+  }
 }
 
 }  // namespace torch_xla::dispatch

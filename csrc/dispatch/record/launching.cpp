@@ -15,7 +15,7 @@ void Launching::before_call(int index) {
     return last_step_ == device.step ||
            (part_ == Part::Forward && device.step_of_backward == device.step);
   };
-  if (begins_step()) executor::sync_device(index, false);
+  if (begins_step()) executor::sync_device(index, false, executor::kDynamo);
   const lazy::GraphLock lock;
   last_step_ = device.step;
   if (part_ == Part::Backward) device.step_of_backward = device.step;

@@ -163,7 +163,7 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
   Tensors results = Given::tensors(results_, arguments, storages);
   storages.clear();
   if (is_apart && launching.at_once() && !computed.empty()) {
-    executor::materialize(computed, device);
+    executor::materialize(computed, device, executor::kDynamo);
   }
   return results;
 }

@@ -1,0 +1,143 @@
+#include "executor/analysis.h"
+
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "debug/metrics.h"
+#include "lazy/stack.h"
+#include "util/error.h"
+#include "util/flags.h"
+#include "util/fork_mutex.h"
+
+namespace torch_xla::executor {
+namespace {
+
+// 1: what is compiled, and metrics. 2: runs too.
+int64_t level() {
+  const int64_t set = util::flag::PT_XLA_DEBUG_LEVEL();
+  if (set >= 0) return set;
+  return util::flag::PT_XLA_DEBUG() ? 2 : 0;
+}
+
+// Writes a whole text at once: other threads write too.
+void write(const std::string& text) {
+  static auto& mutex = *new util::ForkMutex;
+  const std::lock_guard lock(mutex);
+  const std::string path = util::flag::PT_XLA_DEBUG_FILE();
+  std::FILE* file = path.empty() ? stderr : std::fopen(path.c_str(), "a");
+  if (file == nullptr) {
+    static bool warned = false;
+    if (!std::exchange(warned, true)) {
+      std::fprintf(stderr, "PT_XLA_DEBUG_FILE: expected a file that can be written, got %s\n",
+                   path.c_str());
+    }
+    file = stderr;
+  }
+  std::fwrite(text.data(), 1, text.size(), file);
+  file == stderr ? std::fflush(file) : std::fclose(file);
+}
+
+// A framed text, each line of which begins with its title.
+class Block {
+ public:
+  explicit Block(std::string_view title) : prefix_(std::string(title) + ": ") {
+    text_ = "\n";
+    line(std::string(80, '='));
+  }
+  void line(std::string_view text) { text_.append(prefix_).append(text).append("\n"); }
+  void finish() {
+    line(std::string(80, '-'));
+    line(std::string(80, '='));
+    write(text_);
+  }
+
+ private:
+  const std::string prefix_;
+  std::string text_;
+};
+
+void tell(std::string_view title, std::string_view what, std::string_view cause,
+          const Program& program) {
+  Block block(title);
+  block.line(std::string(what) + " Cause");
+  block.line("  " + std::string(cause));
+  block.line("Graph Info:");
+  block.line("  Graph Hash: " + program.key.hex());
+  block.line("  Number of Graph Inputs: " + std::to_string(program.recipe.num_parameters));
+  block.line("  Number of Graph Outputs: " + std::to_string(program.results.size()));
+  block.line("Python Frame Triggered Execution:");
+  for (const lazy::SourceFrame& frame : lazy::stack_here()) {
+    const std::string name = frame.function.substr(frame.function.rfind('.') + 1);
+    block.line("  " + name + " (" + frame.file + ":" + std::to_string(frame.line) + ")");
+  }
+  block.finish();
+}
+
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+std::optional<std::string> too_frequent(const char* metric, int64_t steps) {
+  const std::optional<debug::MetricData> data = debug::metric_data(metric);
+  if (!data || 2 * data->total_samples <= steps) return std::nullopt;
+  return std::string(metric) + " too frequent: " + std::to_string(data->total_samples) +
+         " counts during " + std::to_string(steps) + " steps";
+}
+
+std::optional<std::string> not_lowered() {
+  std::string names;
+  for (const std::string& name : debug::counter_names()) {
+    // A value that is read is no operator that lacks a lowering.
+    if (name.starts_with("aten::") && !name.starts_with("aten::_local_scalar_dense"))
+      names += name + ", ";
+  }
+  if (names.empty()) return std::nullopt;
+  return "Op(s) not lowered: " + names +
+         " Please open a GitHub issue with the above op lowering requests.";
+}
+
+}  // namespace
+
+void tell_compilation(const Program& program, const Cause& cause) {
+  if (level() >= 1) tell("Compilation Analysis", "Compilation", cause.of_compilation, program);
+}
+
+void tell_compiled(const Program& program) {
+  if (level() < 1) return;
+  for (const auto& executable : program.executables) {
+    const std::optional<pjrt::CompiledMemoryStats> stats = executable->memory_stats();
+    if (!stats) continue;  // this plugin does not tell
+    Block block("Post Compilation Analysis");
+    block.line("Graph input size: " + gigabytes(stats->argument_bytes));
+    block.line("Graph output size: " + gigabytes(stats->output_bytes));
+    block.line("Aliased Input size: " + gigabytes(stats->alias_bytes));
+    block.line("Intermediate tensor size: " + gigabytes(stats->temp_bytes));
+    block.line("Compiled program size: " + gigabytes(stats->generated_code_bytes));
+    block.finish();
+  }
+}
+
+void tell_run(const Program& program, const Cause& cause) {
+  if (level() >= 2) tell("Execution Analysis", "Execution", cause.of_run, program);
+}
+
+void tell_metrics() {
+  constexpr int64_t kWarmUp = 10;  // the first steps compile and look at things
+  if (level() < 1) return;
+  const int64_t steps = debug::counter_value("MarkStep").value_or(0);
+  if (steps <= kWarmUp) return;
+  std::string text;
+  for (const auto& line : {too_frequent("CompileTime", steps),
+                           too_frequent("TransferFromDeviceTime", steps), not_lowered()}) {
+    if (line) text += "pt-xla-profiler: " + *line + "\n";
+  }
+  if (!text.empty()) write(text);
+}
+
+}  // namespace torch_xla::executor

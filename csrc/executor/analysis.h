@@ -1,0 +1,33 @@
+// Tells each compilation and each run, why it happened and where, and what is too frequent, where
+// PT_XLA_DEBUG_LEVEL asks for it. The text is that of PyTorch/XLA's "Compilation & Execution
+// Analysis", which people and programs read.
+#pragma once
+
+#include <string_view>
+
+#include "executor/program.h"
+
+namespace torch_xla::executor {
+
+// Why a program is compiled or run, in words for users.
+struct Cause {
+  std::string_view of_run;
+  std::string_view of_compilation = of_run;
+};
+
+inline constexpr Cause kValueIsRead = {
+    "most likely user code trying to access tensor value before mark_step"};
+inline constexpr Cause kDynamo = {"dynamo is executing a compiled program",
+                                  "dynamo is compiling a FX graph to HLO"};
+inline constexpr Cause kEagerMode = {"an operation in eager mode"};
+inline constexpr Cause kSynchronize = {"user synchronize"};
+
+// These cost a look at a flag where nothing is to be told. The first two come before and after the
+// compiler, the third before a launch.
+void tell_compilation(const Program& program, const Cause& cause);
+void tell_compiled(const Program& program);
+void tell_run(const Program& program, const Cause& cause);
+// Called after each step: tells which metrics are those of a program that waits too often.
+void tell_metrics();
+
+}  // namespace torch_xla::executor
