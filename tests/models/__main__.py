@@ -39,8 +39,7 @@ tensor; later calls compile nothing.
 
 As a function of `torch.compile(backend="openxla")` each trains as with `backend="eager"` on the
 CPU, within the same tolerance. The last column counts the graphs that torch._dynamo found, and in
-brackets where it broke them, to read a value, say: no more often than there. Where it is empty,
-the model was not tried yet.
+brackets where it broke them, to read a value, say: no more often than there.
 """
 
 
