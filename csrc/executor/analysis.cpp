@@ -9,7 +9,6 @@
 
 #include "debug/metrics.h"
 #include "lazy/stack.h"
-#include "util/error.h"
 #include "util/flags.h"
 #include "util/fork_mutex.h"
 
@@ -60,10 +59,9 @@ class Block {
   std::string text_;
 };
 
-void tell(std::string_view title, std::string_view what, std::string_view cause,
-          const Program& program) {
-  Block block(title);
-  block.line(std::string(what) + " Cause");
+void tell(const std::string& what, std::string_view cause, const Program& program) {
+  Block block(what + " Analysis");
+  block.line(what + " Cause");
   block.line("  " + std::string(cause));
   block.line("Graph Info:");
   block.line("  Graph Hash: " + program.key.hex());
@@ -105,7 +103,7 @@ std::optional<std::string> not_lowered() {
 }  // namespace
 
 void tell_compilation(const Program& program, const Cause& cause) {
-  if (level() >= 1) tell("Compilation Analysis", "Compilation", cause.of_compilation, program);
+  if (level() >= 1) tell("Compilation", cause.of_compilation, program);
 }
 
 void tell_compiled(const Program& program) {
@@ -124,7 +122,7 @@ void tell_compiled(const Program& program) {
 }
 
 void tell_run(const Program& program, const Cause& cause) {
-  if (level() >= 2) tell("Execution Analysis", "Execution", cause.of_run, program);
+  if (level() >= 2) tell("Execution", cause.of_run, program);
 }
 
 void tell_metrics() {

@@ -77,6 +77,15 @@ typename Method<Field>::Args CompiledProgram::query() const {
   return args;
 }
 
+template <auto Field>
+std::optional<typename Method<Field>::Args> CompiledProgram::query_if_implemented() const {
+  if (client_ != nullptr) client_->check_process(Method<Field>::name);
+  typename Method<Field>::Args args{};
+  args.executable = executable_;
+  if (!plugin_->call_if_implemented<Field>(args)) return std::nullopt;
+  return args;
+}
+
 std::string CompiledProgram::name() const {
   auto args = query<&PJRT_Api::PJRT_Executable_Name>();
   return std::string(args.executable_name, args.executable_name_size);
@@ -105,32 +114,25 @@ std::string CompiledProgram::fingerprint() const {
 }
 
 Options CompiledProgram::cost_analysis() const {
-  if (client_ != nullptr) client_->check_process("PJRT_Executable_GetCostAnalysis");
-  PJRT_Executable_GetCostAnalysis_Args args{};
-  args.executable = executable_;
-  if (!plugin_->call_if_implemented<&PJRT_Api::PJRT_Executable_GetCostAnalysis>(args)) return {};
-  return read_named_values(args.properties, args.num_properties);
+  const auto args = query_if_implemented<&PJRT_Api::PJRT_Executable_GetCostAnalysis>();
+  return args ? read_named_values(args->properties, args->num_properties) : Options();
 }
 
 std::optional<CompiledMemoryStats> CompiledProgram::memory_stats() const {
-  if (client_ != nullptr) client_->check_process("PJRT_Executable_GetCompiledMemoryStats");
-  PJRT_Executable_GetCompiledMemoryStats_Args args{};
-  args.executable = executable_;
-  if (!plugin_->call_if_implemented<&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats>(args)) {
-    return std::nullopt;
-  }
+  const auto args = query_if_implemented<&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats>();
+  if (!args) return std::nullopt;
   CompiledMemoryStats stats;
-  stats.generated_code_bytes = args.generated_code_size_in_bytes;
-  stats.argument_bytes = args.argument_size_in_bytes;
-  stats.output_bytes = args.output_size_in_bytes;
-  stats.alias_bytes = args.alias_size_in_bytes;
-  stats.temp_bytes = args.temp_size_in_bytes;
-  stats.host_generated_code_bytes = args.host_generated_code_size_in_bytes;
-  stats.host_argument_bytes = args.host_argument_size_in_bytes;
-  stats.host_output_bytes = args.host_output_size_in_bytes;
-  stats.host_alias_bytes = args.host_alias_size_in_bytes;
-  stats.host_temp_bytes = args.host_temp_size_in_bytes;
-  stats.peak_bytes = args.peak_memory_in_bytes;
+  stats.generated_code_bytes = args->generated_code_size_in_bytes;
+  stats.argument_bytes = args->argument_size_in_bytes;
+  stats.output_bytes = args->output_size_in_bytes;
+  stats.alias_bytes = args->alias_size_in_bytes;
+  stats.temp_bytes = args->temp_size_in_bytes;
+  stats.host_generated_code_bytes = args->host_generated_code_size_in_bytes;
+  stats.host_argument_bytes = args->host_argument_size_in_bytes;
+  stats.host_output_bytes = args->host_output_size_in_bytes;
+  stats.host_alias_bytes = args->host_alias_size_in_bytes;
+  stats.host_temp_bytes = args->host_temp_size_in_bytes;
+  stats.peak_bytes = args->peak_memory_in_bytes;
   return stats;
 }
 

@@ -51,6 +51,9 @@ class CompiledProgram {
   // Calls a method whose only input is the executable.
   template <auto Field>
   typename Method<Field>::Args query() const;
+  // Does the same for a method that plugins may lack.
+  template <auto Field>
+  std::optional<typename Method<Field>::Args> query_if_implemented() const;
 
   std::shared_ptr<const Plugin> plugin_;
   std::shared_ptr<const Client> client_;  // null for a program that was compiled for a topology

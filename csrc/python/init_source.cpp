@@ -157,29 +157,29 @@ void innermost(PyThreadState* thread, lazy::Source& place) {
   }
 }
 
-void all_frames(PyThreadState* thread, lazy::Source& place) {
-  constexpr size_t kMaxFrames = 16;
-  const py::gil_scoped_acquire gil;
+// The first `most` of the frames whose code `wanted` is true for. The caller holds the GIL.
+template <class Wanted>
+lazy::SourceFrames frames_of(PyThreadState* thread, size_t most, Wanted wanted) {
   lazy::SourceFrames frames;
   FrameWalk walk(thread);
-  while (const auto frame = frames.size() < kMaxFrames ? walk.next() : std::nullopt) {
-    if (!known_code().of(frame->code)->hidden()) {
-      frames.push_back(frame_of(frame->code, frame->instruction));
-    }
+  while (const auto frame = frames.size() < most ? walk.next() : std::nullopt) {
+    if (wanted(frame->code)) frames.push_back(frame_of(frame->code, frame->instruction));
   }
+  return frames;
+}
+
+void all_frames(PyThreadState* thread, lazy::Source& place) {
+  const py::gil_scoped_acquire gil;
+  lazy::SourceFrames frames =
+      frames_of(thread, 16, [](PyCodeObject* code) { return !known_code().of(code)->hidden(); });
   if (!frames.empty()) place = {c10::make_intrusive<lazy::Stack>(std::move(frames)), 0};
 }
 
 lazy::SourceFrames stack_here() {
-  constexpr size_t kMaxFrames = 64;
-  lazy::SourceFrames frames;
   PyThreadState* thread = PyGILState_GetThisThreadState();
-  if (thread == nullptr) return frames;
+  if (thread == nullptr) return {};
   const py::gil_scoped_acquire gil;
-  FrameWalk walk(thread);
-  while (const auto frame = frames.size() < kMaxFrames ? walk.next() : std::nullopt) {
-    frames.push_back(frame_of(frame->code, frame->instruction));
-  }
+  lazy::SourceFrames frames = frames_of(thread, 64, [](PyCodeObject*) { return true; });
   // How a public function goes on inside the package says nothing to its caller.
   const std::string& package = hidden_folders().back();
   const auto in = [&](size_t i, const std::string& folder) {

@@ -68,6 +68,7 @@ TEST(PjrtExecute, OldPlugin) {
   EXPECT_FALSE(executable->memory_stats().has_value());
   Error error = error_of([&] { executable->fingerprint(); });
   EXPECT_EQ(error.code(), PJRT_Error_Code_UNIMPLEMENTED);
+  EXPECT_EQ(error.method(), "PJRT_LoadedExecutable_Fingerprint");
 
   std::vector<float> values(6, 1.0f);
   auto x =

@@ -14,7 +14,7 @@ from .training import Case, check, check_compiled
 from .zoo_transformers import CASES as TRANSFORMERS
 from .zoo_vision import CASES as VISION
 
-# `make test` trains one of each kind.
+# `make test` trains an encoder, a decoder, a mixture of experts and a vision model.
 QUICK = {"Bert", "Llama", "Mixtral", "ViT"}
 QUICK_COMPILED = {"Llama", "ViT"}
 
