@@ -12,15 +12,15 @@ from pathlib import Path
 
 # The arrows of docs/architecture.md. An area may also include whatever its targets may include.
 ARROWS = {
-    "python": {"dispatch", "spmd", "debug"},
+    "python": {"dispatch", "debug"},
     "dispatch": {"executor"},
-    "executor": {"ops", "pjrt", "spmd", "debug"},
+    "executor": {"ops", "pjrt", "debug"},
     "ops": {"lazy"},
-    "lazy": {"hlo"},
-    "spmd": {"lazy", "pjrt"},
+    "lazy": {"hlo", "spmd"},
     "debug": {"lazy", "pjrt"},
-    "hlo": set(),
-    "pjrt": set(),
+    "hlo": {"spmd"},
+    "pjrt": {"spmd"},
+    "spmd": set(),
     "util": set(),
 }
 # The rooms of dispatch/, and which of them each may include. The files beside them may include all.
@@ -32,7 +32,7 @@ ROOMS = {
     "device": {"calls"},
     "calls": set(),
 }
-TORCH_FREE = {"hlo", "pjrt", "util"}
+TORCH_FREE = {"hlo", "pjrt", "spmd", "util"}
 MAX_LINES = 800
 
 TORCH_PREFIXES = ("torch/", "ATen/", "c10/", "caffe2/", "pybind11/", "Python.h")

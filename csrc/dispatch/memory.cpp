@@ -17,6 +17,7 @@
 
 #include "debug/metrics.h"
 #include "dispatch/calls/call.h"
+#include "dispatch/calls/sharding.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
@@ -54,9 +55,9 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
 }
 
 // PyTorch's own takes xla for a device whose tensors have no strides.
-at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtype,
-                      std::optional<at::Layout> layout, std::optional<at::Device> device,
-                      std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+at::Tensor unsplit_like(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                        std::optional<at::Layout> layout, std::optional<at::Device> device,
+                        std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   const bool keeps = format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve;
   const bool has_gaps =
       layout.value_or(at::kStrided) == at::kStrided && !self.is_non_overlapping_and_dense();
@@ -67,6 +68,14 @@ at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtyp
   return at::empty_strided(
       self.sizes(), at::infer_dense_strides(self.sizes(), self.strides()),
       options.device(device.value_or(self.device())).pinned_memory(pin_memory));
+}
+
+at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> layout, std::optional<at::Device> device,
+                      std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  const at::Tensor made = unsplit_like(self, dtype, layout, device, pin_memory, format);
+  split_like(self, made);
+  return made;
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -137,7 +146,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
                ". Move it to cpu first.");
     const at::Tensor host =
         src.resolve_conj().resolve_neg().to(self.scalar_type()).expand(self.sizes());
-    Value value = executor::upload(host, to->device_index());
+    const bool is_all = to->view() == nullptr;
+    Value value = executor::upload(host, to->device_index(),
+                                   is_all ? to->lazy_storage().sharding() : nullptr);
     const lazy::GraphLock lock;
     write(*to, std::move(value));
     return self;

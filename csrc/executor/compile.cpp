@@ -113,6 +113,9 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   also_lowered().add(name, graph, made->interface);
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
+  if (graph.mesh != nullptr) {
+    missing.options.allow_spmd_sharding_propagation_to_output = {true};
+  }
   if (program == nullptr) return nullptr;
   // Recipes hold what the key holds; a text also shows what a rule read beside it.
   const std::string text = text_of(missing.lowered);
@@ -168,6 +171,17 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
   }
 }
 
+// How the compiler has split the results.
+void read_shardings(Program& program) {
+  if (program.interface.mesh == nullptr) return;
+  const pjrt::OptimizedModule module = program.executables[0]->optimized_module();
+  program.shardings = spmd::read_output_shardings(module.bytes, module.format == "hlo_with_config",
+                                                  program.interface.mesh);
+  TXLA_CHECK(program.shardings.size() == program.results.size(),
+             "sharding: expected the compiler to tell how it has split ", program.results.size(),
+             " results, it has told of ", program.shardings.size(), ". Please report this.");
+}
+
 // From the disk where there is a cache that has it, else from the compiler.
 void make_executables(const Missing& missing, Program& program, const Cause& cause) {
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
@@ -180,12 +194,16 @@ void make_executables(const Missing& missing, Program& program, const Cause& cau
     if (executable == nullptr) absent.push_back(program.executables.size());
     program.executables.push_back(std::move(executable));
   }
-  if (absent.empty()) return hits.add();
+  if (absent.empty()) {
+    read_shardings(program);
+    return hits.add();
+  }
   tell_compilation(program, cause);
   {
     const debug::TimedScope scope(time);
     compile(missing, absent, program.executables);
   }
+  read_shardings(program);
   misses.add();
   tell_compiled(program);
   if (disk == nullptr) return;

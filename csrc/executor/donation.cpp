@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "executor/compile.h"
+#include "executor/lower.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "hlo/ops.h"
@@ -35,27 +36,35 @@ hlo::Value wrong(const hlo::Value& x) {
 
 enum class Does { Copy, Overwrite };
 
-std::string program_for(Does does, const hlo::Type& type) {
+std::string program_for(Does does, const hlo::Type& type, const spmd::Sharding* sharding) {
   hlo::Builder b;
-  std::array<hlo::Attributes, 1> attributes;
+  std::array<hlo::Attributes, 1> attributes, of_result;
   if (does == Does::Overwrite) attributes[0] = {{"tf.aliasing_output", hlo::attr::i32(0)}};
+  if (sharding != nullptr) {
+    add_mesh(b, sharding->mesh);
+    of_result[0] = {sharding_attribute(sharding, sharding->mesh, type.dims.size())};
+    attributes[0].push_back(of_result[0][0]);
+  }
   const hlo::Value x = b.begin_function("main", std::span(&type, 1), attributes)[0];
   const hlo::Value result = does == Does::Copy ? x : wrong(x);
-  b.end_function(std::span(&result, 1));
+  b.end_function(std::span(&result, 1), of_result);
   return b.finish();
 }
 
 // Under the graph lock.
 std::shared_ptr<pjrt::Array> run(Does does, const pjrt::Array& array, int device) {
   static auto& known = *new std::map<std::string, std::unique_ptr<pjrt::Executable>>;
-  const std::string text = program_for(does, {ops::to_hlo(held_dtype(array)), array.dims()});
+  const std::string text =
+      program_for(does, {ops::to_hlo(held_dtype(array)), array.dims()}, array.sharding());
   const pjrt::CompileOptions options = compile_options_of(device);
   std::string key = text;
   for (const int id : options.device_ids) key += std::to_string(id) + ",";
   std::unique_ptr<pjrt::Executable>& executable = known[key];
   if (executable == nullptr) executable = Runtime::get().client().compile(text, options);
   const pjrt::Array* const arguments[] = {&array};
-  return std::move(executable->execute(arguments).outputs[0]);
+  std::shared_ptr<pjrt::Array> result = std::move(executable->execute(arguments).outputs[0]);
+  if (array.sharding() != nullptr) result->set_sharding(array.sharding(), array.dims());
+  return result;
 }
 
 // Keeps the memory of the last arrays that were overwritten from being used anew.
@@ -69,9 +78,9 @@ void quarantine(std::shared_ptr<pjrt::Array> poisoned) {
 // The CPU plugin overwrites a copy where the memory is lent; other plugins refuse.
 void overwrite(const pjrt::Array& array, int device) {
   const bool has_addresses = Runtime::get().device_type() == "CPU";
-  const void* address = has_addresses ? array.whole().unsafe_pointer() : nullptr;
+  const void* address = has_addresses ? array.buffer(0).unsafe_pointer() : nullptr;
   std::shared_ptr<pjrt::Array> poisoned = run(Does::Overwrite, array, device);
-  TXLA_CHECK(!has_addresses || poisoned->whole().unsafe_pointer() == address,
+  TXLA_CHECK(!has_addresses || poisoned->buffer(0).unsafe_pointer() == address,
              "donation: expected that a run takes over memory that nobody else has, got memory "
              "that is lent. Please report this.");
   quarantine(std::move(poisoned));

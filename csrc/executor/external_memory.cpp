@@ -110,6 +110,7 @@ const void* peek(const lazy::Value& value) {
   const pjrt::Array* array = value.node->data().array.get();
   if (array == nullptr || array->is_deleted()) return nullptr;
   if (held_dtype(*array) != value.geometry().dtype) return nullptr;
+  if (array->host_data() != nullptr) return array->host_data().get();
   try {
     const pjrt::Buffer& buffer = array->whole();
     return buffer.ready().ready() ? buffer.unsafe_pointer() : nullptr;

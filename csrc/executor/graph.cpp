@@ -9,6 +9,8 @@
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "ops/lowering.h"
+#include "ops/sharding.h"
+#include "pjrt/buffer.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -31,11 +33,14 @@ uint32_t references(const Node* node) {
 
 }  // namespace
 
-Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<const Node*>* ending)
-    : device(device_index) {
+Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<const Node*>* ending,
+             std::vector<const spmd::Sharding*> wanted_shardings)
+    : device(device_index), shardings(std::move(wanted_shardings)) {
   results = std::move(wanted);
   util::Hasher h;
   walk(h);
+  if (Runtime::get().devices(device).size() > 1) choose_shardings();
+  for (const spmd::Sharding* s : shardings) h.add(s == nullptr ? util::Hash128() : s->hash);
   reused_by.assign(parameters.size(), -1);
   if (ending != nullptr) {
     find_survivors(*ending);
@@ -56,8 +61,11 @@ Interface Graph::interface() const {
   all.num_ints = numbers.ints.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Node& leaf = *parameters[i];
-    all.parameters.push_back({&leaf.output(0), held_dtype(*leaf.data().array), reused_by[i]});
+    const pjrt::Array& array = *leaf.data().array;
+    all.parameters.push_back({&leaf.output(0), held_dtype(array), reused_by[i], array.sharding()});
   }
+  all.mesh = mesh;
+  all.results = shardings;
   return all;
 }
 
@@ -75,6 +83,7 @@ void Graph::walk(util::Hasher& h) {
     parameters.push_back(node);
     h.add(0xda7a).add(node->output(0).hash);
     if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
+    if (const spmd::Sharding* s = node->data().array->sharding()) h.add(s->hash);
   };
   const auto enter = [&](const Node* node) {
     if (node->walk == walk) return;
@@ -178,6 +187,61 @@ std::vector<const Node*> Graph::updated_leaves() const {
   return updated;
 }
 
+namespace {
+
+// The shardings that calls give to values, those of their expansions too.
+void add_constraints(const lazy::Function& function, std::vector<const spmd::Sharding*>& found) {
+  for (const Node* call : function.calls) {
+    const Signature& s = call->signature();
+    if (const spmd::Sharding* given = ops::sharding_given_by(s)) found.push_back(given);
+    if (s.expansion != nullptr) add_constraints(*s.expansion, found);
+    for (const auto& region : s.regions) add_constraints(*region, found);
+  }
+}
+
+}  // namespace
+
+// The rule: a result has the sharding that was asked for; what updates a value keeps the sharding
+// of that value; all else is split as the compiler chooses. A program in which nothing is split is
+// computed by each device on its own.
+void Graph::choose_shardings() {
+  shardings.resize(results.size());
+  std::vector<const spmd::Sharding*> all;
+  for (const spmd::Sharding* s : shardings) {
+    if (s != nullptr) all.push_back(s);
+  }
+  for (const Node* leaf : parameters) {
+    if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
+  }
+  add_constraints(*this, all);
+  if (all.empty()) {
+    shardings.clear();
+    return;
+  }
+  mesh = spmd::common_mesh(all);
+  TXLA_CHECK(mesh != nullptr,
+             "sharding: expected meshes over the same devices in the same order in one step, got ",
+             all.front()->text, " beside others. Use one mesh, or call torch_xla.sync() between.");
+  const std::vector<const Node*> updated = updated_leaves();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (shardings[i] != nullptr || updated[i] == nullptr) continue;
+    const Geometry &leaf = updated[i]->output(0), &result = results[i].geometry();
+    if (leaf.dtype != result.dtype || leaf.sizes != result.sizes) continue;
+    shardings[i] = updated[i]->data().array->sharding();
+    if (shardings[i] == nullptr) {
+      shardings[i] = spmd::Sharding::replicated(mesh, result.sizes.size());
+    }
+  }
+}
+
+// The sharding that the result must have which takes over a parameter's buffers.
+const spmd::Sharding* Graph::sharding_of_reuse(size_t parameter) const {
+  const Node& leaf = *parameters[parameter];
+  const spmd::Sharding* s = leaf.data().array->sharding();
+  return s != nullptr ? s->in_mesh(mesh)
+                      : spmd::Sharding::replicated(mesh, leaf.output(0).sizes.size());
+}
+
 // The rule: a run takes over a buffer when all that refers to it are calls that end with the run,
 // because nobody refers to them or because they become leaves. It may hold a result of its type;
 // the update of its own value comes first, since the compiler copies whatever changes places.
@@ -198,6 +262,10 @@ void Graph::choose_reuse() {
       const int32_t root = from.back();
       from.pop_back();
       if (taken[root] || types[root] != type) continue;
+      if (mesh != nullptr && (shardings[root] == nullptr ||
+                              shardings[root]->in_mesh(mesh) != sharding_of_reuse(input))) {
+        continue;
+      }
       taken[root] = true;
       reused_by[input] = root;
     }

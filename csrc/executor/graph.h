@@ -16,17 +16,24 @@ struct Graph : lazy::Function {
   PackedNumbers numbers;
   std::vector<int32_t> reused_by;  // of each parameter's buffer: the result that may take it, or -1
   int device = 0;
+  // Where a value is split among the devices: what all shardings can refer to, and how results are
+  // to be split. Those without a sharding are split as the compiler chooses.
+  const spmd::Mesh* mesh = nullptr;
+  std::vector<const spmd::Sharding*> shardings;
   util::Hash128 key;  // over everything that the program depends on
 
   // `ending` lists the calls that the caller will release once the run has begun, each as often as
-  // it holds it. Without it, no buffer is reused.
+  // it holds it. Without it, no buffer is reused. `shardings` are those that results are to have.
   Graph(std::vector<lazy::Value> results, int device,
-        const std::vector<const lazy::Node*>* ending = nullptr);
+        const std::vector<const lazy::Node*>* ending = nullptr,
+        std::vector<const spmd::Sharding*> shardings = {});
 
   Interface interface() const;
 
  private:
   void walk(util::Hasher& h);
+  void choose_shardings();
+  const spmd::Sharding* sharding_of_reuse(size_t parameter) const;
   void find_survivors(const std::vector<const lazy::Node*>& ending);
   std::vector<const lazy::Node*> updated_leaves() const;
   void choose_reuse();

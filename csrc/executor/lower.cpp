@@ -166,7 +166,7 @@ class Lowerer {
   void lower_calls(std::span<const Node* const> calls, Results& results, NumberSource* source,
                    std::span<const hlo::Value> seeds) {
     std::unordered_map<const Node*, int> readers;
-    if (target_.host_kernels) {
+    if (target_.host_kernels && !target_.partitioned) {
       for (const Node* call : calls) {
         for (const Value& operand : call->operands()) ++readers[operand.node.get()];
       }
@@ -485,6 +485,8 @@ template <class Calls>
 std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
                       bool reuses_buffers) {
   hlo::Builder b = builder_for(target);
+  const spmd::Mesh* mesh = interface.mesh;
+  if (mesh != nullptr) add_mesh(b, mesh);
   std::vector<hlo::Type> types;
   std::vector<int32_t> reused_by;
   for (const Parameter& parameter : interface.parameters) {
@@ -496,7 +498,20 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   if (floats != 0) types.push_back({hlo::DType::F64, {floats}});
   if (ints != 0) types.push_back({hlo::DType::S64, {ints}});
 
-  const hlo::Values given = b.begin_function("main", types, reuses(reused_by));
+  std::vector<hlo::Attributes> attributes = reuses(reused_by), result_attributes;
+  if (mesh != nullptr) {
+    attributes.resize(types.size());  // what is not said to be whole, the compiler may split
+    for (size_t i = 0; i < types.size(); ++i) {
+      const bool is_number = i >= interface.parameters.size();
+      attributes[i].push_back(sharding_attribute(
+          is_number ? nullptr : interface.parameters[i].sharding, mesh, types[i].dims.size()));
+    }
+    for (const spmd::Sharding* s : interface.results) {
+      hlo::Attributes& of_result = result_attributes.emplace_back();
+      if (s != nullptr) of_result.push_back(sharding_attribute(s, mesh, s->dims.size()));
+    }
+  }
+  const hlo::Values given = b.begin_function("main", types, attributes);
   hlo::Values arguments;
   for (size_t i = 0; i < interface.parameters.size(); ++i) {
     arguments.push_back(
@@ -511,7 +526,7 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
     numbers.floats.cut.assign(cut.begin(), cut.begin() + floats);
     numbers.ints.cut.assign(cut.begin() + floats, cut.end());
   }
-  b.end_function(Lowerer(b, target).lower(calls, arguments, &numbers));
+  b.end_function(Lowerer(b, target).lower(calls, arguments, &numbers), result_attributes);
   return b.finish();
 }
 
@@ -531,9 +546,23 @@ Lowered lower_program(const Calls& calls, const Interface& interface, const ops:
 
 }  // namespace
 
+void add_mesh(hlo::Builder& b, const spmd::Mesh* mesh) {
+  b.module_item("  sdy.mesh @mesh = " + mesh->text);
+  b.set_mesh(mesh);
+}
+
+hlo::Attribute sharding_attribute(const spmd::Sharding* sharding, const spmd::Mesh* mesh,
+                                  size_t rank) {
+  if (sharding == nullptr) sharding = spmd::Sharding::replicated(mesh, rank);
+  return {"sdy.sharding", "#sdy.sharding<@mesh, " + sharding->in_mesh(mesh)->shardy() + ">"};
+}
+
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target) {
-  return lower_program(function, interface, target);
+  if (interface.mesh == nullptr) return lower_program(function, interface, target);
+  ops::Target partitioned = target;
+  partitioned.partitioned = true;
+  return lower_program(function, interface, partitioned);
 }
 
 Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target) {

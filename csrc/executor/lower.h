@@ -13,20 +13,26 @@
 
 #include "lazy/function.h"
 #include "ops/target.h"
+#include "spmd/sharding.h"
 #include "util/flags.h"
 
 namespace torch_xla::executor {
 
 struct Parameter {
   const lazy::Geometry* geometry;
-  at::ScalarType dtype;    // in which the device holds it
-  int32_t reused_by = -1;  // the result that takes over its buffer, or -1
+  at::ScalarType dtype;                      // in which the device holds it
+  int32_t reused_by = -1;                    // the result that takes over its buffer, or -1
+  const spmd::Sharding* sharding = nullptr;  // null: each device has the whole
 };
 
 // What a program takes: arrays, then its numbers, packed.
 struct Interface {
   std::vector<Parameter> parameters;
   size_t num_floats = 0, num_ints = 0;
+  // Of a program that is partitioned: what its shardings refer to, and how results are to be split.
+  // Those without a sharding are split as the compiler chooses.
+  const spmd::Mesh* mesh = nullptr;
+  std::vector<const spmd::Sharding*> results = {};
 };
 
 struct Lowered {
@@ -84,6 +90,11 @@ struct PortableOptions {
 std::string lower_portable(const lazy::Function& function,
                            std::span<const at::Tensor> constants = {},
                            const PortableOptions& options = {});
+
+// Adds `mesh` to a module, and gives what says of an argument or result how it is split.
+void add_mesh(hlo::Builder& b, const spmd::Mesh* mesh);
+hlo::Attribute sharding_attribute(const spmd::Sharding* sharding, const spmd::Mesh* mesh,
+                                  size_t rank);
 
 // Lowers one call alone, so that what its rule throws is thrown when the call is recorded. Returns
 // whether the program calls a kernel of PyTorch's.

@@ -139,7 +139,13 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
   if (program.plan) return run_pieces(program, arrays, numbers, devices);
-  return run(*program.executables[0], std::move(arrays), numbers, devices, kept);
+  pjrt::Executable::ArrayResult result =
+      run(*program.executables[0], std::move(arrays), numbers, devices, kept);
+  for (size_t i = 0; i < program.shardings.size(); ++i) {
+    if (program.shardings[i] == nullptr) continue;
+    result.outputs[i]->set_sharding(program.shardings[i], program.results[i]->sizes);
+  }
+  return result;
 }
 
 }  // namespace torch_xla::executor

@@ -53,8 +53,9 @@ struct Program {
   std::optional<Plan> plan;
   Interface interface;
   std::vector<const lazy::Geometry*> results;
-  bool reuses_buffers = false;  // those that its interface names
-  bool can_fail = false;        // once it runs: such a program is waited for
+  std::vector<const spmd::Sharding*> shardings;  // of results; null, or none: each has the whole
+  bool reuses_buffers = false;                   // those that its interface names
+  bool can_fail = false;                         // once it runs: such a program is waited for
   Recipe recipe;
   std::string text;  // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
 };

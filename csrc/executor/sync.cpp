@@ -15,6 +15,7 @@
 #include "executor/in_flight.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
+#include "executor/transfer.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
 #include "util/error.h"
@@ -99,7 +100,7 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   try {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
-      array->extend_to(devices);  // it was made before these became one device
+      send(*array, devices);
       arrays.push_back(array.get());
       if (!program.reuses_buffers || graph.reused_by[i] < 0) continue;
       taken_over.push_back(array);
@@ -150,6 +151,7 @@ struct Pending {
   std::vector<Storage*> storages;
   std::vector<size_t> root_of;
   std::vector<Value> roots;
+  std::vector<const spmd::Sharding*> shardings;  // that roots are to have
   std::vector<const Node*> ending;  // what `storages` and their views refer to until they have data
 
   explicit Pending(int device) {
@@ -177,6 +179,9 @@ struct Pending {
     Storage::for_each_pending(device, [&](Storage& storage) {
       if (wanted.contains(&storage) || storage.value().node->is_data()) add(storage);
     });
+    Storage::for_each_pending(device, [&](Storage& storage) {
+      if (storage.sharding() != nullptr) split_beginning(storage);
+    });
   }
 
  private:
@@ -190,6 +195,21 @@ struct Pending {
     ending.push_back(value.node.get());
     storage.add_kept_by_views(ending);
     root_of.push_back(root(value));
+    if (const spmd::Sharding* s = storage.sharding()) {
+      shardings.resize(roots.size());
+      shardings[root_of.back()] = s->evened(value.geometry().sizes);
+    }
+  }
+
+  // What a storage began with is split as the storage is.
+  void split_beginning(const Storage& storage) {
+    if (storage.past().empty()) return;
+    const Storage::Past& first = storage.past().front();
+    for (size_t i = 0; i < roots.size(); ++i) {
+      if (roots[i].node->id() != first.node || roots[i].index != first.index) continue;
+      shardings.resize(roots.size());
+      shardings[i] = storage.sharding()->evened(roots[i].geometry().sizes);
+    }
   }
 
   size_t root(const Value& value) {
@@ -207,7 +227,8 @@ struct Pending {
 
 Graph graph_of_run(Pending& pending, int device) {
   return Graph(std::move(pending.roots), device,
-               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending);
+               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending,
+               std::move(pending.shardings));
 }
 
 // Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The

@@ -9,6 +9,7 @@
 #include "executor/sync.h"
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
+#include "ops/sharding.h"
 #include "ops/target.h"
 #include "util/error.h"
 #include "util/unlocked.h"
@@ -61,24 +62,71 @@ at::ScalarType to_torch(pjrt::DType dtype) {
 
 at::ScalarType held_dtype(const pjrt::Array& array) { return to_torch(array.dtype()); }
 
-lazy::Value upload(const at::Tensor& tensor, int device) {
-  static const debug::Metric time("TransferToDeviceTime");
+namespace {
+
+const debug::Metric& outbound_bytes() {
   static const debug::Metric bytes("OutboundData", debug::Unit::Bytes);
+  return bytes;
+}
+
+const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes) {
+  if (sharding == nullptr) return nullptr;
+  const spmd::Sharding* even = sharding->evened(sizes);
+  return even->is_replicated() ? nullptr : even;
+}
+
+}  // namespace
+
+lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
+  static const debug::Metric time("TransferToDeviceTime");
   const debug::TimedScope scope(time);
-  const at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
+  at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
   Runtime& runtime = Runtime::get();
   const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  bytes.add(static_cast<double>(dense.nbytes() * devices.size()));
+  const pjrt::DType dtype = to_pjrt(dense.scalar_type());
   std::shared_ptr<pjrt::Array> array;
   try {
-    array = std::make_shared<pjrt::Array>(
-        pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(),
-                               to_pjrt(dense.scalar_type()), dense.sizes(), devices));
+    if (devices.size() > 1) {
+      if (dense.is_alias_of(tensor)) dense = dense.clone();
+      const auto kept = std::make_shared<const at::Tensor>(dense);
+      const void* data = dense.numel() == 0 ? kept.get() : dense.const_data_ptr();  // never null
+      array = std::make_shared<pjrt::Array>(
+          pjrt::Array::on_host(runtime.client(), std::shared_ptr<const void>(kept, data), dtype,
+                               dense.sizes(), held_sharding(sharding, dense.sizes())));
+      if (array->sharding() != nullptr) send(*array, devices);
+    } else {
+      outbound_bytes().add(static_cast<double>(dense.nbytes()));
+      array = std::make_shared<pjrt::Array>(pjrt::Array::from_host(
+          runtime.client(), dense.const_data_ptr(), dtype, dense.sizes(), devices));
+    }
   } catch (const pjrt::Error& e) {
     fail(e);
   }
   return data_value(lazy::intern_contiguous(tensor.scalar_type(), tensor.sizes()), device,
                     counted(std::move(array)));
+}
+
+void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
+  if (array.num_buffers() == devices.size()) return;
+  if (const size_t bytes = array.extend_to(devices)) {
+    outbound_bytes().add(static_cast<double>(bytes));
+  }
+}
+
+const spmd::Sharding* sharding_of(const lazy::Value& value) {
+  if (!value.node->is_data()) return ops::sharding_given_by(value.node->signature());
+  const pjrt::Array* array = value.node->data().array.get();
+  return array == nullptr ? nullptr : array->sharding();
+}
+
+lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding) {
+  std::vector<lazy::Value> values = {value};
+  materialize(values, device);
+  const pjrt::Array& array = *values[0].node->data().array;
+  if (array.sharding() == held_sharding(sharding, array.dims()) && array.num_buffers() != 0) {
+    return values[0];
+  }
+  return upload(download(values, device)[0], device, sharding);
 }
 
 namespace {
@@ -144,22 +192,86 @@ std::vector<at::Tensor> read(
 
 }  // namespace
 
+std::vector<int64_t> holders_of(const spmd::Sharding& sharding) {
+  std::vector<int64_t> devices;
+  for (int64_t d = 0; d < static_cast<int64_t>(sharding.num_devices()); ++d) {
+    if (sharding.replica_of(d) == 0) devices.push_back(d);
+  }
+  return devices;
+}
+
+at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
+                    const std::vector<at::Tensor>& parts) {
+  at::Tensor whole = at::empty(sizes, parts.at(0).options());
+  const std::vector<int64_t> part_sizes = sharding.part_sizes(sizes);
+  size_t next = 0;
+  for (const int64_t device : holders_of(sharding)) {
+    const std::vector<int64_t> index = sharding.part_of(device);
+    at::Tensor place = whole;
+    for (size_t i = 0; i < index.size(); ++i) {
+      place = place.narrow(static_cast<int64_t>(i), index[i] * part_sizes[i], part_sizes[i]);
+    }
+    place.copy_(parts.at(next++));
+  }
+  return whole;
+}
+
 std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   materialize(values, device);
-  std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
-  for (const lazy::Value& value : values) {
-    buffers.emplace_back(&value.node->data().array->whole(), &value.geometry());
+  using Buffers = std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>;
+  Buffers buffers;
+  std::vector<std::shared_ptr<const void>> on_host(values.size());
+  {
+    const lazy::GraphLock lock;  // a run may send an array
+    for (size_t v = 0; v < values.size(); ++v) {
+      const pjrt::Array& array = *values[v].node->data().array;
+      on_host[v] = array.host_data();
+      if (on_host[v] != nullptr) continue;
+      if (array.sharding() == nullptr) {
+        buffers.emplace_back(&array.whole(), &values[v].geometry());
+        continue;
+      }
+      for (const int64_t d : holders_of(*array.sharding())) {
+        const pjrt::Buffer& part = array.buffer(static_cast<size_t>(d));
+        buffers.emplace_back(&part,
+                             lazy::intern_contiguous(values[v].geometry().dtype, part.dims()));
+      }
+    }
   }
-  return read(buffers, device);
+  std::vector<at::Tensor> read_parts;
+  if (!buffers.empty()) read_parts = read(buffers, device);
+  std::vector<at::Tensor> tensors;
+  size_t next = 0;
+  for (size_t v = 0; v < values.size(); ++v) {
+    const pjrt::Array& array = *values[v].node->data().array;
+    const lazy::Geometry& g = values[v].geometry();
+    if (on_host[v] != nullptr) {
+      const auto held = at::TensorOptions().dtype(held_dtype(array)).device(at::kCPU);
+      const at::Tensor lent = at::from_blob(const_cast<void*>(on_host[v].get()), g.sizes, held);
+      tensors.push_back(lent.to(g.dtype, /*non_blocking=*/false, /*copy=*/true));
+      continue;
+    }
+    if (array.sharding() == nullptr) {
+      tensors.push_back(read_parts[next++]);
+      continue;
+    }
+    const size_t count = holders_of(*array.sharding()).size();
+    const auto first = read_parts.begin() + static_cast<std::ptrdiff_t>(next);
+    tensors.push_back(
+        assemble(*array.sharding(), g.sizes, {first, first + static_cast<std::ptrdiff_t>(count)}));
+    next += count;
+  }
+  return tensors;
 }
 
 std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value value, int device) {
   std::vector<lazy::Value> values = {std::move(value)};
   materialize(values, device);
-  const pjrt::Array& array = *values[0].node->data().array;
+  pjrt::Array& array = *values[0].node->data().array;
   std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
   {
     const lazy::GraphLock lock;  // a run may extend the array
+    if (array.num_buffers() == 0) send(array, Runtime::get().devices(device));
     for (size_t i = 0; i < array.num_buffers(); ++i) {
       const pjrt::Buffer& buffer = array.buffer(i);
       const at::ScalarType dtype = values[0].geometry().dtype;

@@ -16,8 +16,14 @@ at::ScalarType to_torch(pjrt::DType dtype);
 // Returns the dtype of the device's buffer, which may be narrower than the tensor's.
 at::ScalarType held_dtype(const pjrt::Array& array);
 
-// Makes a leaf that holds a copy of the CPU tensor.
-lazy::Value upload(const at::Tensor& tensor, int device);
+// Makes a leaf that holds a copy of the CPU tensor, split among the devices in equal parts where
+// there is a sharding that allows it. On several devices at once nothing is sent before it is
+// needed: until then it may be said how the value is to be split.
+lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding = nullptr);
+// Sends the devices what they lack of an array.
+void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
+// Returns the value as data that is split so; computes what waits for it.
+lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding);
 
 // Returns new CPU tensors, row-major, with the values' contents. One run computes whatever still
 // waits, and `values` become data; all copies are in flight together.
@@ -25,6 +31,14 @@ std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device);
 
 // Returns what each real device holds of a value, in their order.
 std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value value, int device);
+// Puts together a value of its parts, CPU tensors: those of holders_of(), the devices that hold the
+// first copy of each part.
+std::vector<int64_t> holders_of(const spmd::Sharding& sharding);
+at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
+                    const std::vector<at::Tensor>& parts);
+// Returns how a value is split among the devices, as far as that is decided; null where each has
+// the whole, or will.
+const spmd::Sharding* sharding_of(const lazy::Value& value);
 
 // Copies a value to another device.
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to);

@@ -14,6 +14,10 @@
 
 #include "hlo/types.h"
 
+namespace torch_xla::spmd {
+struct Mesh;
+}
+
 namespace torch_xla::hlo {
 
 class Builder;
@@ -166,6 +170,9 @@ class Builder {
 
   // Adds a top-level operation that precedes the functions, e.g. an sdy.mesh.
   void module_item(std::string text) { items_ += std::move(text) + "\n"; }
+  // The mesh that shardings of this module refer to as @mesh, null where nothing is split.
+  void set_mesh(const spmd::Mesh* mesh) { mesh_ = mesh; }
+  const spmd::Mesh* mesh() const { return mesh_; }
   void module_attribute(std::string name, std::string text) {
     module_attributes_.push_back({std::move(name), std::move(text)});
   }
@@ -196,6 +203,7 @@ class Builder {
   Value fresh(const Type& type, uint64_t hash, std::vector<int> operands = {}, int64_t work = -1);
 
   std::string items_;
+  const spmd::Mesh* mesh_ = nullptr;
   Attributes module_attributes_;
   std::string functions_;
   std::string body_;  // of the function or region that is being built

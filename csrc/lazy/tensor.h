@@ -16,6 +16,10 @@
 #include "lazy/lock.h"
 #include "lazy/node.h"
 
+namespace torch_xla::spmd {
+struct Sharding;
+}
+
 namespace torch_xla::lazy {
 
 class View;
@@ -72,6 +76,10 @@ class Storage final : public c10::StorageImpl {
   // Takes another geometry and other contents (resize_, set_).
   void reset(const Geometry* geometry, Value value);
 
+  // How the user wants the value to be split among devices, null where nothing was said.
+  const spmd::Sharding* sharding() const { return sharding_; }
+  void set_sharding(const spmd::Sharding* sharding) { sharding_ = sharding; }
+
   // Calls `visit` with every storage of a device whose value waits to be computed, in the order in
   // which they were last written.
   static void for_each_pending(int device, const std::function<void(Storage&)>& visit);
@@ -89,6 +97,7 @@ class Storage final : public c10::StorageImpl {
   const uint64_t id_ = next_id();
   Value value_;
   std::vector<Past> past_;
+  const spmd::Sharding* sharding_ = nullptr;
   View* readers_ = nullptr;  // views that keep what they have read, until the value changes
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;

@@ -37,6 +37,8 @@ extern const RuleFunction same_elements, expand, permute, transpose, t, select, 
 extern const RuleFunction runs;
 // shape_strided.cpp
 extern const RuleFunction as_strided, as_strided_update;
+// sharding.cpp
+extern const RuleFunction sharding_constraint;
 // sort.cpp
 extern const RuleFunction median_of_all, nanmedian_of_all, median_along, nanmedian_along;
 

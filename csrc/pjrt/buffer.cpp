@@ -226,10 +226,24 @@ Array Array::from_host(const Client& client, const void* data, DType dtype,
   return array;
 }
 
+Array Array::on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
+                     std::span<const int64_t> dims, const spmd::Sharding* sharding) {
+  ArrayType type{dtype, {dims.begin(), dims.end()}};
+  Array array(Buffer(client.own(std::move(type)), &client, nullptr));
+  array.rare().host_data = std::move(data);
+  if (sharding != nullptr) array.set_sharding(sharding, {dims.begin(), dims.end()});
+  return array;
+}
+
+void Array::set_sharding(const spmd::Sharding* sharding, std::vector<int64_t> dims) {
+  rare().sharding = sharding;
+  rare_->dims = std::move(dims);
+}
+
 const Buffer& Array::whole() const {
-  if (sharding_ != Sharding::Replicated) {
+  if (sharding() != nullptr || num_buffers() == 0) {
     throw Error("Array::whole", PJRT_Error_Code_FAILED_PRECONDITION,
-                "expected the whole value on a device, got parts of it on several.");
+                "expected the whole value on a device, got parts of it on several or none.");
   }
   return first_;
 }
@@ -240,10 +254,36 @@ Array Array::copy_to(std::span<const Device> devices) const {
   return copy;
 }
 
-void Array::extend_to(std::span<const Device> devices) {
-  for (size_t i = num_buffers(); i < devices.size(); ++i) {
-    add(std::move(*whole().copy_to_device(devices[i])));
+size_t Array::extend_to(std::span<const Device> devices) {
+  if (host_data() == nullptr) {
+    for (size_t i = num_buffers(); i < devices.size(); ++i) {
+      add(std::move(*whole().copy_to_device(devices[i])));
+    }
+    return 0;
   }
+  const spmd::Sharding* split = sharding();
+  const std::vector<int64_t> all = dims();
+  const std::vector<int64_t> part = split == nullptr ? all : split->part_sizes(all);
+  std::vector<int64_t> strides(all.size(), static_cast<int64_t>(host_element_size(dtype())));
+  for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * all[i];
+  size_t bytes = 0;
+  std::vector<std::unique_ptr<Buffer>> sent;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    int64_t offset = 0;
+    if (split != nullptr) {
+      const std::vector<int64_t> index = split->part_of(static_cast<int64_t>(d));
+      for (size_t i = 0; i < index.size(); ++i) offset += index[i] * part[i] * strides[i];
+    }
+    sent.push_back(first_.client_->from_host(
+        static_cast<const char*>(host_data().get()) + offset, dtype(), part,
+        split == nullptr ? std::nullopt : std::optional(std::span<const int64_t>(strides)),
+        HostSemantics::ImmutableOnlyDuringCall, devices[d]));
+    bytes += sent.back()->host_size();
+  }
+  first_ = std::move(*sent[0]);
+  for (size_t d = 1; d < sent.size(); ++d) others_.push_back(std::move(sent[d]));
+  rare_->host_data = nullptr;
+  return bytes;
 }
 
 }  // namespace torch_xla::pjrt

@@ -11,6 +11,7 @@
 
 #include "pjrt/device.h"
 #include "pjrt/event.h"
+#include "spmd/sharding.h"
 
 namespace torch_xla::pjrt {
 
@@ -65,6 +66,7 @@ class Buffer {
   PJRT_Buffer* handle() const { return buffer_; }
 
  private:
+  friend class Array;
   void reset() noexcept;
 
   std::shared_ptr<const ArrayType> type_;
@@ -72,46 +74,70 @@ class Buffer {
   PJRT_Buffer* buffer_;
 };
 
-// Names the part of a value that each device of an array holds. So far every device holds the
-// whole.
-enum class Sharding : uint8_t { Replicated };
-
 // A value on the devices that a program runs on: its shape, its sharding, and one buffer on each
 // device, in their order.
 class Array {
  public:
   // Nearly all arrays have one buffer, which needs no memory of its own.
-  explicit Array(Buffer first, Sharding sharding = Sharding::Replicated)
-      : first_(std::move(first)), sharding_(sharding) {}
+  explicit Array(Buffer first) : first_(std::move(first)) {}
   void add(Buffer other) { others_.push_back(std::make_unique<Buffer>(std::move(other))); }
 
   // Copies dense row-major host memory to each device; `data` is free again on return.
   static Array from_host(const Client& client, const void* data, DType dtype,
                          std::span<const int64_t> dims, std::span<const Device> devices);
+  // A value that is still in dense row-major host memory; extend_to() sends each device what it is
+  // to hold, and lets the memory go. A sharding must divide the value evenly.
+  static Array on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
+                       std::span<const int64_t> dims, const spmd::Sharding* sharding);
   // Copies the whole value to other devices.
   Array copy_to(std::span<const Device> devices) const;
-  // Copies the value to the devices that lack it; `devices` begins with those that have it.
-  void extend_to(std::span<const Device> devices);
+  // Copies the value to the devices that lack it; `devices` begins with those that have it. Returns
+  // the bytes that were sent from the host.
+  size_t extend_to(std::span<const Device> devices);
+  // Says that each buffer is the part of a value of these sizes that the sharding gives its device.
+  void set_sharding(const spmd::Sharding* sharding, std::vector<int64_t> dims);
 
   DType dtype() const { return first_.dtype(); }
-  const std::vector<int64_t>& dims() const { return whole().dims(); }
-  Sharding sharding() const { return sharding_; }
-  // Returns a buffer with all of the value. Throws FAILED_PRECONDITION where each has a part of it.
+  const std::vector<int64_t>& dims() const {
+    return sharding() == nullptr ? first_.dims() : rare_->dims;
+  }
+  // Null where each device has the whole value.
+  const spmd::Sharding* sharding() const { return rare_ == nullptr ? nullptr : rare_->sharding; }
+  // The value, where it is still in host memory, else null.
+  const std::shared_ptr<const void>& host_data() const {
+    static const std::shared_ptr<const void> none;
+    return rare_ == nullptr ? none : rare_->host_data;
+  }
+  // Returns a buffer with all of the value. Throws FAILED_PRECONDITION where there is none: each
+  // has a part of it, or the value is in host memory.
   const Buffer& whole() const;
-  size_t num_buffers() const { return 1 + others_.size(); }
+  size_t num_buffers() const { return first_.handle() == nullptr ? 0 : 1 + others_.size(); }
   const Buffer& buffer(size_t i) const { return i == 0 ? first_ : *others_[i - 1]; }
 
   // Returns whether a run took the memory over. Where that run failed, the value is lost and loss()
   // describes the failure; loss() is null for all other arrays.
-  bool is_deleted() const { return first_.is_deleted(); }
-  void set_loss(std::string why) { loss_ = std::make_unique<const std::string>(std::move(why)); }
-  const std::string* loss() const { return loss_.get(); }
+  bool is_deleted() const { return num_buffers() != 0 && first_.is_deleted(); }
+  void set_loss(std::string why) { rare().loss = std::move(why); }
+  const std::string* loss() const {
+    return rare_ == nullptr || rare_->loss.empty() ? nullptr : &rare_->loss;
+  }
 
  private:
+  // What few arrays have.
+  struct Rare {
+    const spmd::Sharding* sharding = nullptr;
+    std::vector<int64_t> dims;  // of the whole value, where there is a sharding
+    std::shared_ptr<const void> host_data;
+    std::string loss;
+  };
+  Rare& rare() {
+    if (rare_ == nullptr) rare_ = std::make_unique<Rare>();
+    return *rare_;
+  }
+
   Buffer first_;
-  Sharding sharding_;
   std::vector<std::unique_ptr<Buffer>> others_;  // each stays where it is when others come
-  std::unique_ptr<const std::string> loss_;
+  std::unique_ptr<Rare> rare_;
 };
 
 enum class HostSemantics {

@@ -87,6 +87,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::vector<Device> devices_;
   std::vector<Device> addressable_devices_;
 
+  friend class Array;
   friend class Executable;
 };
 

@@ -108,6 +108,22 @@ std::string CompiledProgram::serialize() const {
   return result;
 }
 
+OptimizedModule CompiledProgram::optimized_module() const {
+  if (client_ != nullptr) client_->check_process("PJRT_Executable_OptimizedProgram");
+  PJRT_Program program{};
+  program.struct_size = PJRT_Program_STRUCT_SIZE;
+  PJRT_Executable_OptimizedProgram_Args args{};
+  args.executable = executable_;
+  args.program = &program;
+  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);  // tells the size
+  OptimizedModule module;
+  module.bytes.resize(program.code_size);
+  program.code = module.bytes.data();
+  plugin_->call<&PJRT_Api::PJRT_Executable_OptimizedProgram>(args);
+  module.format.assign(program.format, program.format_size);
+  return module;
+}
+
 std::string CompiledProgram::fingerprint() const {
   auto args = query<&PJRT_Api::PJRT_Executable_Fingerprint>();
   return std::string(args.executable_fingerprint, args.executable_fingerprint_size);

@@ -23,6 +23,12 @@ struct CompiledMemoryStats {
   int64_t peak_bytes = 0;  // 0 where the plugin does not say
 };
 
+// A program as the compiler has made it: a protocol buffer of XLA, xla.HloModuleProto ("hlo") or
+// xla.HloModuleProtoWithConfig ("hlo_with_config").
+struct OptimizedModule {
+  std::string format, bytes;
+};
+
 // The result of a compilation, loaded or not.
 class CompiledProgram {
  public:
@@ -39,6 +45,7 @@ class CompiledProgram {
   // Per device; empty where the plugin cannot tell before an execution.
   const std::vector<ArrayType>& outputs() const { return *outputs_; }
   std::string serialize() const;
+  OptimizedModule optimized_module() const;
   // Returns a text that is equal for equal programs and options; throws UNIMPLEMENTED where the
   // plugin makes none.
   virtual std::string fingerprint() const;

@@ -18,5 +18,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_traced(m);
   init_export(m);
   init_builder(m);
+  init_sharding(m);
   init_unlocked(m);
 }

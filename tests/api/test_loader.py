@@ -103,9 +103,6 @@ def test_attributes_are_those_of_the_loader_and_can_be_set():
     with pytest.raises(AttributeError):
         _ = loader.nothing
     assert copy.copy(loader)._loader is inner
-    loader._parallel_loader_kwargs["input_sharding"] = object()
-    with pytest.raises(NotImplementedError, match="input_sharding, since sharding is not"):
-        iter(loader)
 
 
 def test_a_subclass_that_overrides_properties_and_iteration():

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import torch
@@ -438,10 +438,15 @@ def send_cpu_data_to_device(
     Args:
         datas: Any nested data; what is not a CPU tensor stays as it is.
         device: The XLA device.
-        input_sharding: Not supported yet.
+        input_sharding: A `torch_xla.distributed.spmd.ShardingSpec`, by which tensors of its rank
+            are split among the devices; or a dict of such by key, None for those that are not
+            split, where `datas` is a dict with these keys.
 
     Returns:
         Data of the same structure; for a tensor by itself a list that holds the moved one.
+
+    Raises:
+        ValueError: `input_sharding` has keys that `datas` lacks, or a spec does not fit.
     """
     if isinstance(datas, torch.Tensor):
         datas = [datas]
@@ -450,15 +455,24 @@ def send_cpu_data_to_device(
 
 def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any = None) -> Any:
     """`send_cpu_data_to_device`, and a tensor for a tensor."""
-    if input_sharding is not None:
-        raise NotImplementedError(
-            "send_cpu_data_to_device: expected no input_sharding, since sharding is not "
-            "supported yet. Leave it out."
-        )
     device = torch.device(device)
+    if isinstance(input_sharding, Mapping):
+        missing = [key for key in input_sharding if key not in datas]
+        if missing:
+            raise ValueError(
+                f"input_sharding: expected keys of the batch, {list(datas)}, got {missing}."
+            )
+        return type(datas)(
+            (key, _move_to_device(data, device, input_sharding.get(key)))
+            for key, data in datas.items()
+        )
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [_like(t, t.detach().to(device)) for t in tensors]
+        moved = [_like(t, t.detach().to(device)) for t in tensors]
+        for t in moved:
+            if input_sharding is not None and input_sharding.can_apply(t):
+                input_sharding.apply(t)
+        return moved
 
     def is_cpu_tensor(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"

@@ -77,7 +77,9 @@ class ParallelLoader:
         loader_prefetch_size: For each device, the most batches that wait to be moved to it.
         device_prefetch_size: For each device, the most batches that wait on it.
         host_to_device_transfer_threads: How many threads move batches. The order is kept.
-        input_sharding: Not supported yet.
+        input_sharding: How the batches' tensors are split among the devices of an SPMD process: a
+            `torch_xla.distributed.spmd.ShardingSpec` for those of its rank, or a dict of such by
+            the keys of the batches.
     """
 
     def __init__(
@@ -103,17 +105,16 @@ class ParallelLoader:
         self._devices = [torch.device(device) for device in devices]
         if not self._devices:
             raise ValueError("ParallelLoader: expected at least one device, got none.")
-        if input_sharding is not None:
-            raise NotImplementedError(
-                "ParallelLoader: expected no input_sharding, since sharding is not "
-                "supported yet. Leave it out."
-            )
         self._loader = loader
+        self._input_sharding = input_sharding
         self.batchdim = batchdim
         self._batches_per_execution = batches_per_execution
         self._prefetcher = Prefetcher(
             loader,
-            [functools.partial(xm._move_to_device, device=d) for d in self._devices],
+            [
+                functools.partial(xm._move_to_device, device=d, input_sharding=input_sharding)
+                for d in self._devices
+            ],
             loader_prefetch_size,
             device_prefetch_size,
             host_to_device_transfer_threads,
@@ -127,7 +128,7 @@ class ParallelLoader:
 
     def send_cpu_data_to_device(self, batches: Any, device: str | torch.device) -> Any:
         """Batches moved to a device, as the loader's threads do; for a tensor a list of one."""
-        return xm.send_cpu_data_to_device(batches, device)
+        return xm.send_cpu_data_to_device(batches, device, self._input_sharding)
 
     def per_device_loader(self, device: str | torch.device) -> PerDeviceLoader:
         """The iterator over the batches of a device.

@@ -6,6 +6,7 @@
 
 #include "dispatch/calls/arguments.h"
 #include "dispatch/calls/call.h"
+#include "dispatch/calls/sharding.h"
 #include "dispatch/calls/substitute.h"
 #include "dispatch/judge/known_values.h"
 #include "dispatch/record/context.h"
@@ -207,6 +208,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       cpu_kernel_(*plan_),
       traits_(*plan_->target->traits),
       is_constant_(ops::is_constant(*plan_->target)),
+      is_made_like_(op.operator_name().name.ends_with("_like")),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
@@ -465,6 +467,9 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node = lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
       write_outputs(*entry, node, device, *stack, base);
       take_results(*entry, node, device, *stack, base, results);
+      if (is_made_like_ && plan_->writes.empty()) {
+        split_like((*stack)[base].toTensor(), results[0].toTensor());
+      }
     }
   }
   if (entry->route != Route::Record) {

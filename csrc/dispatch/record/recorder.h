@@ -74,6 +74,7 @@ class Recorder final : public c10::OperatorKernel {
   bool counts_list_writes_ = false;
   const ops::Traits& traits_;
   const bool is_constant_;
+  const bool is_made_like_;  // its first argument: zeros_like and its kin
   WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
   debug::Counter counter_;

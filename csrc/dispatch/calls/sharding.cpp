@@ -1,0 +1,120 @@
+#include "dispatch/calls/sharding.h"
+
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+
+#include "dispatch/calls/call.h"
+#include "dispatch/calls/own_operator.h"
+#include "executor/runtime.h"
+#include "executor/transfer.h"
+#include "lazy/tensor.h"
+#include "ops/rules.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+at::Tensor same_shape(const at::Tensor& self, c10::string_view /*sharding*/) {
+  return at::empty_like(self);
+}
+
+const OwnOperator sharding_constraint("sharding_constraint(Tensor self, str sharding) -> Tensor",
+                                      same_shape, ops::rules::sharding_constraint);
+
+lazy::TensorImpl& sharded_impl(const at::Tensor& tensor, const char* who) {
+  lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+  TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr, who,
+                  ": expected an xla tensor, got one on ", tensor.device().str(),
+                  ". Move it with .to('xla').");
+  return *impl;
+}
+
+void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char* who) {
+  TXLA_CHECK(executor::is_spmd(), who,
+             ": expected SPMD mode, where all devices are one. Call "
+             "torch_xla.runtime.use_spmd() first.");
+  const size_t devices = executor::Runtime::get().devices(0).size();
+  TXLA_CHECK_KIND(util::ErrorKind::Value, sharding->num_devices() == devices, who,
+                  ": expected a mesh of the ", devices, " devices of this process, got one of ",
+                  sharding->num_devices(), ": ", sharding->mesh->text, ".");
+  TXLA_CHECK_KIND(
+      util::ErrorKind::Value, static_cast<int64_t>(sharding->dims.size()) == tensor.dim(), who,
+      ": expected a partition spec with an entry for each of the ", tensor.dim(),
+      " dimensions of the tensor, got ", sharding->dims.size(), ": ", sharding->shardy(), ".");
+}
+
+// Whether the tensor is all of its storage, as it lies there.
+bool is_whole(const lazy::TensorImpl& impl) {
+  return impl.view() == nullptr && impl.geometry() == &impl.lazy_storage().geometry();
+}
+
+bool is_known(const lazy::Value& value) {
+  return value.node->is_data() && value.node->data().array != nullptr;
+}
+
+// Takes `sharding` for the present value. A read that waits is outside of the lock.
+void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
+  lazy::Value value;
+  {
+    const lazy::GraphLock lock;
+    value = impl.read();
+  }
+  const int device = impl.device_index();
+  if (is_known(value) && is_whole(impl)) {
+    lazy::Value split = executor::reshard(value, device, sharding);
+    const lazy::GraphLock lock;
+    if (!(split == value)) impl.lazy_storage().set_value(std::move(split));
+    return;
+  }
+  const lazy::GraphLock lock;
+  const lazy::Geometry& g = *impl.geometry();
+  write(impl, call("torch_xla::sharding_constraint", device, {value, c10::IValue(sharding->text)},
+                   lazy::intern_contiguous(g.dtype, g.sizes)));
+}
+
+}  // namespace
+
+void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
+  lazy::TensorImpl& impl = sharded_impl(tensor, "mark_sharding");
+  check(tensor, sharding, "mark_sharding");
+  split(impl, sharding);
+  const lazy::GraphLock lock;
+  if (is_whole(impl)) impl.lazy_storage().set_sharding(sharding);
+}
+
+void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
+  lazy::TensorImpl& impl = sharded_impl(tensor, "annotate_custom_sharding");
+  check(tensor, sharding, "annotate_custom_sharding");
+  split(impl, sharding);
+}
+
+void clear_sharding(const at::Tensor& tensor) {
+  lazy::TensorImpl& impl = sharded_impl(tensor, "clear_sharding");
+  const spmd::Sharding* present = sharding_of(tensor);
+  if (present == nullptr) return;
+  {
+    const lazy::GraphLock lock;
+    impl.lazy_storage().set_sharding(nullptr);
+  }
+  split(impl, spmd::Sharding::replicated(present->mesh, present->dims.size()));
+}
+
+void split_like(const at::Tensor& model, const at::Tensor& made) {
+  const lazy::TensorImpl* from = lazy::as_lazy(model);
+  const lazy::TensorImpl* to = lazy::as_lazy(made);
+  if (from == nullptr || to == nullptr || from->view() != nullptr) return;
+  const spmd::Sharding* sharding = from->lazy_storage().sharding();
+  if (sharding != nullptr && is_whole(*from)) to->lazy_storage().set_sharding(sharding);
+}
+
+const spmd::Sharding* sharding_of(const at::Tensor& tensor) {
+  lazy::TensorImpl& impl = sharded_impl(tensor, "sharding_of");
+  const lazy::GraphLock lock;
+  if (is_whole(impl) && impl.lazy_storage().sharding() != nullptr) {
+    return impl.lazy_storage().sharding();
+  }
+  return executor::sharding_of(impl.read());
+}
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,22 @@
+// Says of tensors how they are split among the devices of the process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "spmd/sharding.h"
+
+namespace torch_xla::dispatch {
+
+// Splits the tensor so from now on, whatever is written into it. Data is sent to the devices at
+// once; what waits to be computed is split when it is. The tensor's history and gradients stay.
+void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding);
+// Splits the present value only: what is written into the tensor later is not.
+void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding);
+// Gives each device the whole of the tensor again.
+void clear_sharding(const at::Tensor& tensor);
+// What is made like a tensor is split like it, be it optimizer state of a parameter.
+void split_like(const at::Tensor& model, const at::Tensor& made);
+// Returns how a tensor is split, or will be; null where nothing says so.
+const spmd::Sharding* sharding_of(const at::Tensor& tensor);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,30 @@
+#include "ops/sharding.h"
+
+#include "lazy/operator.h"
+#include "ops/rules.h"
+
+namespace torch_xla::ops {
+namespace {
+
+hlo::Values sharding_constraint(Lowering& l) {
+  const hlo::Value x = l.in(0);
+  const spmd::Mesh* mesh = l.b.mesh();
+  if (mesh == nullptr) return {x};  // a program for one device
+  const spmd::Sharding* sharding = sharding_given_by(l.signature())->in_mesh(mesh);
+  return {l.b.op("sdy.sharding_constraint", {x}, x.type(),
+                 {{"sharding", "#sdy.sharding<@mesh, " + sharding->shardy() + ">"}})};
+}
+
+}  // namespace
+
+const spmd::Sharding* sharding_given_by(const lazy::Signature& signature) {
+  const Rule* rule = signature.op->rule;
+  if (rule == nullptr || rule->lower != sharding_constraint) return nullptr;
+  return spmd::Sharding::find(signature.arguments[1].value.toStringRef());
+}
+
+namespace rules {
+const RuleFunction sharding_constraint = ops::sharding_constraint;
+}
+
+}  // namespace torch_xla::ops

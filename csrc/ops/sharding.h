@@ -1,0 +1,13 @@
+// torch_xla::sharding_constraint(self, sharding) -> self, which says how a value is split among the
+// devices (spmd/sharding.h). The sharding is given by its text.
+#pragma once
+
+#include "lazy/node.h"
+#include "spmd/sharding.h"
+
+namespace torch_xla::ops {
+
+// Returns the sharding that a call gives its value; null for all other calls.
+const spmd::Sharding* sharding_given_by(const lazy::Signature& signature);
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,277 @@
+// How tensors are split among devices.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "dispatch/calls/call.h"
+#include "dispatch/calls/sharding.h"
+#include "executor/runtime.h"
+#include "executor/sync.h"
+#include "executor/transfer.h"
+#include "lazy/tensor.h"
+#include "python/init.h"
+#include "python/values.h"
+#include "spmd/sharding.h"
+#include "util/error.h"
+
+namespace py = pybind11;
+
+namespace torch_xla::python {
+namespace {
+
+// The numbers of torch_xla.distributed.spmd.ShardingType.
+enum class Type : int {
+  Replicated = 0,
+  Maximal = 1,
+  Tuple = 2,
+  Tiled = 3,
+  Manual = 4,
+  Partial = 5
+};
+
+// What torch_xla calls an OpSharding: a sharding, or that every device has the whole of a tensor of
+// any rank.
+struct OpSharding {
+  const spmd::Sharding* sharding = nullptr;
+
+  const spmd::Sharding* of_rank(int64_t rank) const {
+    if (sharding != nullptr) return sharding;
+    const size_t n = executor::Runtime::get().devices(0).size();
+    spmd::TileAssignment one;
+    one.parts.assign(static_cast<size_t>(rank), 1);
+    one.parts.push_back(static_cast<int64_t>(n));
+    one.replicates = true;
+    for (size_t i = 0; i < n; ++i) one.devices.push_back(static_cast<int64_t>(i));
+    return one.sharding();
+  }
+  std::string text() const { return sharding == nullptr ? "{replicated}" : sharding->gspmd(); }
+};
+
+Type type_of(const spmd::Sharding& s) {
+  if (s.is_replicated()) return Type::Replicated;
+  int64_t parts = 1;
+  for (const int64_t n : s.parts()) parts *= n;
+  return parts == static_cast<int64_t>(s.num_devices()) ? Type::Tiled : Type::Partial;
+}
+
+// Appends the numbers of nested lists, and their lengths.
+void flatten(const py::handle& nested, size_t depth, std::vector<int64_t>& sizes,
+             std::vector<int64_t>& numbers) {
+  if (!py::isinstance<py::sequence>(nested)) {
+    numbers.push_back(nested.cast<int64_t>());
+    return;
+  }
+  const auto list = py::reinterpret_borrow<py::sequence>(nested);
+  if (sizes.size() == depth) sizes.push_back(static_cast<int64_t>(list.size()));
+  TXLA_CHECK_KIND(util::ErrorKind::Value, sizes[depth] == static_cast<int64_t>(list.size()),
+                  "OpSharding: expected rows of equal lengths, got ", sizes[depth], " and ",
+                  list.size(), ".");
+  for (const py::handle element : list) flatten(element, depth + 1, sizes, numbers);
+}
+
+// torch_xla's arguments. The group assignment follows from the tile assignment; in that of a partly
+// replicated sharding, `replication_groups` lists the devices that hold each part.
+OpSharding make_op_sharding(const py::object& tile_assignment, const py::object& /*groups*/,
+                            const py::object& replication_groups, int sharding_type) {
+  const auto type = static_cast<Type>(sharding_type);
+  if (type == Type::Replicated) return {};
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, type == Type::Tiled || type == Type::Partial,
+                  "OpSharding: expected the type REPLICATED, TILED or PARTIAL, got ", sharding_type,
+                  ".");
+  spmd::TileAssignment tiles;
+  flatten(tile_assignment, 0, tiles.parts, tiles.devices);
+  if (type == Type::Partial) {
+    std::vector<int64_t> sizes;
+    tiles.devices.clear();
+    flatten(replication_groups, 0, sizes, tiles.devices);
+    int64_t parts = 1;
+    for (const int64_t n : tiles.parts) parts *= n;
+    const auto devices = static_cast<int64_t>(tiles.devices.size());
+    if (parts == devices) {
+      // The devices are arranged with the replicas last, beyond the tensor's dimensions.
+    } else {
+      tiles.parts.push_back(devices / parts);
+    }
+    tiles.replicates = true;
+  }
+  return {tiles.sharding()};
+}
+
+OpSharding along_mesh(const std::vector<std::string>& names, const std::vector<int64_t>& sizes,
+                      const std::vector<int64_t>& devices,
+                      const std::vector<std::vector<int64_t>>& spec) {
+  const spmd::Mesh* mesh = spmd::Mesh::of(names, sizes, devices);
+  std::vector<std::vector<spmd::Axis>> dims;
+  for (const std::vector<int64_t>& axes : spec) {
+    std::vector<spmd::Axis>& dim = dims.emplace_back();
+    for (const int64_t axis : axes) {
+      TXLA_CHECK_KIND(
+          util::ErrorKind::Value, axis >= 0 && axis < static_cast<int64_t>(sizes.size()),
+          "partition spec: expected an axis from 0 to ", sizes.size() - 1, ", got ", axis, ".");
+      if (sizes[axis] != 1) dim.push_back({static_cast<size_t>(axis), 1, sizes[axis]});
+    }
+  }
+  return {spmd::Sharding::of(mesh, std::move(dims))};
+}
+
+std::string spec_of(const at::Tensor& tensor) {
+  const spmd::Sharding* s = dispatch::sharding_of(tensor);
+  return s == nullptr ? "" : s->gspmd();
+}
+
+py::object slices(const spmd::Sharding* s, const at::Tensor& tensor, int64_t device) {
+  if (s == nullptr || s->is_replicated()) return py::ellipsis();
+  const std::vector<int64_t> part = s->part_of(device), sizes = s->part_sizes(tensor.sizes());
+  py::list list;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const int64_t start = part[i] * sizes[i];
+    list.append(py::slice(py::int_(start), py::int_(start + sizes[i]), py::int_(1)));
+  }
+  return list;
+}
+
+// How the devices hold the tensor's value, which is computed where it waits.
+const spmd::Sharding* held_sharding(const at::Tensor& tensor, const char* who) {
+  int device = 0;
+  std::vector<lazy::Value> values = values_of({tensor}, who, &device);
+  executor::materialize(values, device);
+  return executor::sharding_of(values[0]);
+}
+
+std::vector<std::vector<std::pair<at::Tensor, std::string>>> shards_of_devices(
+    const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<std::pair<at::Tensor, std::string>>> all;
+  for (const at::Tensor& t : tensors) {
+    int device = 0;
+    std::vector<lazy::Value> values = values_of({t}, "_get_local_shards", &device);
+    auto& shards = all.emplace_back();
+    for (auto& [real, data] : executor::download_shards(std::move(values[0]), device)) {
+      shards.emplace_back(std::move(data), real_device_name(real));
+    }
+  }
+  return all;
+}
+
+std::vector<std::vector<std::pair<int64_t, py::object>>> replicas_and_indices(
+    const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<std::pair<int64_t, py::object>>> all;
+  const size_t n = executor::Runtime::get().devices(0).size();
+  for (const at::Tensor& t : tensors) {
+    const spmd::Sharding* s = held_sharding(t, "_get_local_shard_replica_and_indices");
+    auto& shards = all.emplace_back();
+    for (size_t i = 0; i < n; ++i) {
+      const auto device = static_cast<int64_t>(i);
+      shards.emplace_back(s == nullptr ? device : s->replica_of(device), slices(s, t, device));
+    }
+  }
+  return all;
+}
+
+// The value whose parts on all devices these are, in the devices' order.
+at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding* s,
+                    at::IntArrayRef sizes, const char* who) {
+  const size_t n = executor::Runtime::get().devices(0).size();
+  TXLA_CHECK_KIND(util::ErrorKind::Value, shards.size() == n, who,
+                  ": expected a shard for each of ", n, " devices, got ", shards.size(), ".");
+  const spmd::Sharding* even = s == nullptr ? nullptr : s->evened(sizes);
+  const std::vector<int64_t> part = even == nullptr ? sizes.vec() : even->part_sizes(sizes);
+  for (const at::Tensor& shard : shards) {
+    TXLA_CHECK_KIND(util::ErrorKind::Value, shard.is_cpu() && shard.sizes() == part, who,
+                    ": expected CPU shards of the sizes ", at::IntArrayRef(part), ", got ",
+                    shard.sizes(), " on ", shard.device().str(), ".");
+  }
+  if (even == nullptr) return shards[0];
+  std::vector<at::Tensor> parts;
+  for (const int64_t device : executor::holders_of(*even)) {
+    parts.push_back(shards[static_cast<size_t>(device)]);
+  }
+  return executor::assemble(*even, sizes, parts);
+}
+
+void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& shards,
+                       const std::vector<std::string>& devices) {
+  constexpr const char* kWho = "_load_local_shards";
+  TXLA_CHECK_KIND(util::ErrorKind::Value, shards.size() == devices.size(), kWho,
+                  ": expected a device for each of ", shards.size(), " shards, got ",
+                  devices.size(), ".");
+  std::vector<at::Tensor> by_device;
+  for (const pjrt::Device& real : executor::Runtime::get().devices(0)) {
+    const auto it = std::ranges::find(devices, real_device_name(real));
+    TXLA_CHECK_KIND(util::ErrorKind::Value, it != devices.end(), kWho, ": expected a shard for ",
+                    real_device_name(real), ", got none.");
+    by_device.push_back(shards[static_cast<size_t>(it - devices.begin())].to(tensor.scalar_type()));
+  }
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor target = tensor;
+  target.copy_(whole_of(by_device, dispatch::sharding_of(tensor), tensor.sizes(), kWho));
+}
+
+at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpSharding& op_sharding,
+                           const std::optional<std::vector<int64_t>>& global_shape) {
+  constexpr const char* kWho = "_global_tensor_from_cpu_shards";
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !shards.empty(), kWho, ": expected shards, got none.");
+  const spmd::Sharding* s = op_sharding.of_rank(shards[0].dim());
+  std::vector<int64_t> sizes = shards[0].sizes().vec();
+  const std::vector<int64_t> parts = s->parts();
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] *= parts[i];
+  if (global_shape) sizes = *global_shape;
+  lazy::Value value = executor::upload(whole_of(shards, s, sizes, kWho), 0, s);
+  const lazy::Geometry* geometry = &value.geometry();
+  const at::Tensor made = lazy::make_tensor(std::move(value), geometry, 0);
+  dispatch::mark_sharding(made, s);
+  return made;
+}
+
+}  // namespace
+
+void init_sharding(py::module_& m) {
+  py::class_<OpSharding>(m, "OpSharding")
+      .def(py::init(&make_op_sharding), py::arg("tile_assignment"), py::arg("group_assignment"),
+           py::arg("replication_groups"), py::arg("sharding_type"))
+      .def_static("along", &along_mesh, py::arg("names"), py::arg("sizes"), py::arg("devices"),
+                  py::arg("spec"))
+      .def("__str__", &OpSharding::text)
+      .def("__repr__", &OpSharding::text)
+      .def("__eq__", [](const OpSharding& a, const OpSharding& b) { return a.text() == b.text(); })
+      .def("__hash__", [](const OpSharding& s) { return std::hash<std::string>()(s.text()); })
+      // The text that torch_xla::sharding_constraint takes.
+      .def("constraint", [](const OpSharding& s, int64_t rank) { return s.of_rank(rank)->text; });
+  m.def("_xla_mark_sharding", [](const at::Tensor& t, const OpSharding& s) {
+    dispatch::mark_sharding(t, s.of_rank(t.dim()));
+  });
+  m.def("_xla_annotate_custom_sharding", [](const at::Tensor& t, const OpSharding& s) {
+    dispatch::annotate_sharding(t, s.of_rank(t.dim()));
+  });
+  m.def("_xla_clear_sharding", &dispatch::clear_sharding);
+  m.def("_get_xla_sharding_spec", &spec_of);
+  m.def("_get_xla_sharding_specs", [](const std::vector<at::Tensor>& tensors) {
+    std::vector<std::string> all;
+    for (const at::Tensor& t : tensors) all.push_back(spec_of(t));
+    return all;
+  });
+  m.def("_get_xla_sharding_type", [](const at::Tensor& t) -> std::optional<int> {
+    const spmd::Sharding* s = dispatch::sharding_of(t);
+    if (s == nullptr) return std::nullopt;
+    return static_cast<int>(type_of(*s));
+  });
+  m.def("_get_xla_op_sharding", [](const at::Tensor& t) -> std::optional<OpSharding> {
+    const spmd::Sharding* s = dispatch::sharding_of(t);
+    if (s == nullptr) return std::nullopt;
+    return OpSharding{s};
+  });
+  m.def("_load_local_shards", &load_local_shards);
+  m.def("_global_tensor_from_cpu_shards", &from_cpu_shards, py::arg("shards"), py::arg("sharding"),
+        py::arg("global_shape") = std::nullopt);
+  m.def("_get_local_shards", &shards_of_devices);
+  m.def("_get_local_shard_replica_and_indices", &replicas_and_indices);
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,95 @@
+// How values are split among the devices of a program: a Mesh arranges the devices in a grid with
+// named axes, a Sharding says along which axes each dimension of a value is split. Both are
+// interned: equal ones are one object, which lives as long as the process. Devices are numbered by
+// their positions among those of the program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "util/hash.h"
+
+namespace torch_xla::spmd {
+
+struct Mesh {
+  std::vector<std::string> names;  // of the axes
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> devices;  // row-major
+  std::string text;              // as sdy.mesh writes it: <["data"=4, "model"=2]>
+
+  // Returns the one mesh with these axes. Throws a ValueError unless the names differ, and the
+  // devices are 0, 1, 2, ... in any order, as many as the sizes multiply to.
+  static const Mesh* of(std::vector<std::string> names, std::vector<int64_t> sizes,
+                        std::vector<int64_t> devices);
+};
+
+// An axis of a mesh or a part of one: of an axis of 8 = 2 x 4 devices, {before 2, size 4} is the
+// index that changes faster.
+struct Axis {
+  size_t index = 0;
+  int64_t before = 1;
+  int64_t size = 1;
+
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+struct Sharding {
+  const Mesh* mesh;
+  std::vector<std::vector<Axis>> dims;  // of each dimension, the axis that changes slowest first
+  std::string text;
+  util::Hash128 hash;
+
+  // Returns the one sharding with these axes. Throws a ValueError where an axis is used twice.
+  static const Sharding* of(const Mesh* mesh, std::vector<std::vector<Axis>> dims);
+  static const Sharding* replicated(const Mesh* mesh, size_t rank) {
+    return of(mesh, std::vector<std::vector<Axis>>(rank));
+  }
+  // Returns the sharding with this text, which there is.
+  static const Sharding* find(const std::string& text);
+
+  size_t num_devices() const { return mesh->devices.size(); }
+  bool is_replicated() const;  // each device holds all of the value
+  // Along each dimension: into how many parts it is split, and which of them a device holds.
+  std::vector<int64_t> parts() const;
+  std::vector<int64_t> part_of(int64_t device) const;
+  // Numbers the devices that hold the same part.
+  int64_t replica_of(int64_t device) const;
+  // Sizes of a part, of a value whose sizes divide.
+  std::vector<int64_t> part_sizes(std::span<const int64_t> sizes) const;
+
+  // Returns the sharding that splits only what divides evenly, which is how devices hold a value.
+  const Sharding* evened(std::span<const int64_t> sizes) const;
+  // Returns the same split along the axes of another mesh, or null where that cannot say it.
+  const Sharding* in_mesh(const Mesh* other) const;
+
+  std::string shardy() const;  // [{"data"}, {}]
+  std::string gspmd() const;   // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}
+};
+
+// A tile assignment, which is how GSPMD writes shardings: `devices` go through the parts of a value
+// row by row; those in a row along a last dimension beyond the value's hold the same part.
+struct TileAssignment {
+  std::vector<int64_t> parts;  // and the number of replicas, where `replicates`
+  std::vector<int64_t> devices;
+  bool replicates = false;
+
+  // Returns the sharding, along the axes of `mesh` where that can say it.
+  const Sharding* sharding(const Mesh* mesh = nullptr) const;
+};
+
+// Returns a mesh that can say all of these shardings, of one number of devices: theirs, where it is
+// one. Null where there is none.
+const Mesh* common_mesh(std::span<const Sharding* const> shardings);
+
+// Reads how a compiled program's results are split from its module, a serialized xla.HloModuleProto
+// or, if `with_config`, an xla.HloModuleProtoWithConfig. The sharding is null where each device has
+// the whole. Empty where the module does not tell.
+std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
+                                                   const Mesh* mesh);
+
+}  // namespace torch_xla::spmd

@@ -1,0 +1,159 @@
+#include "spmd/sharding.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "hlo_testing.h"
+#include "util/error.h"
+
+namespace torch_xla::spmd {
+namespace {
+
+using hlo::testing::expect_error;
+using Dims = std::vector<int64_t>;
+
+Dims counted(int64_t n) {
+  Dims all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
+
+const Mesh* grid() { return Mesh::of({"data", "model"}, {4, 2}, counted(8)); }
+
+TEST(Sharding, EqualOnesAreOneObject) {
+  EXPECT_EQ(grid(), Mesh::of({"data", "model"}, {4, 2}, counted(8)));
+  EXPECT_NE(grid(), Mesh::of({"x", "model"}, {4, 2}, counted(8)));
+  const Sharding* s = Sharding::of(grid(), {{{0, 1, 4}}, {}});
+  EXPECT_EQ(s, Sharding::of(grid(), {{{0, 1, 4}}, {}}));
+  EXPECT_EQ(s, Sharding::find(s->text));
+  EXPECT_EQ(grid()->text, "<[\"data\"=4, \"model\"=2]>");
+  EXPECT_EQ(Mesh::of({"x"}, {2}, {1, 0})->text, "<[\"x\"=2], device_ids=[1,0]>");
+}
+
+TEST(Sharding, SaysWhatEachDeviceHolds) {
+  const Sharding* s = Sharding::of(grid(), {{{1, 1, 2}}, {{0, 1, 4}}});
+  EXPECT_EQ(s->parts(), (Dims{2, 4}));
+  EXPECT_EQ(s->part_of(5), (Dims{1, 2}));
+  EXPECT_EQ(s->replica_of(5), 0);
+  EXPECT_EQ(s->part_sizes(Dims{6, 8}), (Dims{3, 2}));
+  EXPECT_EQ(s->shardy(), "[{\"model\"}, {\"data\"}]");
+  EXPECT_EQ(s->gspmd(), "{devices=[2,4]0,2,4,6,1,3,5,7}");
+
+  const Sharding* rows = Sharding::of(grid(), {{{0, 1, 4}}});
+  EXPECT_EQ(rows->gspmd(), "{devices=[4,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}");
+  EXPECT_EQ(rows->replica_of(6), 0);
+  EXPECT_EQ(rows->replica_of(7), 1);
+  EXPECT_FALSE(rows->is_replicated());
+
+  const Sharding* half = Sharding::of(grid(), {{{0, 2, 2}, {1, 1, 2}}});
+  EXPECT_EQ(half->shardy(), "[{\"data\":(2)2, \"model\"}]");
+  EXPECT_EQ(half->part_of(3), (Dims{3}));  // data 1, model 1
+  EXPECT_EQ(half->part_of(4), (Dims{0}));  // data 2, model 0
+  EXPECT_TRUE(Sharding::replicated(grid(), 3)->is_replicated());
+  EXPECT_EQ(Sharding::replicated(grid(), 3)->gspmd(), "{replicated}");
+}
+
+TEST(Sharding, SplitsEvenlyOnly) {
+  const Sharding* s = Sharding::of(grid(), {{{0, 1, 4}, {1, 1, 2}}, {}});
+  EXPECT_EQ(s->evened(Dims{16, 3}), s);
+  EXPECT_EQ(s->evened(Dims{12, 3})->parts(), (Dims{4, 1}));
+  EXPECT_EQ(s->evened(Dims{2, 3})->parts(), (Dims{1, 1}));
+  EXPECT_EQ(s->evened(Dims{0, 3})->parts(), (Dims{1, 1}));
+}
+
+TEST(Sharding, TileAssignmentsBecomeAxes) {
+  const auto of = [](Dims parts, Dims devices, bool replicates) {
+    return TileAssignment{std::move(parts), std::move(devices), replicates}.sharding(grid());
+  };
+  EXPECT_EQ(of({4, 2}, counted(8), false), Sharding::of(grid(), {{{0, 1, 4}}, {{1, 1, 2}}}));
+  EXPECT_EQ(of({8}, counted(8), false), Sharding::of(grid(), {{{0, 1, 4}, {1, 1, 2}}}));
+  EXPECT_EQ(of({2, 4}, counted(8), true), Sharding::of(grid(), {{{0, 1, 2}}}));
+  EXPECT_EQ(of({2, 4}, {0, 2, 4, 6, 1, 3, 5, 7}, true), Sharding::of(grid(), {{{1, 1, 2}}}));
+  // No axes of the mesh say this; those of another order of the devices do.
+  const Sharding* turned = of({8}, {7, 6, 5, 4, 3, 2, 1, 0}, false);
+  EXPECT_EQ(turned->gspmd(), "{devices=[8]7,6,5,4,3,2,1,0}");
+  for (int64_t d = 0; d < 8; ++d) EXPECT_EQ(turned->part_of(d), (Dims{7 - d}));
+}
+
+// Every split of up to three dimensions is found again from what each device holds.
+TEST(Sharding, ReadsBackWhatItWrites) {
+  const Mesh* mesh = Mesh::of({"a", "b", "c"}, {2, 3, 4}, counted(24));
+  const std::vector<Axis> axes = {{0, 1, 2}, {1, 1, 3}, {2, 1, 4}, {2, 1, 2}, {2, 2, 2}};
+  int checked = 0;
+  for (const Axis& x : axes) {
+    for (const Axis& y : axes) {
+      for (const Axis& z : axes) {
+        const Sharding* s = nullptr;
+        try {
+          s = Sharding::of(mesh, {{x}, {y, z}, {}});
+        } catch (const util::Error&) {
+          continue;  // an axis twice
+        }
+        ++checked;
+        TileAssignment tiles;
+        tiles.parts = s->parts();
+        std::vector<std::pair<Dims, int64_t>> order;
+        for (int64_t d = 0; d < 24; ++d) order.emplace_back(s->part_of(d), d);
+        std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
+        for (const auto& [part, device] : order) tiles.devices.push_back(device);
+        int64_t parts = 1;
+        for (const int64_t n : tiles.parts) parts *= n;
+        tiles.parts.push_back(24 / parts);
+        tiles.replicates = true;
+        const Sharding* again = tiles.sharding(mesh);
+        EXPECT_EQ(again->gspmd(), s->gspmd());
+        EXPECT_EQ(again->mesh, mesh) << s->text;
+      }
+    }
+  }
+  EXPECT_GT(checked, 20);
+}
+
+TEST(Sharding, CommonMesh) {
+  const Mesh* cube = Mesh::of({"x", "y", "z"}, {2, 2, 2}, counted(8));
+  const Sharding* a = Sharding::of(grid(), {{{0, 1, 4}}});
+  const Sharding* b = Sharding::of(cube, {{{2, 1, 2}}, {{0, 1, 2}, {1, 1, 2}}});
+  EXPECT_EQ(common_mesh(std::vector{a, b}), grid());
+  EXPECT_EQ(b->in_mesh(grid())->shardy(), "[{\"model\"}, {\"data\"}]");
+  const Sharding* c = Sharding::of(cube, {{{1, 1, 2}}});
+  EXPECT_EQ(c->in_mesh(grid())->shardy(), "[{\"data\":(2)2}]");
+  const Mesh* six = Mesh::of({"x", "y"}, {2, 3}, counted(6));
+  const Mesh* turned = Mesh::of({"x", "y"}, {3, 2}, counted(6));
+  const Sharding *rows = Sharding::of(six, {{{0, 1, 2}}}),
+                 *columns = Sharding::of(turned, {{{1, 1, 2}}});
+  EXPECT_EQ(rows->in_mesh(turned), nullptr);
+  EXPECT_EQ(common_mesh(std::vector{rows, columns}), nullptr);
+}
+
+TEST(Sharding, RefusesWhatDoesNotFit) {
+  expect_error([] { Mesh::of({"x"}, {3}, counted(4)); }, "as many devices");
+  expect_error([] { Mesh::of({"x", "x"}, {2, 2}, counted(4)); }, "names that differ");
+  expect_error([] { Mesh::of({"x"}, {2}, {0, 0}); }, "each device of the process");
+  expect_error([] { Sharding::of(grid(), {{{0, 1, 4}}, {{0, 2, 2}}}); }, "twice");
+  expect_error([] { Sharding::find("nothing"); }, "made in this process");
+}
+
+TEST(Sharding, ReadsCompiledModules) {
+  using namespace std::string_literals;
+  // A tuple of: 8 rows of devices; 2 x 1 parts of four devices each; the whole.
+  const std::string tuple =
+      "\x08\x02"s + "\x2a\x0b\x08\x03\x1a\x01\x08\x4a\x01\x08\x52\x01\x00"s +
+      "\x2a\x0f\x08\x03\x1a\x03\x02\x01\x04\x30\x01\x4a\x01\x08\x52\x01\x00"s + "\x2a\x00"s;
+  const std::string module = "\x0a\x01m\x62"s + static_cast<char>(tuple.size()) + tuple;
+  const std::string configured = "\x0a"s + static_cast<char>(module.size()) + module;
+  for (const bool with_config : {false, true}) {
+    const auto read = read_output_shardings(with_config ? configured : module, with_config, grid());
+    ASSERT_EQ(read.size(), 3u);
+    EXPECT_EQ(read[0], Sharding::of(grid(), {{{0, 1, 4}, {1, 1, 2}}}));
+    EXPECT_EQ(read[1], Sharding::of(grid(), {{{0, 1, 2}}, {}}));
+    EXPECT_EQ(read[2], nullptr);
+  }
+  EXPECT_TRUE(read_output_shardings("\x0a\x01m"s, false, grid()).empty());
+  expect_error([] { read_output_shardings("\x0a\x05m"s, false, grid()); },
+               "expected a compiled module");
+}
+
+}  // namespace
+}  // namespace torch_xla::spmd

@@ -1,0 +1,405 @@
+"""Tensors that are split among devices: shards, values, gradients and steps as unsplit ones."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+EIGHT = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
+
+PRELUDE = """
+import collections
+import numpy as np
+import torch, torch.nn as nn
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+import torch_xla.runtime as xr
+import torch_xla.distributed.spmd as xs
+from torch_xla import _XLAC
+
+xr.use_spmd()
+N = xr.global_runtime_device_count()
+mesh = xs.Mesh(np.arange(N), (4, 2), ("data", "model"))
+device = torch_xla.device()
+torch.manual_seed(0)
+
+def spec(t):
+    return _XLAC._get_xla_sharding_spec(t)
+
+def shards(t):
+    return xs.wrap_as_sharded_tensor(t).local_shards
+
+def check_shards(t, value):
+    "Each device holds what its indices say, the replicas of a part are told apart."
+    places = collections.defaultdict(list)
+    covered = torch.zeros(value.shape, dtype=torch.bool)
+    for shard in shards(t):
+        index = shard.indices if shard.indices is ... else tuple(shard.indices)
+        torch.testing.assert_close(shard.data, value[index], rtol=0, atol=0)
+        covered[index] = True
+        places[str(index)].append(shard.replica_id)
+    assert covered.all()
+    for index, replicas in places.items():
+        assert sorted(replicas) == list(range(len(replicas))), (index, replicas)
+    return len(places)
+"""
+
+
+@pytest.fixture
+def run(run_python):
+    """Runs code in an SPMD process of eight devices."""
+
+    def run(code, env=None):
+        return run_python(PRELUDE + textwrap.dedent(code), env={**EIGHT, **(env or {})})
+
+    return run
+
+
+def test_each_device_holds_its_part(run):
+    run("""
+    for partition, text, parts in [
+        (("data", "model"), "{devices=[4,2]0,1,2,3,4,5,6,7}", 8),
+        ((0, 1), "{devices=[4,2]0,1,2,3,4,5,6,7}", 8),
+        (("model", "data"), "{devices=[2,4]0,2,4,6,1,3,5,7}", 8),
+        (("data", None), "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", 4),
+        ((None, "model"), "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}", 2),
+        ((("data", "model"), None), "{devices=[8,1]0,1,2,3,4,5,6,7}", 8),
+        ((("model", "data"), None), "{devices=[8,1]0,2,4,6,1,3,5,7}", 8),
+        ((None, None), "{replicated}", 1),
+    ]:
+        for make in ("moved", "computed", "pending"):
+            value = torch.randn(16, 8)
+            t = value.to(device)
+            if make != "moved":
+                t = t * 2
+                value = value * 2
+            if make == "computed":
+                torch_xla.sync()
+            sharded = xs.mark_sharding(t, mesh, partition)
+            assert isinstance(sharded, xs.XLAShardedTensor) and sharded.global_tensor is t
+            assert spec(t) == text == sharded.sharding_spec, (partition, make, spec(t))
+            assert check_shards(t, value) == parts, (partition, make)
+            assert spec(t) == text
+            torch.testing.assert_close(t.cpu(), value, rtol=0, atol=0)
+            assert sharded.shape == (16, 8) and sharded.device == device
+    """)
+
+
+def test_only_parts_are_sent(run):
+    run("""
+    def sent():
+        data = met.metric_data("OutboundData")
+        return 0 if data is None else data[1]
+
+    before = sent()
+    t = torch.randn(1024, 64).to(device)
+    assert sent() == before
+    xs.mark_sharding(t, mesh, (("data", "model"), None))
+    assert sent() - before == 1024 * 64 * 4, sent() - before
+    u = torch.randn(1024, 64).to(device)
+    (u + 1).cpu()
+    assert sent() - before == 9 * 1024 * 64 * 4
+    """)
+
+
+def test_values_and_gradients_are_those_of_one_device(run):
+    run("""
+    def check(fn, shapes, specs):
+        host = [torch.randn(s, dtype=torch.float64) for s in shapes]
+        plain = [h.clone().requires_grad_() for h in host]
+        split = [h.to(device).requires_grad_() for h in host]
+        for t, partition in zip(split, specs):
+            if partition is not None:
+                xs.mark_sharding(t, mesh, partition)
+        want, got = fn(*plain), fn(*split)
+        want.sin().sum().backward()
+        got.sin().sum().backward()
+        torch_xla.sync()
+        torch.testing.assert_close(got.cpu(), want)
+        for p, s, partition in zip(plain, split, specs):
+            torch.testing.assert_close(s.grad.cpu(), p.grad)
+            if partition is not None:
+                assert spec(s) != "", partition
+
+    two = [(16, 8), (8, 24)]
+    for specs in [(("data", None), (None, "model")), ((None, "model"), ("model", None)),
+                  (("data", "model"), ("model", "data")), (("data", None), None),
+                  ((None, None), ("model", "data"))]:
+        check(torch.mm, two, specs)
+        check(lambda a, b: (a @ b).softmax(-1), two, specs)
+        check(lambda a, b: (a @ b).softmax(0).sum(1), two, specs)
+        check(lambda a, b: torch.cat([a, b.T[:, :8]]).cumsum(0), two, specs)
+        check(lambda a, b: nn.functional.layer_norm(a, (8,), b.sum(1)).T.reshape(4, 32), two, specs)
+    check(lambda x, w: nn.functional.conv2d(x, w, padding=1), [(8, 4, 6, 6), (6, 4, 3, 3)],
+          (("data", None, None, None), ("model", None, None, None)))
+    check(lambda q, k: nn.functional.scaled_dot_product_attention(q, k, k),
+          [(4, 4, 8, 16), (4, 4, 8, 16)], (("data", "model", None, None),) * 2)
+    check(lambda w: w[torch.tensor([3, 1, 1, 0, 7], device=w.device)], [(8, 6)],
+          (("data", "model"),))
+    """)
+
+
+def test_sizes_that_do_not_divide(run):
+    run("""
+    for sizes in [(7, 3), (5,), (6, 2), (1, 1), (0, 4), (9, 8)]:
+        partition = ("data", "model")[:len(sizes)]
+        value = torch.randn(sizes)
+        t = value.to(device)
+        xs.mark_sharding(t, mesh, partition)
+        check_shards(t, value)
+        u = (t * 2).sin()
+        xs.mark_sharding(u, mesh, partition)
+        torch.testing.assert_close(u.cpu(), (value * 2).sin())
+        torch.testing.assert_close((u.sum(0) + 1).cpu(), (value * 2).sin().sum(0) + 1)
+        check_shards(u, u.cpu())
+        t.add_(1)
+        torch_xla.sync()
+        check_shards(t, value + 1)
+    """)
+
+
+def test_a_training_step_keeps_its_shardings_and_is_one_program(run):
+    run("""
+    from torch_xla import _XLAC
+
+    def make():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
+
+    def train(model, device, mark, steps=8):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        g = torch.Generator().manual_seed(1)
+        losses, compiles = [], []
+        for _ in range(steps):
+            x, y = torch.randn(8, 16, generator=g), torch.randint(8, (8,), generator=g)
+            x, y = x.to(device), y.to(device)
+            if mark:
+                xs.mark_sharding(x, mesh, ("data", None))
+                xs.mark_sharding(y, mesh, ("data",))
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            if mark:
+                torch_xla.sync()
+                compiles.append(met.counter_value("UncachedCompile"))
+            losses.append(loss.detach())
+        return torch.stack(losses).cpu(), optimizer, compiles
+
+    plain, split = make(), make().to(device)
+    for module in split:
+        if isinstance(module, nn.Linear):
+            xs.mark_sharding(module.weight, mesh, ("model", "data"))
+            xs.mark_sharding(module.bias, mesh, ("model",))
+    want, _, _ = train(plain, "cpu", False)
+    got, optimizer, compiles = train(split, device, True)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    weights = "{devices=[2,4]0,2,4,6,1,3,5,7}"
+    for p, q in zip(split.parameters(), plain.parameters()):
+        torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-5)
+    for module in split:
+        if isinstance(module, nn.Linear):
+            assert spec(module.weight) == weights
+            assert len(set(map(str, (s.indices for s in shards(module.weight.detach()))))) == 8
+            state = optimizer.state[module.weight]
+            for name in ("exp_avg", "exp_avg_sq"):
+                assert spec(state[name]) == weights, (name, spec(state[name]))
+    # State that begins and state that goes on; nothing is compiled after that.
+    assert compiles[2:] == [compiles[2]] * (len(compiles) - 2), compiles
+    """)
+
+
+def test_writes_keep_the_sharding(run):
+    run("""
+    value = torch.randn(8, 8)
+    t = value.to(device)
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    text = spec(t)
+    t.copy_(value + 1)
+    assert spec(t) == text and check_shards(t, value + 1) == 8
+    t.mul_(2)
+    assert spec(t) == text
+    torch_xla.sync()
+    assert spec(t) == text and check_shards(t, (value + 1) * 2) == 8
+    t.zero_()
+    torch_xla.sync()
+    assert check_shards(t, torch.zeros(8, 8)) == 8
+    t[2:5, 1] = 7.0
+    want = torch.zeros(8, 8)
+    want[2:5, 1] = 7
+    assert check_shards(t, want) == 8
+    view = t.T
+    xs.mark_sharding(view, mesh, ("model", None))
+    torch.testing.assert_close(view.cpu(), want.T)
+    view.add_(1)
+    torch.testing.assert_close(t.cpu(), want + 1)
+    assert check_shards(t, want + 1) == 8
+    plain = xs.clear_sharding(t)
+    assert plain is t and spec(t) == ""
+    assert check_shards(t, want + 1) == 1
+    t.add_(1)
+    torch_xla.sync()
+    assert check_shards(t, want + 2) == 1
+    """)
+
+
+def test_several_meshes_over_the_same_devices(run):
+    run("""
+    other = xs.Mesh(np.arange(N), (2, 2, 2), ("x", "y", "z"))
+    flat = xs.get_1d_mesh("all")
+    a, b, c = (torch.randn(16, 16) for _ in range(3))
+    da, db, dc = a.to(device), b.to(device), c.to(device)
+    xs.mark_sharding(da, mesh, ("data", "model"))
+    xs.mark_sharding(db, other, ("z", ("y", "x")))
+    xs.mark_sharding(dc, flat, (None, "all"))
+    got = da @ db + dc
+    torch.testing.assert_close(got.cpu(), a @ b + c, rtol=1e-4, atol=1e-5)
+    turned = xs.Mesh(np.arange(N)[::-1].copy(), (4, 2), ("data", "model"))
+    d = torch.randn(16, 16)
+    dd = d.to(device)
+    xs.mark_sharding(dd, turned, ("data", None))
+    assert check_shards(dd, d) == 4
+    torch.testing.assert_close((dd * 2).cpu(), d * 2)
+    """)
+
+
+def test_gradients_are_split_alike(run):
+    run("""
+    x = torch.randn(8, 4)
+    t = x.to(device).requires_grad_()
+    h = t * 3
+    y = xs.mark_sharding_with_gradients(h, mesh, ("data", None))
+    assert y is not h
+    (y * y).sum().backward()
+    torch.testing.assert_close(t.grad.cpu(), 18 * x)
+    p = x.clone().requires_grad_()
+    q = p.to(device)
+    sharded = xs.mark_sharding(q, mesh, ("data", None))
+    (sharded * 2).sum().backward()
+    torch.testing.assert_close(p.grad, torch.full((8, 4), 2.0))
+    """)
+
+
+def test_what_does_not_fit_is_refused(run):
+    run("""
+    import pytest
+    t = torch.randn(8, 4).to(device)
+    for partition, text in [
+        (("data",), "an entry for each of the 2 dimensions"),
+        (("data", "data"), "each mesh axis at most once"),
+        (("data", "nothing"), "axes of the mesh"),
+        ((0, 5), "axes of the mesh"),
+    ]:
+        for exception in (ValueError, AssertionError):
+            with pytest.raises(exception, match=text):
+                xs.mark_sharding(t, mesh, partition)
+    for shape, names, text in [
+        ((4, 3), None, "multiply to the 8 devices"),
+        ((4, 2), ("a",), "a name for each of the 2 axes"),
+        ((4, 2), ("a", "a"), "names that differ"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            xs.Mesh(np.arange(8), shape, names)
+    with pytest.raises(ValueError, match="each device from 0 to 7 once"):
+        xs.Mesh([0, 1, 2, 3, 4, 5, 6, 6], (4, 2))
+    with pytest.raises(ValueError, match="a mesh of the 8 devices"):
+        xs.mark_sharding(t, xs.Mesh(np.arange(4), (2, 2)), (0, None))
+    with pytest.raises(TypeError, match="expected an xla tensor"):
+        xs.mark_sharding(torch.randn(8, 4), mesh, (0, None))
+    assert spec(t) == ""
+    """)
+
+
+def test_needs_spmd_mode(run_python):
+    run_python(
+        """
+        import numpy as np, pytest, torch, torch_xla
+        import torch_xla.distributed.spmd as xs
+        mesh = xs.Mesh(np.arange(8), (8,), ("data",))
+        t = torch.randn(8, 4).to("xla")
+        with pytest.raises(RuntimeError, match="expected SPMD mode"):
+            xs.mark_sharding(t, mesh, ("data", None))
+        """,
+        env=EIGHT,
+    )
+
+
+def test_meshes(run):
+    run("""
+    assert mesh.shape() == collections.OrderedDict([("data", 4), ("model", 2)])
+    assert mesh.size() == 8 and mesh.get_axis_name_idx("model") == 1
+    assert mesh.get_axis_name_idx("other") is None
+    assert mesh.get_logical_mesh().tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert xs.Mesh.from_str(str(mesh)) == mesh and xs.Mesh.from_str("nothing") is None
+    hybrid = xs.HybridMesh(ici_mesh_shape=(1, 4, 1), dcn_mesh_shape=(2, 1, 1),
+                           axis_names=("data", "fsdp", "tensor"))
+    assert hybrid.shape() == collections.OrderedDict([("data", 2), ("fsdp", 4), ("tensor", 1)])
+    assert hybrid.get_logical_mesh().tolist() == [[[0], [1], [2], [3]], [[4], [5], [6], [7]]]
+    hybrid = xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(1, 2))
+    assert hybrid.get_logical_mesh().tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert hybrid.axis_names == ("0", "1")
+    assert xs.get_global_mesh() is None
+    xs.set_global_mesh(mesh)
+    assert xs.get_global_mesh() is mesh
+    """)
+
+
+def test_cached_programs_know_their_shardings(run, tmp_path):
+    code = """
+    t = torch.randn(16, 8).to(device)
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    u = t @ t.T
+    torch_xla.sync()
+    assert spec(u) != "", "the compiler has not split it"
+    check_shards(u, u.cpu())
+    torch.testing.assert_close(u.cpu(), t.cpu() @ t.cpu().T, rtol=1e-4, atol=1e-5)
+    print("compiled", met.counter_value("UncachedCompile") or 0)
+    """
+    env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
+    assert "compiled 1" in run(code, env).stdout
+    assert "compiled 0" in run(code, env).stdout
+
+
+def test_poisoned_donations(run):
+    run("""
+    _XLAC._xla_set_check_donation(True, poison=True)
+    value = torch.randn(16, 8)
+    want, whole = value.clone(), value.clone()
+    t, r = value.to(device), value.to(device)
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    for _ in range(4):
+        for a, b in ((want, whole), (t, r)):
+            a.mul_(1.5).add_(b)
+            b.add_(1)
+        torch_xla.sync()
+    torch.testing.assert_close(t.cpu(), want)
+    torch.testing.assert_close(r.cpu(), whole)
+    assert check_shards(t, t.cpu()) == 8 and check_shards(r, r.cpu()) == 1
+    """)
+
+
+def test_loader_splits_its_batches(run):
+    run("""
+    import torch_xla.distributed.parallel_loader as pl
+    import pytest
+    batches = [{"x": torch.randn(8, 4), "y": torch.randint(5, (8,)), "n": torch.tensor(3.0)}
+               for _ in range(3)]
+    split = xs.ShardingSpec(mesh, ("data", None))
+    loader = pl.MpDeviceLoader(batches, device, input_sharding=split)
+    for batch, host in zip(loader, batches, strict=True):
+        assert check_shards(batch["x"], host["x"]) == 4
+        assert spec(batch["y"]) == "" and check_shards(batch["y"], host["y"]) == 1
+        torch.testing.assert_close(batch["n"].cpu(), host["n"])
+    by_name = {"x": split, "y": xs.ShardingSpec(mesh, (("data", "model"),)), "n": None}
+    loader = pl.MpDeviceLoader(batches, device)
+    loader._parallel_loader_kwargs["input_sharding"] = by_name
+    for batch, host in zip(loader, batches, strict=True):
+        assert check_shards(batch["x"], host["x"]) == 4
+        assert check_shards(batch["y"], host["y"]) == 8
+    (x,) = xm.send_cpu_data_to_device(batches[0]["x"], device, split)
+    assert check_shards(x, batches[0]["x"]) == 4
+    with pytest.raises(ValueError, match="'other'"):
+        xm.send_cpu_data_to_device(batches[0], device, {"other": split})
+    """)

@@ -1,0 +1,207 @@
+"""FSDPv2, PyTorch's DTensor functions and tensor drawings on a mesh of eight devices."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from .test_sharding import EIGHT, PRELUDE
+
+MODELS = """
+import functools
+from torch.distributed.tensor import distribute_module, distribute_tensor, Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch_xla.distributed.fsdp import checkpoint_module
+from torch_xla.distributed.fsdp.wrap import (
+    size_based_auto_wrap_policy, transformer_auto_wrap_policy)
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
+    SpmdFullyShardedDataParallel as FSDPv2)
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
+                                 nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(x)
+
+class Transformer(nn.Module):
+    def __init__(self, width=32, layers=2, words=64):
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def make():
+    torch.manual_seed(5)
+    return Transformer()
+
+def train(model, device, split=None, steps=4):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    g = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        tokens = torch.randint(64, (8, 16), generator=g).to(device)
+        if split is not None:
+            tokens = split(tokens)
+        optimizer.zero_grad()
+        logits = model(tokens)
+        loss = nn.functional.cross_entropy(logits.reshape(-1, 64), tokens.reshape(-1))
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        losses.append(loss.detach())
+    return torch.stack(losses).cpu(), optimizer
+
+def check_parameters(model, plain, **tolerance):
+    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.detach().cpu(), q.detach(), **tolerance, msg=name)
+"""
+
+
+@pytest.fixture
+def run(run_python):
+    """Runs code in an SPMD process of eight devices, with a small transformer."""
+
+    def run(code, **names):
+        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+        return run_python(given + PRELUDE + MODELS + textwrap.dedent(code), env=EIGHT)
+
+    return run
+
+
+@pytest.mark.parametrize("form", ["whole", "wrapped", "checkpointed", "global"])
+def test_fsdpv2_trains_as_the_plain_module(run, form):
+    run(
+        """
+    mesh = xs.Mesh(np.arange(8), (8, 1), ("fsdp", "model"))
+    plain, model = make(), make()
+    if form == "whole":
+        model = FSDPv2(model, mesh)
+    elif form == "wrapped":
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+        model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)
+        assert all(isinstance(layer, FSDPv2) for layer in model.module.layers)
+    elif form == "checkpointed":
+        model = FSDPv2(checkpoint_module(model), mesh)
+    else:
+        xs.set_global_mesh(mesh)
+        policy = functools.partial(size_based_auto_wrap_policy, min_num_params=5000)
+        model = FSDPv2(model, auto_wrap_policy=policy,
+                       shard_output=lambda out, m: xs.mark_sharding(out, m, ("fsdp", None, None)))
+    want, _ = train(plain, "cpu")
+    split = lambda tokens: xs.mark_sharding(tokens, mesh, ("fsdp", None))
+    got, optimizer = train(model, device, split)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    check_parameters(model, plain, rtol=1e-3, atol=2e-4)
+    for name, p in model.named_parameters():
+        assert "devices=" in spec(p), name
+        held = shards(p.detach())
+        assert all(s.data.numel() == p.numel() // 8 for s in held), name
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert spec(optimizer.state[p][key]) == spec(p), (name, key)
+    assert model.head.weight is model.module.head.weight
+    """,
+        form=form,
+    )
+
+
+def test_fsdpv2_with_another_data_axis(run):
+    run("""
+    mesh = xs.Mesh(np.arange(8), (2, 4), ("data", "fsdp"))
+    plain = make()
+    model = FSDPv2(make(), mesh, extra_data_axis="data")
+    want, _ = train(plain, "cpu")
+    got, _ = train(model, device,
+                   lambda t: xs.mark_sharding(t, mesh, (("data", "fsdp"), None)))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    weight = model.module.head.weight
+    assert len({str(s.indices) for s in shards(weight.detach())}) == 4
+    """)
+
+
+def test_fsdpv2_says_what_is_wrong(run):
+    run("""
+    import pytest
+    with pytest.raises(RuntimeError, match="expected a mesh, got none"):
+        FSDPv2(make())
+    with pytest.raises(ValueError, match="an axis 'fsdp'"):
+        FSDPv2(make(), mesh)
+    mesh = xs.Mesh(np.arange(8), (8,), ("fsdp",))
+    class Odd(nn.Linear):
+        def forward(self, x):
+            return {"out": super().forward(x)}
+    odd = FSDPv2(Odd(8, 8), mesh)
+    with pytest.raises(RuntimeError, match="Pass shard_output"):
+        odd(torch.randn(8, 8).to(device))
+    with pytest.raises(RuntimeError, match="not wrapped yet"):
+        FSDPv2(odd, mesh)
+    """)
+
+
+def test_distribute_tensor(run):
+    run("""
+    mesh = DeviceMesh("xla", list(range(8)))
+    big = torch.randn(64, 8)
+    t = distribute_tensor(big, mesh, [Shard(0)])
+    assert isinstance(t, xs.XLAShardedTensor)
+    assert check_shards(t, big) == 8
+    torch.testing.assert_close((t @ t.T).cpu(), big @ big.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(t.sum().cpu(), big.sum(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.softmax(t, 0).cpu(), big.softmax(0))
+    whole = distribute_tensor(big, mesh, [Replicate()])
+    assert check_shards(whole, big) == 1
+    two = DeviceMesh("xla", torch.arange(8).reshape(4, 2), mesh_dim_names=("dp", "tp"))
+    t = distribute_tensor(big, two, [Shard(1), Shard(0)])
+    assert check_shards(t, big) == 8 and spec(t.global_tensor).startswith("{devices=[2,4]")
+    t = distribute_tensor(big, two, [Shard(-2), Shard(0)])
+    assert spec(t.global_tensor).startswith("{devices=[8,1]")
+    """)
+
+
+def test_distribute_module(run):
+    run("""
+    mesh = DeviceMesh("xla", list(range(8)))
+    plain, model = make(), make()
+
+    def partition(name, module, mesh):
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(distribute_tensor(module.weight, mesh, [Shard(0)]))
+
+    model = distribute_module(model, mesh, partition)
+    want, _ = train(plain, "cpu")
+    got, _ = train(model, device)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    check_parameters(model, plain, rtol=1e-3, atol=2e-4)
+    assert type(model.head.weight) is nn.Parameter
+    assert spec(model.head.weight).startswith("{devices=[8,1]")
+    """)
+
+
+def test_drawings(run):
+    out = run("""
+    from torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
+    import pytest
+    t = torch.randn(8, 8).to(device)
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    table = visualize_tensor_sharding(t, use_color=False)
+    assert table.row_count == 4 and len(table.columns) == 2
+    visualize_sharding("{devices=[1,2,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", use_color=False)
+    visualize_sharding("{replicated}")
+    with pytest.raises(ValueError, match="expected a sharding such as"):
+        visualize_sharding("nothing")
+    """).stdout
+    for text in ("CPU 0", "CPU 7", "CPU [0, 1, 2, 3]", "CPU [4, 5, 6, 7]"):
+        assert text in out, out

@@ -1,0 +1,54 @@
+"""One program on many devices: how tensors are split among them.
+
+Usually imported as `import torch_xla.distributed.spmd as xs`.
+"""
+
+from typing import Any
+
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor
+from torch_xla.distributed.spmd.xla_sharding import (
+    HybridMesh,
+    MarkShardingFunction,
+    Mesh,
+    ShardingSpec,
+    ShardingType,
+    annotate_custom_sharding,
+    clear_sharding,
+    get_1d_mesh,
+    get_global_mesh,
+    mark_sharding,
+    mark_sharding_with_gradients,
+    set_global_mesh,
+    wrap_as_sharded_tensor,
+    wrap_if_sharded,
+)
+
+__all__ = [
+    "HybridMesh",
+    "MarkShardingFunction",
+    "Mesh",
+    "ShardingSpec",
+    "ShardingType",
+    "XLAShard",
+    "XLAShardedTensor",
+    "annotate_custom_sharding",
+    "clear_sharding",
+    "get_1d_mesh",
+    "get_global_mesh",
+    "mark_sharding",
+    "mark_sharding_with_gradients",
+    "set_global_mesh",
+    "wrap_as_sharded_tensor",
+    "wrap_if_sharded",
+    "xla_distribute_module",
+    "xla_distribute_tensor",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch's DTensor takes long to import, and few programs need it.
+    if name in ("xla_distribute_module", "xla_distribute_tensor"):
+        from torch_xla.distributed.spmd import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,121 @@
+"""Draws how a tensor is split among devices as a table, with the `rich` package.
+
+Each cell is a part of the tensor, in its place, and names the devices that hold it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_xla import _XLAC
+from torch_xla import runtime as xr
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
+_COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green")
+
+
+def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> Any:
+    """Prints how an xla tensor is split, and returns the table; see `visualize_sharding`.
+
+    Args:
+        t: The tensor, of one or two dimensions if it is split.
+        kwargs: Those of `visualize_sharding`.
+    """
+    return visualize_sharding(_XLAC._get_xla_sharding_spec(unwrap_sharded_tensor(t)), **kwargs)
+
+
+def visualize_sharding(
+    sharding: str,
+    use_color: bool = True,
+    scale: float = 1.0,
+    min_width: int = 9,
+    max_width: int = 80,
+) -> Any:
+    """Prints a sharding, and returns the table.
+
+    Args:
+        sharding: As GSPMD writes it and `_XLAC._get_xla_sharding_spec` gives it; "" is replicated.
+        use_color: Whether each part has a color of its own.
+        scale: The height of the drawing in lines for each of its columns.
+        min_width: The least width of a cell in characters.
+        max_width: The width of the drawing in characters.
+
+    Returns:
+        A `rich.table.Table`.
+
+    Raises:
+        ImportError: The package `rich` is not installed.
+        ValueError: The text is no sharding, or has more than two dimensions.
+    """
+    try:
+        import rich.align
+        import rich.box
+        import rich.console
+        import rich.padding
+        import rich.style
+        import rich.table
+    except ImportError as e:
+        raise ImportError(
+            "visualize_sharding: expected the package rich. Install it with `pip install rich`."
+        ) from e
+    cells = _cells(sharding)
+    rows, columns = cells.shape
+    width = max(min_width, min(max_width // columns, max_width))
+    height = max(1, int(scale * width / 9))
+    table = rich.table.Table(
+        show_header=False,
+        show_lines=True,
+        padding=0,
+        highlight=False,
+        pad_edge=False,
+        box=rich.box.SQUARE,
+    )
+    for row in range(rows):
+        line = []
+        for column in range(columns):
+            text = f"{xr.device_type()} {cells[row, column]}"
+            style = None
+            if use_color:
+                color = _COLORS[(row * columns + column) % len(_COLORS)]
+                style = rich.style.Style(bgcolor=color, color="black")
+            aligned = rich.align.Align(text, "center", vertical="middle")
+            left = max(0, (width - len(text)) // 2)
+            right = max(0, width - len(text) - left)
+            padding = rich.padding.Padding(
+                aligned, (height // 2, right, height // 2, left), style=style or ""
+            )
+            line.append(padding)
+        table.add_row(*line)
+    rich.console.Console(width=max(max_width, columns * (width + 1) + 1)).print(table)
+    return table
+
+
+def _cells(sharding: str) -> np.ndarray:
+    """The devices that hold each part, as texts in two dimensions."""
+    if sharding in ("", "{replicated}"):
+        devices = range(xr.global_runtime_device_count())
+        return np.array([[str(list(devices))]])
+    match = _TILED.fullmatch(sharding)
+    if match is None:
+        raise ValueError(
+            f"visualize_sharding: expected a sharding such as '{{devices=[2,2]0,1,2,3}}' or "
+            f"'{{replicated}}', got '{sharding}'."
+        )
+    sizes = [int(size) for size in match[1].split(",")]
+    devices = np.array([int(device) for device in match[2].split(",")])
+    replicas = sizes.pop() if match[3] else 1
+    if len(sizes) > 2:
+        raise ValueError(
+            f"visualize_sharding: expected at most two dimensions, got {len(sizes)} in "
+            f"'{sharding}'."
+        )
+    while len(sizes) < 2:
+        sizes.insert(0, 1)
+    parts = devices.reshape(-1, replicas).tolist()
+    texts = [str(part[0]) if replicas == 1 else str(part) for part in parts]
+    return np.array(texts).reshape(sizes)

@@ -1,0 +1,446 @@
+"""How tensors are split among the devices of an SPMD process: meshes and partition specs.
+
+A `Mesh` arranges the devices in a grid with named axes. A partition spec has an entry for each
+dimension of a tensor: the mesh axis along which the dimension is split (its name or its index), a
+tuple of axes, the one that changes slowest first, or None. The value is split in equal parts: of
+a dimension that the devices along its axis do not divide, every device holds the whole, though a
+program that computes with it may still split the work.
+
+The terms are those of GSPMD (https://arxiv.org/abs/2105.04663); programs are partitioned by Shardy
+(https://openxla.org/shardy).
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import math
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_xla import _XLAC
+from torch_xla import runtime as xr
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+AxisSpec = None | int | str | tuple[int | str, ...]
+PartitionSpec = tuple[AxisSpec, ...]
+
+
+class ShardingError(ValueError, AssertionError):
+    """A mesh or a partition spec that does not fit. (torch_xla used to raise AssertionError.)"""
+
+
+class ShardingType(IntEnum):
+    """How devices share a value: each holds the whole, one does, each a part of it, or some."""
+
+    REPLICATED = 0
+    MAXIMAL = 1
+    TUPLE = 2
+    TILED = 3
+    MANUAL = 4
+    PARTIAL = 5
+    UNKNOWN = 6
+
+
+class Mesh:
+    """The devices of the process in a grid with named axes.
+
+    Args:
+        device_ids: All devices, as positions among `xr.global_runtime_device_count()`, in the
+            order in which they fill the grid row by row.
+        mesh_shape: The sizes of the grid; they multiply to the number of devices.
+        axis_names: A name for each axis; without them "0", "1" and so on.
+
+    Raises:
+        ShardingError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        device_ids: np.ndarray | list[int],
+        mesh_shape: tuple[int, ...],
+        axis_names: tuple[str, ...] | None = None,
+    ):
+        self.device_ids = np.asarray(device_ids).ravel()
+        self.mesh_shape = tuple(int(size) for size in mesh_shape)
+        if axis_names is None:
+            axis_names = tuple(str(axis) for axis in range(len(self.mesh_shape)))
+        self.axis_names = tuple(axis_names)
+        count = self.device_ids.size
+        if math.prod(self.mesh_shape) != count:
+            raise ShardingError(
+                f"Mesh: expected sizes that multiply to the {count} devices, got {self.mesh_shape}."
+            )
+        if len(self.axis_names) != len(self.mesh_shape):
+            raise ShardingError(
+                f"Mesh: expected a name for each of the {len(self.mesh_shape)} axes, got "
+                f"{self.axis_names}."
+            )
+        if len(set(self.axis_names)) != len(self.axis_names):
+            raise ShardingError(f"Mesh: expected axis names that differ, got {self.axis_names}.")
+        if sorted(self.device_ids.tolist()) != list(range(count)):
+            raise ShardingError(
+                f"Mesh: expected each device from 0 to {count - 1} once, got "
+                f"{self.device_ids.tolist()}."
+            )
+
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.mesh_shape)
+
+    def shape(self) -> collections.OrderedDict[str, int]:
+        """The size of each axis by its name."""
+        return collections.OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The device ids as an array of `mesh_shape`."""
+        return self.device_ids.reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of an axis; None where there is none of this name."""
+        return self.axis_names.index(name) if name in self.axis_names else None
+
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> _XLAC.OpSharding:
+        """What `_XLAC._xla_mark_sharding` takes.
+
+        Raises:
+            ShardingError: The spec names an axis that the mesh lacks, or one twice.
+        """
+        return _XLAC.OpSharding.along(
+            list(self.axis_names),
+            list(self.mesh_shape),
+            self.device_ids.tolist(),
+            _axes_of_dimensions(self, partition_spec),
+        )
+
+    @classmethod
+    def from_str(cls, mesh_str: str) -> Mesh | None:
+        """The mesh that `str()` of it describes; None for another text."""
+        try:
+            fields = ast.literal_eval(mesh_str)
+            return cls(np.array(fields["device_ids"]), fields["mesh_shape"], fields["axis_names"])
+        except (SyntaxError, ValueError, KeyError, TypeError):
+            return None
+
+    def get_jax_mesh(self) -> Any:
+        """A `jax.sharding.Mesh` of JAX's devices in the same grid.
+
+        Raises:
+            ImportError: JAX is not installed.
+        """
+        import jax
+
+        devices = np.array(jax.devices())[self.device_ids]
+        return jax.sharding.Mesh(devices.reshape(self.mesh_shape), self.axis_names)
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return str(
+            {
+                "device_ids": self.device_ids.tolist(),
+                "mesh_shape": self.mesh_shape,
+                "axis_names": self.axis_names,
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"Mesh({self})"
+
+
+class HybridMesh(Mesh):
+    """A mesh over several slices, which a slower network (DCN) connects than the devices within one
+    (ICI).
+
+    Each axis has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices; those of one slice come next to
+    each other. Axes should be ordered by how much is sent along them, the least first.
+
+    Args:
+        ici_mesh_shape: The grid of the devices of one slice.
+        dcn_mesh_shape: The grid of the slices; without it there is one.
+        axis_names: A name for each axis.
+
+    Raises:
+        ShardingError: The shapes do not multiply to the number of devices, or have different
+            lengths.
+
+    Example:
+        >>> mesh = HybridMesh(ici_mesh_shape=(1, 4, 1), dcn_mesh_shape=(2, 1, 1),
+        ...                   axis_names=('data', 'fsdp', 'tensor'))
+        >>> mesh.shape()
+        OrderedDict([('data', 2), ('fsdp', 4), ('tensor', 1)])
+    """
+
+    def __init__(
+        self,
+        *,
+        ici_mesh_shape: tuple[int, ...],
+        dcn_mesh_shape: tuple[int, ...] | None = None,
+        axis_names: tuple[str, ...] | None = None,
+    ):
+        ici = tuple(ici_mesh_shape)
+        dcn = tuple(dcn_mesh_shape) if dcn_mesh_shape is not None else (1,) * len(ici)
+        if len(ici) != len(dcn):
+            raise ShardingError(f"HybridMesh: expected shapes of one length, got {ici} and {dcn}.")
+        count = xr.global_runtime_device_count()
+        if math.prod(ici) * math.prod(dcn) != count:
+            raise ShardingError(
+                f"HybridMesh: expected shapes that multiply to the {count} devices, got {ici} of "
+                f"one slice and {dcn} of the slices."
+            )
+        self.ici_mesh_shape, self.dcn_mesh_shape = ici, dcn
+        slices = _devices_of_slices(math.prod(dcn)).reshape(dcn + ici)
+        order = [axis + part * len(ici) for axis in range(len(ici)) for part in (0, 1)]
+        shape = tuple(a * b for a, b in zip(dcn, ici, strict=True))
+        super().__init__(slices.transpose(order).reshape(shape), shape, axis_names)
+
+
+def _devices_of_slices(count: int) -> np.ndarray:
+    """The devices of each slice, as the plugin tells them apart, else so many equal stretches."""
+    attributes = xr.global_runtime_device_attributes()
+    slices = [device.get("slice_index") for device in attributes]
+    if None in slices or len(set(slices)) != count:
+        return np.arange(len(attributes)).reshape(count, -1)
+    order = sorted(range(len(slices)), key=lambda i: (slices[i], i))
+    return np.array(order).reshape(count, -1)
+
+
+_GLOBAL_MESH: Mesh | None = None
+
+
+def set_global_mesh(mesh: Mesh) -> None:
+    """Sets the mesh that `get_global_mesh` returns, which FSDPv2 uses where it is given none."""
+    global _GLOBAL_MESH
+    _GLOBAL_MESH = mesh
+
+
+def get_global_mesh() -> Mesh | None:
+    """The mesh of `set_global_mesh`."""
+    return _GLOBAL_MESH
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """A mesh of all devices along one axis.
+
+    Args:
+        axis_name: The name of the axis.
+    """
+    count = xr.global_runtime_device_count()
+    names = None if axis_name is None else (axis_name,)
+    return Mesh(np.arange(count), (count,), names)
+
+
+def _axes_of_dimensions(mesh: Mesh, partition_spec: PartitionSpec) -> list[list[int]]:
+    """The indices of the axes along which each dimension is split."""
+    dimensions: list[list[int]] = []
+    for axes in partition_spec:
+        if axes is None:
+            axes = ()
+        elif not isinstance(axes, (tuple, list)):
+            axes = (axes,)
+        dimensions.append([_axis_index(mesh, axis, partition_spec) for axis in axes])
+    used = [axis for axes in dimensions for axis in axes]
+    if len(set(used)) != len(used):
+        raise ShardingError(
+            f"partition spec: expected each mesh axis at most once, got {partition_spec}."
+        )
+    return dimensions
+
+
+def _axis_index(mesh: Mesh, axis: int | str, partition_spec: PartitionSpec) -> int:
+    if isinstance(axis, str):
+        index = mesh.get_axis_name_idx(axis)
+        if index is not None:
+            return index
+    elif isinstance(axis, (int, np.integer)) and 0 <= axis < len(mesh.mesh_shape):
+        return int(axis)
+    raise ShardingError(
+        f"partition spec: expected axes of the mesh {tuple(mesh.axis_names)} by name or index, got "
+        f"{axis!r} in {partition_spec}."
+    )
+
+
+def _translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) -> PartitionSpec:
+    """The spec with the index of each axis in place of its name."""
+    translated: list[AxisSpec] = []
+    axes_of = _axes_of_dimensions(mesh, partition_spec)
+    for given, axes in zip(partition_spec, axes_of, strict=True):
+        if isinstance(given, (tuple, list)):
+            translated.append(tuple(axes))
+        else:
+            translated.append(axes[0] if axes else None)
+    return tuple(translated)
+
+
+def _check_rank(t: torch.Tensor, partition_spec: PartitionSpec, who: str) -> None:
+    if len(partition_spec) != t.dim():
+        raise ShardingError(
+            f"{who}: expected a partition spec with an entry for each of the {t.dim()} dimensions "
+            f"of the tensor, got {partition_spec}."
+        )
+
+
+def _check_mesh(mesh: Mesh, who: str) -> None:
+    count = xr.global_runtime_device_count()
+    if mesh.size() != count:
+        raise ShardingError(
+            f"{who}: expected a mesh of the {count} devices of this job, got one of {mesh.size()}, "
+            f"{dict(mesh.shape())}."
+        )
+
+
+def mark_sharding(
+    t: torch.Tensor | XLAShardedTensor,
+    mesh: Mesh,
+    partition_spec: PartitionSpec,
+    dynamo_custom_op: bool = False,
+) -> XLAShardedTensor:
+    """Says how a tensor is split among the devices; the programs that compute with it follow.
+
+    Data that exists is split at once, and each device is sent its part alone if the tensor was just
+    moved to `xla`. What waits to be computed is split when it is. What is written into the tensor
+    later is split in the same way. The tensor itself, its gradient and its values stay.
+
+    Args:
+        t: The tensor.
+        mesh: The devices.
+        partition_spec: For each dimension of `t` the mesh axis along which it is split, by name or
+            index, a tuple of axes, or None.
+        dynamo_custom_op: Accepted: calls within a region of `torch.compile` are recorded anyway.
+
+    Returns:
+        The tensor as an `XLAShardedTensor`, which shows its shards.
+
+    Raises:
+        ShardingError: The spec does not fit the tensor or the mesh, or the mesh the devices.
+        RuntimeError: The process is not in SPMD mode.
+
+    Example:
+        >>> mesh = Mesh(np.arange(8), (4, 2), ('x', 'y'))
+        >>> xs.mark_sharding(torch.randn(8, 32).to('xla'), mesh, ('x', None))
+    """
+    _check_mesh(mesh, "mark_sharding")
+    _check_rank(t, partition_spec, "mark_sharding")
+    plain = unwrap_sharded_tensor(t)
+    _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
+    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+
+
+def annotate_custom_sharding(
+    t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> XLAShardedTensor:
+    """`mark_sharding` for the present value alone: what is written into the tensor later is split
+    as the compiler chooses.
+
+    Raises:
+        ShardingError, RuntimeError: As `mark_sharding`.
+    """
+    _check_mesh(mesh, "annotate_custom_sharding")
+    _check_rank(t, partition_spec, "annotate_custom_sharding")
+    plain = unwrap_sharded_tensor(t)
+    _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
+    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+
+
+def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
+    """Takes back what `mark_sharding` said: each device holds the whole tensor again.
+
+    Returns:
+        The plain tensor.
+    """
+    plain = unwrap_sharded_tensor(t)
+    _XLAC._xla_clear_sharding(plain)
+    return plain
+
+
+class MarkShardingFunction(torch.autograd.Function):
+    """Splits a value and, in the backward pass, its gradient alike.
+
+    Usage: `MarkShardingFunction.apply(tensor, mesh, partition_spec)`.
+    """
+
+    @staticmethod
+    def forward(ctx, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec):
+        ctx.mesh, ctx.partition_spec = mesh, partition_spec
+        return _constrained(torch_tensor, mesh, partition_spec)
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        return _constrained(grad_output, ctx.mesh, ctx.partition_spec), None, None
+
+
+def mark_sharding_with_gradients(
+    t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> torch.Tensor:
+    """The tensor's value, split so, as a new tensor whose gradient is split alike.
+
+    Use it on activations whose gradients the compiler would split otherwise.
+
+    Raises:
+        ShardingError, RuntimeError: As `mark_sharding`.
+    """
+    _check_mesh(mesh, "mark_sharding_with_gradients")
+    _check_rank(t, partition_spec, "mark_sharding_with_gradients")
+    return MarkShardingFunction.apply(unwrap_sharded_tensor(t), mesh, partition_spec)
+
+
+def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    text = mesh.get_op_sharding(partition_spec).constraint(t.dim())
+    return torch.ops.torch_xla.sharding_constraint(t, text)
+
+
+@dataclasses.dataclass
+class ShardingSpec:
+    """A mesh and a partition spec, as loaders take them (`input_sharding`).
+
+    With `minibatch` each host's batch is its part of a global one; with one process they are equal.
+    """
+
+    mesh: Mesh
+    partition_spec: PartitionSpec
+    minibatch: bool | None = False
+
+    def can_apply(self, t: torch.Tensor) -> bool:
+        """Whether the spec has an entry for each dimension of the tensor."""
+        return len(t.shape) == len(self.partition_spec)
+
+    def apply(self, t: torch.Tensor) -> None:
+        """Splits a tensor on `xla`; see `mark_sharding`."""
+        mark_sharding(t, self.mesh, self.partition_spec)
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor | XLAShardedTensor,
+    mesh_shape: tuple[int, ...] | None = None,
+    partition_spec: PartitionSpec | None = None,
+) -> XLAShardedTensor:
+    """The tensor as an `XLAShardedTensor`."""
+    return XLAShardedTensor(unwrap_sharded_tensor(t), mesh_shape, partition_spec)
+
+
+def unwrap_sharded_tensor(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
+    """The plain tensor that an `XLAShardedTensor` wraps; other tensors as they are."""
+    return t.global_tensor if isinstance(t, XLAShardedTensor) else t
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """An xla tensor that is split among devices as an `XLAShardedTensor`; all else as it is."""
+    if (
+        isinstance(x, torch.Tensor)
+        and not isinstance(x, XLAShardedTensor)
+        and x.device.type == "xla"
+        and _XLAC._get_xla_sharding_type(x) not in (None, ShardingType.REPLICATED)
+    ):
+        return wrap_as_sharded_tensor(x)
+    return x

@@ -1,0 +1,162 @@
+"""FSDPv2: fully sharded data parallelism said by shardings, which the compiler carries out.
+
+Each device holds a part of every parameter, gradient and optimizer state; the parts of a parameter
+are gathered where a layer needs them. See "PyTorch FSDP" (https://arxiv.org/abs/2304.11277) for the
+algorithm and GSPMD (https://arxiv.org/abs/2105.04663) for how a compiler derives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_xla.distributed.spmd as xs
+from torch_xla.distributed.fsdp.wrap import recursive_wrap
+from torch_xla.distributed.spmd.xla_sharding import ShardingError
+
+_AXIS = "fsdp"
+
+
+class SpmdFullyShardedDataParallel(nn.Module):
+    """Wraps a module: its parameters are split along the mesh axis "fsdp", its output along the
+    batch.
+
+    The module may be on the CPU: parameters move to `xla` one by one, and each device is sent its
+    part alone. The optimizer is made after wrapping; its state is split as the parameters are.
+
+    Args:
+        module: The module; wrap it with `checkpoint_module` first to have its activations computed
+            again in the backward pass.
+        mesh: The devices, with an axis named "fsdp"; without it that of `xs.set_global_mesh`.
+        shard_output: `shard_output(output, mesh)` splits the module's output, by `mark_sharding`.
+            Without it the output, or the first element of a tuple or list, is split along its first
+            dimension.
+        auto_wrap_policy: Chooses modules within `module` that are wrapped by themselves; see
+            `torch_xla.distributed.fsdp.wrap`.
+        auto_wrapper_callable: Wraps those, called with the module and the keyword arguments of this
+            class; this class unless given.
+        extra_data_axis: Another axis along which the batch is split, and parameters are not: data
+            parallelism between the groups that share parameters.
+
+    Raises:
+        ShardingError: The mesh has no such axis.
+        RuntimeError: There is no mesh, or the process is not in SPMD mode.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        mesh: xs.Mesh | None = None,
+        shard_output: Callable[[Any, xs.Mesh], None] | None = None,
+        auto_wrap_policy: Callable[..., bool] | None = None,
+        auto_wrapper_callable: Callable[..., nn.Module] | None = None,
+        extra_data_axis: str | None = None,
+    ):
+        if isinstance(module, SpmdFullyShardedDataParallel):
+            raise RuntimeError("FSDPv2: expected a module that is not wrapped yet.")
+        mesh = mesh if mesh is not None else xs.get_global_mesh()
+        if mesh is None:
+            raise RuntimeError(
+                "FSDPv2: expected a mesh, got none. Pass one or call "
+                "torch_xla.distributed.spmd.set_global_mesh first."
+            )
+        for axis in (_AXIS,) if extra_data_axis is None else (_AXIS, extra_data_axis):
+            if mesh.get_axis_name_idx(axis) is None:
+                raise ShardingError(
+                    f"FSDPv2: expected a mesh with an axis '{axis}', got {mesh.axis_names}."
+                )
+        super().__init__()
+        if auto_wrap_policy is not None:
+            recursive_wrap(
+                module,
+                auto_wrap_policy=auto_wrap_policy,
+                wrapper_cls=auto_wrapper_callable or type(self),
+                ignored_modules=set(),
+                ignored_params=set(),
+                only_wrap_children=True,
+                mesh=mesh,
+                extra_data_axis=extra_data_axis,
+            )
+        _split_parameters(module, mesh)
+        self._orig_module = module
+        self._mesh = mesh
+        self._shard_output = shard_output
+        self._extra_data_axis = extra_data_axis
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that is wrapped."""
+        return self._orig_module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output, split."""
+        output = self.module(*args, **kwargs)
+        if self._shard_output is not None:
+            self._shard_output(output, self._mesh)
+            return output
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not isinstance(first, torch.Tensor):
+            raise RuntimeError(
+                "FSDPv2: expected an output that is a tensor, or a tuple that begins with one, got "
+                f"{type(output).__name__}. Pass shard_output."
+            )
+        if first.dim() != 0:
+            spec = _prepare_spmd_partition_spec(first, self._extra_data_axis)
+            xs.mark_sharding(first, self._mesh, spec)
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_orig_module"), name)
+
+    def __getitem__(self, key: Any) -> nn.Module:
+        return self._orig_module[key]
+
+
+def _prepare_spmd_partition_spec(
+    param: torch.Tensor, extra_data_axis: str | None = None, shard_maximal: bool = False
+) -> tuple[Any, ...]:
+    """A spec that splits a dimension along "fsdp": the first, or with `shard_maximal` the largest.
+
+    With `extra_data_axis` it is split along both axes.
+    """
+    spec: list[Any] = [None] * param.dim()
+    dim = max(range(param.dim()), key=lambda i: param.shape[i]) if shard_maximal else 0
+    spec[dim] = _AXIS if extra_data_axis is None else (extra_data_axis, _AXIS)
+    return tuple(spec)
+
+
+def _parameter_spec(param: torch.Tensor, mesh: xs.Mesh) -> tuple[Any, ...]:
+    """Splits the largest dimension that divides, since others stay whole on each device."""
+    size = mesh.shape()[_AXIS]
+    even = [i for i in range(param.dim()) if param.shape[i] % size == 0 and param.shape[i] > 0]
+    spec: list[Any] = [None] * param.dim()
+    if even:
+        spec[max(even, key=lambda i: param.shape[i])] = _AXIS
+    return tuple(spec)
+
+
+def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
+    """Moves what is not on `xla` there, and splits the parameters that are not split yet."""
+    moved: dict[int, nn.Parameter] = {}  # shared ones stay shared
+    for owner in module.modules():
+        for name, param in list(owner._parameters.items()):
+            if param is None:
+                continue
+            new = moved.get(id(param))
+            if new is None:
+                new = param
+                if param.device.type != "xla":
+                    new = nn.Parameter(param.detach().to("xla"), param.requires_grad)
+                if xs.wrap_if_sharded(new) is new:
+                    xs.mark_sharding(new, mesh, _parameter_spec(new, mesh))
+                moved[id(param)] = moved[id(new)] = new
+            owner._parameters[name] = new
+        for name, buffer in list(owner._buffers.items()):
+            if buffer is not None and buffer.device.type != "xla":
+                owner._buffers[name] = buffer.to("xla")
