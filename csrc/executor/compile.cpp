@@ -18,6 +18,7 @@
 #include "executor/pieces.h"
 #include "executor/program_cache.h"
 #include "executor/runtime.h"
+#include "spmd/compiled_module.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"

@@ -32,6 +32,9 @@ std::shared_ptr<const Program> compile_stablehlo(std::string name, const std::st
 std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy::Value> arguments,
                                        int device) {
   materialize(arguments, device);
+  for (lazy::Value& argument : arguments) {  // the text says of none that it is split
+    if (sharding_of(argument) != nullptr) argument = reshard(argument, device, nullptr);
+  }
   const lazy::GraphLock lock;
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   std::vector<const pjrt::Array*> arrays;
@@ -39,7 +42,7 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
   InFlight::Arrays taken_over;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const lazy::DeviceData& data = arguments[i].node->data();
-    data.array->extend_to(devices);
+    send(*data.array, devices);
     arrays.push_back(data.array.get());
     if (program.interface.parameters.at(i).reused_by < 0) continue;
     if (data.donatable && data.array.use_count() == 1 && arguments[i].node.use_count() == 2) {

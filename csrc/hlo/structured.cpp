@@ -246,6 +246,45 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
                            {"precision_config", precision_attribute(lhs.builder().precision())}});
 }
 
+namespace {
+
+// Has each device hold all of these dimensions of a value, in a program that is partitioned.
+Value unsplit(const Value& x, const Dims& along) {
+  if (x.builder().mesh() == nullptr) return x;
+  std::string dims;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    const bool whole = std::ranges::find(along, i) != along.end();
+    dims += (dims.empty() ? "" : ", ") + std::string(whole ? "{}" : "{?}");
+  }
+  return x.builder().op("sdy.sharding_constraint", {x}, x.type(),
+                        {{"sharding", "#sdy.sharding<@mesh, [" + dims + "]>"}});
+}
+
+// XLA's partitioner gives wrong sums where a convolution's operands are split and one of them along
+// what the windows move over, or where the windows of groups are. Images and kernels stay whole,
+// and groups are computed by every device; a batch and plain channels may be split.
+struct UnsplitConvolution {
+  Value input, kernel;
+  Dims of_result;
+};
+
+UnsplitConvolution unsplit_for_convolution(const Value& input, const Value& kernel,
+                                           const ConvDims& d, const ConvOptions& o) {
+  Dims of_input = d.input_spatial, of_kernel = d.kernel_spatial, of_result = d.output_spatial;
+  if (o.feature_groups > 1 || o.batch_groups > 1) {
+    of_input.push_back(d.input_feature);
+    of_kernel.insert(of_kernel.end(), {d.kernel_input_feature, d.kernel_output_feature});
+    of_result.push_back(d.output_feature);
+  }
+  if (o.batch_groups > 1) {
+    of_input.push_back(d.input_batch);
+    of_result.push_back(d.output_batch);
+  }
+  return {unsplit(input, of_input), unsplit(kernel, of_kernel), std::move(of_result)};
+}
+
+}  // namespace
+
 Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const ConvOptions& o,
                   const Type& result) {
   constexpr std::string_view kOp = "stablehlo.convolution";
@@ -307,8 +346,9 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
     reversal += attr::boolean(!o.reversal.empty() && o.reversal[i]);
   }
   reversal += ">";
-  return lhs.builder().op(
-      kOp, {lhs, rhs}, result,
+  const UnsplitConvolution operands = unsplit_for_convolution(lhs, rhs, d, o);
+  const Value made = lhs.builder().op(
+      kOp, {operands.input, operands.kernel}, result,
       {{"window_strides", attr::array(filled("strides", o.strides, 1))},
        {"padding", attr::matrix(padding, 2)},
        {"lhs_dilation", attr::array(filled("input dilations", o.lhs_dilation, 1))},
@@ -318,6 +358,7 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& d, const C
        {"feature_group_count", attr::i64(o.feature_groups)},
        {"batch_group_count", attr::i64(o.batch_groups)},
        {"precision_config", precision_attribute(lhs.builder().precision())}});
+  return unsplit(made, operands.of_result);
 }
 
 Value gather(const Value& operand, const Value& indices, const GatherDims& d,

@@ -13,12 +13,14 @@
 
 #include "dispatch/calls/call.h"
 #include "dispatch/calls/sharding.h"
+#include "executor/compile.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
 #include "python/values.h"
+#include "spmd/compiled_module.h"
 #include "spmd/sharding.h"
 #include "util/error.h"
 
@@ -270,6 +272,23 @@ void init_sharding(py::module_& m) {
   m.def("_load_local_shards", &load_local_shards);
   m.def("_global_tensor_from_cpu_shards", &from_cpu_shards, py::arg("shards"), py::arg("sharding"),
         py::arg("global_shape") = std::nullopt);
+  // What the program that was used last sends between devices, (kind, bytes) each; `index` counts
+  // back to programs that were used before it.
+  m.def("_xla_collectives", [](size_t index) {
+    const auto programs = executor::cached_programs();
+    TXLA_CHECK_KIND(util::ErrorKind::Index, index < programs.size(),
+                    "collectives: expected one of ", programs.size(), " programs, got ", index,
+                    ".");
+    std::vector<std::pair<std::string, int64_t>> all;
+    for (const auto& executable : programs[index]->executables) {
+      const pjrt::OptimizedModule module = executable->optimized_module();
+      for (spmd::Collective& c :
+           spmd::read_collectives(module.bytes, module.format == "hlo_with_config")) {
+        all.emplace_back(std::move(c.kind), c.bytes);
+      }
+    }
+    return all;
+  });
   m.def("_get_local_shards", &shards_of_devices);
   m.def("_get_local_shard_replica_and_indices", &replicas_and_indices);
 }

@@ -86,10 +86,4 @@ struct TileAssignment {
 // one. Null where there is none.
 const Mesh* common_mesh(std::span<const Sharding* const> shardings);
 
-// Reads how a compiled program's results are split from its module, a serialized xla.HloModuleProto
-// or, if `with_config`, an xla.HloModuleProtoWithConfig. The sharding is null where each device has
-// the whole. Empty where the module does not tell.
-std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
-                                                   const Mesh* mesh);
-
 }  // namespace torch_xla::spmd

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "hlo_testing.h"
+#include "spmd/compiled_module.h"
 #include "util/error.h"
 
 namespace torch_xla::spmd {

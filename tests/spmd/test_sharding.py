@@ -403,3 +403,47 @@ def test_loader_splits_its_batches(run):
     with pytest.raises(ValueError, match="'other'"):
         xm.send_cpu_data_to_device(batches[0], device, {"other": split})
     """)
+
+
+def test_programs_send_what_they_must(run):
+    run("""
+    from torch_xla.distributed.spmd.debugging import collectives
+
+    def kinds():
+        return sorted(kind for kind, _ in collectives())
+
+    def put(value, partition):
+        t = value.to(device)
+        xs.mark_sharding(t, mesh, partition)
+        return t
+
+    x, w, v = torch.randn(64, 32), torch.randn(32, 48), torch.randn(48, 32)
+    # Data parallel: the gradients of the weights are all that is sent.
+    dx, dw = put(x, (("data", "model"), None)), put(w, (None, None)).requires_grad_()
+    (dx @ dw).square().sum().backward()
+    torch_xla.sync()
+    assert kinds() == ["all-reduce"], collectives()
+    assert collectives() == [("all-reduce", 32 * 48 * 4)]
+    # Tensor parallel: columns, then rows; one sum of the results.
+    dx, dw, dv = put(x, ("data", None)), put(w, (None, "model")), put(v, ("model", None))
+    y = (dx @ dw).relu() @ dv
+    torch_xla.sync()
+    assert collectives() == [("all-reduce", 64 // 4 * 32 * 4)], collectives()
+    torch.testing.assert_close(y.cpu(), (x @ w).relu() @ v, rtol=1e-4, atol=1e-4)
+    # Fully sharded: parameters are gathered where they are needed, and sums scattered or reduced.
+    dx, dw = put(x, (("data", "model"), None)), put(w, (("data", "model"), None)).requires_grad_()
+    (dx @ dw).square().sum().backward()
+    torch_xla.sync()
+    assert kinds()[0] == "all-gather", collectives()
+    assert max(size for kind, size in collectives()) == 32 * 48 * 4, collectives()
+    # Nothing is sent for what is split alike.
+    dx, dw = put(x, ("data", "model")), put(x, ("data", "model"))
+    y = (dx * dw).exp() + 1
+    torch_xla.sync()
+    assert collectives() == []
+    try:
+        collectives(10 ** 6)
+        raise AssertionError
+    except IndexError as e:
+        assert "expected one of" in str(e)
+    """)

@@ -1,6 +1,7 @@
-"""Draws how a tensor is split among devices as a table, with the `rich` package.
+"""Shows how tensors are split among devices, and what programs send between them.
 
-Each cell is a part of the tensor, in its place, and names the devices that hold it.
+Drawings are tables of the `rich` package: each cell is a part of the tensor, in its place, and names
+the devices that hold it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,22 @@ from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
 _TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 _COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green")
+
+
+def collectives(index: int = 0) -> list[tuple[str, int]]:
+    """What a program of this process sends between devices.
+
+    Args:
+        index: Which program: 0 is the one that was used last, 1 the one before it.
+
+    Returns:
+        For each operation its kind, "all-reduce" for example, and the bytes of its result on each
+        device. Those within a loop are listed once.
+
+    Raises:
+        IndexError: There are fewer programs.
+    """
+    return _XLAC._xla_collectives(index)
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> Any:

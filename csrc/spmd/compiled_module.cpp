@@ -1,16 +1,20 @@
-// Reads shardings out of the compiled modules of XLA, which are protocol buffers: the fields of a
-// message, each a key, which is the field's number and its kind, and a value.
-#include <numeric>
+// Modules are protocol buffers: the fields of a message, each a key, which is the field's number
+// and its kind, and a value.
+#include "spmd/compiled_module.h"
+
 #include <utility>
 
-#include "spmd/sharding.h"
 #include "util/error.h"
 
 namespace torch_xla::spmd {
 namespace {
 
 // Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
-constexpr uint64_t kModuleOfConfigured = 1, kOutputShardingOfModule = 12;
+constexpr uint64_t kModuleOfConfigured = 1;
+enum Module : uint64_t { Computations = 3, OutputSharding = 12 };
+enum Computation : uint64_t { Instructions = 2 };
+enum Instruction : uint64_t { Opcode = 2, Shape = 3 };
+enum ShapeField : uint64_t { ElementType = 2, Dimensions = 3, TupleShapes = 4 };
 enum OpSharding : uint64_t {
   Type = 1,
   Parts = 3,
@@ -158,15 +162,67 @@ std::vector<const Sharding*> read_sharding(std::string_view message, const Mesh*
 
 }  // namespace
 
-std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
-                                                   const Mesh* mesh) {
-  const uint64_t wanted = with_config ? kModuleOfConfigured : kOutputShardingOfModule;
+namespace {
+
+std::string_view without_config(std::string_view module, bool with_config) {
+  if (!with_config) return module;
   for (Fields fields(module); fields.next();) {
-    if (fields.number() != wanted) continue;
-    return with_config ? read_output_shardings(fields.bytes(), false, mesh)
-                       : read_sharding(fields.bytes(), mesh);
+    if (fields.number() == kModuleOfConfigured) return fields.bytes();
   }
   return {};
+}
+
+// Of an element, by xla.PrimitiveType; 0 for types that have none.
+int64_t bytes_of_type(uint64_t type) {
+  static constexpr int64_t kBytes[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 8, 2, 0, 16};
+  if (type < std::size(kBytes)) return kBytes[type];
+  return 1;  // floats of 8 bits, and integers of fewer
+}
+
+int64_t bytes_of_shape(std::string_view shape) {
+  int64_t bytes = 0, elements = 1;
+  for (Fields fields(shape); fields.next();) {
+    if (fields.number() == ElementType) bytes = bytes_of_type(fields.value());
+    if (fields.number() == TupleShapes) bytes += bytes_of_shape(fields.bytes());
+    if (fields.number() != Dimensions) continue;
+    std::vector<int64_t> sizes;
+    fields.add_to(sizes);
+    for (const int64_t size : sizes) elements *= size;
+  }
+  return bytes * elements;
+}
+
+}  // namespace
+
+std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
+                                                   const Mesh* mesh) {
+  for (Fields fields(without_config(module, with_config)); fields.next();) {
+    if (fields.number() == OutputSharding) return read_sharding(fields.bytes(), mesh);
+  }
+  return {};
+}
+
+std::vector<Collective> read_collectives(std::string_view module, bool with_config) {
+  std::vector<Collective> found;
+  for (Fields m(without_config(module, with_config)); m.next();) {
+    if (m.number() != Computations) continue;
+    for (Fields c(m.bytes()); c.next();) {
+      if (c.number() != Instructions) continue;
+      Collective collective;
+      for (Fields i(c.bytes()); i.next();) {
+        if (i.number() == Opcode) collective.kind = i.bytes();
+        if (i.number() == Shape) collective.bytes = bytes_of_shape(i.bytes());
+      }
+      for (const char* kind : {"all-gather", "all-reduce", "all-to-all", "collective-permute",
+                               "reduce-scatter", "collective-broadcast", "ragged-all-to-all"}) {
+        // Plugins may start them and wait for their end in two operations.
+        if (collective.kind == kind || collective.kind == std::string(kind) + "-start") {
+          found.push_back({kind, collective.bytes});
+        }
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace torch_xla::spmd
