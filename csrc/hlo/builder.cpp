@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "hlo/partition.h"
 #include "hlo/recompute.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -148,9 +149,12 @@ bool Builder::may_read(const Value& value, const Value& whole) const {
   return found;
 }
 
-Values Builder::op(std::string_view name, std::span<const Value> operands,
+Values Builder::op(std::string_view name, std::span<const Value> given,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
+  Values even;
+  if (mesh_ != nullptr && results.size() == 1) even = even_operands(name, given, results[0]);
+  const std::span<const Value> operands = even.empty() ? given : std::span<const Value>(even);
   for (const Value& operand : operands) {
     TXLA_CHECK(operand, name, ": expected an operand, got a value that was never built.");
     TXLA_CHECK(&operand.builder() == this, name, ": expected operands of this module, got ",

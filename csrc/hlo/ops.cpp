@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "hlo/check.h"
+#include "hlo/partition.h"
 
 namespace torch_xla::hlo {
 namespace {
@@ -344,10 +345,15 @@ Value pad(const Value& x, const Value& padding_scalar, std::span<const int64_t> 
                ", interior ", interior[i], ".");
   }
   if (all_zero(low) && all_zero(high) && all_zero(interior)) return x;
-  return x.builder().op(kOp, {x, padding_scalar}, x.type().with(dims),
-                        {{"edge_padding_low", attr::array(low)},
-                         {"edge_padding_high", attr::array(high)},
-                         {"interior_padding", attr::array(interior)}});
+  Dims cut;  // in a program that is partitioned, such values were wrong where they were split
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (low[i] < 0 || high[i] < 0) cut.push_back(i);
+  }
+  const Value made = x.builder().op(kOp, {unsplit(x, cut), padding_scalar}, x.type().with(dims),
+                                    {{"edge_padding_low", attr::array(low)},
+                                     {"edge_padding_high", attr::array(high)},
+                                     {"interior_padding", attr::array(interior)}});
+  return unsplit(made, cut);
 }
 
 Value dynamic_slice(const Value& x, std::span<const Value> starts, const Dims& sizes) {

@@ -6,6 +6,7 @@
 #include "hlo/check.h"
 #include "hlo/limbs.h"
 #include "hlo/ops.h"
+#include "hlo/partition.h"
 
 namespace torch_xla::hlo {
 namespace {
@@ -91,6 +92,35 @@ void check_indices(std::string_view op, const Value& indices, int64_t index_vect
              ".");
 }
 
+bool is_sum(const Region& region) {
+  const std::string_view text = region.text, add = "= \"stablehlo.add\"";
+  return text.find(add) != std::string_view::npos && text.find("= \"") == text.rfind("= \"");
+}
+
+// A scatter, in a program that is partitioned. XLA's partitioner adds up the devices' sums, in even
+// parts; with others, and with scatters that do not add, it has failed and made wrong values. There
+// devices hold all that indices choose from, and split the windows.
+Value scatter_apart(const Value& operand, const Value& indices, const Value& updates,
+                    const ScatterDims& d, const Region& region, const Attributes& attributes) {
+  Dims of_operand = uneven_dims(operand), of_indices = uneven_dims(indices),
+       of_updates = uneven_dims(updates);
+  if (!is_sum(region)) {
+    const Dims& chosen = d.scatter_dims_to_operand_dims;
+    of_operand.insert(of_operand.end(), chosen.begin(), chosen.end());
+    of_indices = iota_dims(static_cast<size_t>(indices.rank()));
+    for (int64_t i = 0; i < updates.rank(); ++i) {
+      const bool is_window =
+          std::ranges::find(d.update_window_dims, i) != d.update_window_dims.end();
+      if (!is_window) of_updates.push_back(i);
+    }
+  }
+  const Value made = operand.builder().op(
+      "stablehlo.scatter",
+      {unsplit(operand, of_operand), unsplit(indices, of_indices), unsplit(updates, of_updates)},
+      operand.type(), attributes, std::span<const Region>(&region, 1));
+  return unsplit(made, of_operand);
+}
+
 // Whether a scatter writes one window only.
 bool is_single(const Value& indices, const ScatterDims& d) {
   if (!d.input_batching_dims.empty() || d.scatter_dims_to_operand_dims.empty()) return false;
@@ -138,6 +168,16 @@ CombineMany many(const Combine& combine) {
   };
 }
 
+// The dimensions along which windows move, which are not split: running sums, whose windows are as
+// long as the dimension, were wrong.
+Dims moved_dims(const Window& w) {
+  Dims moved;
+  for (size_t i = 0; i < w.sizes.size(); ++i) {
+    if (w.sizes[i] != 1) moved.push_back(static_cast<int64_t>(i));
+  }
+  return moved;
+}
+
 Attributes window_attributes(const Window& w, bool with_dilations) {
   Dims padding;
   for (size_t i = 0; i < w.sizes.size(); ++i) {
@@ -183,7 +223,8 @@ Values reduce_window(std::span<const Value> xs, std::span<const Value> inits, co
   check_reduced(kOp, xs, inits);
   check_window(kOp, xs[0], w);
   Builder& b = xs[0].builder();
-  Values operands(xs.begin(), xs.end());
+  Values operands;
+  for (const Value& x : xs) operands.push_back(unsplit(x, moved_dims(w)));
   operands.insert(operands.end(), inits.begin(), inits.end());
   Dims dims;
   for (size_t i = 0; i < w.sizes.size(); ++i) {
@@ -196,8 +237,10 @@ Values reduce_window(std::span<const Value> xs, std::span<const Value> inits, co
   std::vector<Type> results;
   for (const Value& x : xs) results.push_back(x.type().with(dims));
   const Region region = combine_region(kOp, b, inits, combine);
-  return b.op(kOp, operands, results, window_attributes(w, true),
-              std::span<const Region>(&region, 1));
+  Values made =
+      b.op(kOp, operands, results, window_attributes(w, true), std::span<const Region>(&region, 1));
+  for (Value& value : made) value = unsplit(value, moved_dims(w));
+  return made;
 }
 
 Value reduce_window(const Value& x, const Value& init, const Window& window,
@@ -247,18 +290,6 @@ Value dot_general(const Value& lhs, const Value& rhs, const DotDims& d, DType re
 }
 
 namespace {
-
-// Has each device hold all of these dimensions of a value, in a program that is partitioned.
-Value unsplit(const Value& x, const Dims& along) {
-  if (x.builder().mesh() == nullptr) return x;
-  std::string dims;
-  for (int64_t i = 0; i < x.rank(); ++i) {
-    const bool whole = std::ranges::find(along, i) != along.end();
-    dims += (dims.empty() ? "" : ", ") + std::string(whole ? "{}" : "{?}");
-  }
-  return x.builder().op("sdy.sharding_constraint", {x}, x.type(),
-                        {{"sharding", "#sdy.sharding<@mesh, [" + dims + "]>"}});
-}
 
 // XLA's partitioner gives wrong sums where a convolution's operands are split and one of them along
 // what the windows move over, or where the windows of groups are. Images and kernels stay whole,
@@ -396,9 +427,11 @@ Value scatter(const Value& operand, const Value& indices, const Value& updates,
       ", scatter_dims_to_operand_dims = " + show(d.scatter_dims_to_operand_dims) +
       ", index_vector_dim = " + std::to_string(d.index_vector_dim) + ">";
   Builder& b = operand.builder();
-  // The compiler makes an update in place of it.
-  if (b.lacks().updates_from_self && is_single(indices, d) && updates.type().elements() > 1 &&
-      b.may_read(updates, operand)) {
+  // The compiler makes an update in place of it, which may read what it has overwritten; and whose
+  // index, where the operand is split, is moved into a part that it is not of.
+  const bool reads_itself = b.lacks().updates_from_self && updates.type().elements() > 1;
+  if (is_single(indices, d) &&
+      (b.mesh() != nullptr || (reads_itself && b.may_read(updates, operand)))) {
     return scatter_two(operand, indices, updates, d, combine);
   }
   const std::array<Type, 2> types = {scalar_of(operand), scalar_of(operand)};
@@ -407,10 +440,13 @@ Value scatter(const Value& operand, const Value& indices, const Value& updates,
     check_results(kOp, "update", results, std::span<const Type>(types).first(1));
     return results;
   });
-  return b.op(kOp, {operand, indices, updates}, operand.type(),
-              {{"scatter_dimension_numbers", numbers},
-               {"indices_are_sorted", attr::boolean(indices_are_sorted)},
-               {"unique_indices", attr::boolean(unique_indices)}},
+  const Attributes attributes = {{"scatter_dimension_numbers", numbers},
+                                 {"indices_are_sorted", attr::boolean(indices_are_sorted)},
+                                 {"unique_indices", attr::boolean(unique_indices)}};
+  if (b.mesh() != nullptr) {
+    return scatter_apart(operand, indices, updates, d, region, attributes);
+  }
+  return b.op(kOp, {operand, indices, updates}, operand.type(), attributes,
               std::span<const Region>(&region, 1));
 }
 
@@ -434,8 +470,10 @@ Value select_and_scatter(const Value& operand, const Value& source, const Value&
   };
   const std::array<Region, 2> regions = {region_of("selection", select_fn, {DType::Pred, {}}),
                                          region_of("scatter", scatter_fn, types[0])};
-  return b.op(kOp, {operand, source, init}, operand.type(), window_attributes(window, false),
-              regions);
+  const Dims moved = moved_dims(window);
+  return unsplit(b.op(kOp, {unsplit(operand, moved), unsplit(source, moved), init}, operand.type(),
+                      window_attributes(window, false), regions),
+                 moved);
 }
 
 Values sort(std::span<const Value> operands, int64_t dim, bool stable,

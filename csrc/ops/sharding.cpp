@@ -10,7 +10,8 @@ hlo::Values sharding_constraint(Lowering& l) {
   const hlo::Value x = l.in(0);
   const spmd::Mesh* mesh = l.b.mesh();
   if (mesh == nullptr) return {x};  // a program for one device
-  const spmd::Sharding* sharding = sharding_given_by(l.signature())->in_mesh(mesh);
+  const spmd::Sharding* sharding =
+      sharding_given_by(l.signature())->in_mesh(mesh)->evened(x.dims());
   return {l.b.op("sdy.sharding_constraint", {x}, x.type(),
                  {{"sharding", "#sdy.sharding<@mesh, " + sharding->shardy() + ">"}})};
 }

@@ -17,17 +17,20 @@ import torch
 
 import torch_xla  # once, for all processes
 from tests.fuzz import known, plant
+from tests.fuzz import program as runs
 from tests.fuzz.compare import Difference
 from tests.fuzz.draw import draw
 from tests.fuzz.judge import Child, examine, examine_apart
 from tests.fuzz.program import Program, run, script, text
 from tests.fuzz.reduce import reduce
+from tests.fuzz.splits import splitter
 
 MODES = {
     "plain": {},
     "no-donation": {"XLA_NO_DONATION": "1"},
     "check-key": {"XLA_CHECK_GRAPH_KEY": "1"},
     "spmd": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
+    "sharded": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
     "eager": {"XLA_USE_EAGER_DEBUG_MODE": "1"},
     # Recording is the same, and programs compile in a quarter of the time, by another way.
     "quick-compiler": {
@@ -95,6 +98,8 @@ class Search:
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
         if self.o.mode == "pieces":
             torch_xla._XLAC._xla_set_piece_limits(1, 2, 1, 1)
+        if self.o.mode == "sharded":
+            runs.between_steps = splitter
         if self.o.plant:
             plant.FAULTS[self.o.plant]()
 

@@ -143,6 +143,10 @@ def parts(program: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
         yield together
 
 
+# Makes what is called with the tensors on the device after each step of a program, if set.
+between_steps: Callable[[Sequence[Step]], Callable[[dict[str, torch.Tensor]], None]] | None = None
+
+
 class Runner:
     """Runs steps on one device. `noise`, a generator, moves what a step makes or writes by about
     its rounding error: what such a run changes much says nothing about a device."""
@@ -155,6 +159,7 @@ class Runner:
         self._at = threading.local()
         self._main_step = 0
         self._noise = noise
+        self._after_step: Callable[[dict[str, torch.Tensor]], None] | None = None
         self._dtypes: set[torch.dtype] = set()  # of the program so far
         # Memory, and how often it had been written: of this step, and of the one before it.
         self._moved: set[tuple[int, int]] = set()
@@ -176,6 +181,8 @@ class Runner:
         tensors = tensors_of(self.names.copy(), visible)
         if self._noise is not None:
             self._disturb(tensors)
+        if self._after_step is not None:
+            self._after_step(tensors)
         seen.tensors = metadata(tensors)
         return seen
 
@@ -187,6 +194,8 @@ class Runner:
 
     def run(self, program: Sequence[Step]) -> Trace:
         self.trace.steps = [Seen() for _ in program]
+        if self.device != "cpu" and between_steps is not None:
+            self._after_step = between_steps(program)
         for part in parts(program):
             if len(part) == 1 and not part[0][1].thread:
                 self._main_step = part[0][0]

@@ -1,7 +1,7 @@
 """Shows how tensors are split among devices, and what programs send between them.
 
-Drawings are tables of the `rich` package: each cell is a part of the tensor, in its place, and names
-the devices that hold it.
+Drawings are tables of the `rich` package: each cell is a part of the tensor, in its place, and
+names the devices that hold it.
 """
 
 from __future__ import annotations

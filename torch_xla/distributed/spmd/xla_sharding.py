@@ -3,8 +3,7 @@
 A `Mesh` arranges the devices in a grid with named axes. A partition spec has an entry for each
 dimension of a tensor: the mesh axis along which the dimension is split (its name or its index), a
 tuple of axes, the one that changes slowest first, or None. The value is split in equal parts: of
-a dimension that the devices along its axis do not divide, every device holds the whole, though a
-program that computes with it may still split the work.
+a dimension that the devices along its axis do not divide, every device holds the whole.
 
 The terms are those of GSPMD (https://arxiv.org/abs/2105.04663); programs are partitioned by Shardy
 (https://openxla.org/shardy).
