@@ -16,6 +16,7 @@ NOT_RECORDED = {
     "torch_xla::as_strided_update",
     "torch_xla::masked_select",
     "torch_xla::nonzero",
+    "torch_xla::sharding_constraint",  # tests/spmd
     "torch_xla::unique",
     "torch_xla::user_operation",
 }
