@@ -177,9 +177,7 @@ def sample(model, device, prompt, length, temperature=0.7):
     return prompt + "".join(CHARACTERS[code] for code in torch.cat(written, dim=1)[0].tolist())
 
 
-def arguments(given=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", choices=["xla", "cpu"], default="xla")
+def add_arguments(parser):
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -188,6 +186,12 @@ def arguments(given=None):
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+
+
+def arguments(given=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["xla", "cpu"], default="xla")
+    add_arguments(parser)
     return parser.parse_args(given)
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import optim
 from torch.utils.data import DataLoader
 from tqdm import tqdm
-from train_lm import CHARACTERS, GPT, Block, Windows, encode, english_text
+from train_lm import CHARACTERS, GPT, Block, Windows, add_arguments, encode, english_text
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -96,14 +96,8 @@ def train(args, data):
 def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shard", choices=["none", "data", "fsdp", "tensor"], default="fsdp")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--context", type=int, default=96)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
+    add_arguments(parser)
+    parser.set_defaults(steps=100)
     return parser.parse_args(given)
 
 

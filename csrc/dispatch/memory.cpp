@@ -146,9 +146,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
                ". Move it to cpu first.");
     const at::Tensor host =
         src.resolve_conj().resolve_neg().to(self.scalar_type()).expand(self.sizes());
-    const bool is_all = to->view() == nullptr;
-    Value value = executor::upload(host, to->device_index(),
-                                   is_all ? to->lazy_storage().sharding() : nullptr);
+    Value value = executor::upload(host, to->device_index(), asked_sharding(*to));
     const lazy::GraphLock lock;
     write(*to, std::move(value));
     return self;

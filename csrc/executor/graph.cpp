@@ -229,17 +229,23 @@ void Graph::choose_shardings() {
     if (leaf.dtype != result.dtype || leaf.sizes != result.sizes) continue;
     shardings[i] = updated[i]->data().array->sharding();
     if (shardings[i] == nullptr) {
-      shardings[i] = spmd::Sharding::replicated(mesh, result.sizes.size());
+      shardings[i] = whole(result.sizes.size());
     }
   }
 }
 
 // The sharding that the result must have which takes over a parameter's buffers.
-const spmd::Sharding* Graph::sharding_of_reuse(size_t parameter) const {
+const spmd::Sharding* Graph::sharding_of_reuse(size_t parameter) {
   const Node& leaf = *parameters[parameter];
   const spmd::Sharding* s = leaf.data().array->sharding();
-  return s != nullptr ? s->in_mesh(mesh)
-                      : spmd::Sharding::replicated(mesh, leaf.output(0).sizes.size());
+  return s != nullptr ? s->in_mesh(mesh) : whole(leaf.output(0).sizes.size());
+}
+
+// Steps have hundreds of values that are whole on each device, of a few ranks.
+const spmd::Sharding* Graph::whole(size_t rank) {
+  if (whole_.size() <= rank) whole_.resize(rank + 1);
+  if (whole_[rank] == nullptr) whole_[rank] = spmd::Sharding::replicated(mesh, rank);
+  return whole_[rank];
 }
 
 // The rule: a run takes over a buffer when all that refers to it are calls that end with the run,

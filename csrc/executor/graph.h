@@ -33,7 +33,10 @@ struct Graph : lazy::Function {
  private:
   void walk(util::Hasher& h);
   void choose_shardings();
-  const spmd::Sharding* sharding_of_reuse(size_t parameter) const;
+  const spmd::Sharding* sharding_of_reuse(size_t parameter);
+  const spmd::Sharding* whole(size_t rank);
+
+  std::vector<const spmd::Sharding*> whole_;  // by rank; null: not asked for yet
   void find_survivors(const std::vector<const lazy::Node*>& ending);
   std::vector<const lazy::Node*> updated_leaves() const;
   void choose_reuse();

@@ -166,7 +166,7 @@ class Lowerer {
   void lower_calls(std::span<const Node* const> calls, Results& results, NumberSource* source,
                    std::span<const hlo::Value> seeds) {
     std::unordered_map<const Node*, int> readers;
-    if (target_.host_kernels && !target_.partitioned) {
+    if (target_.prefers_host_kernels()) {
       for (const Node* call : calls) {
         for (const Value& operand : call->operands()) ++readers[operand.node.get()];
       }
@@ -554,7 +554,7 @@ void add_mesh(hlo::Builder& b, const spmd::Mesh* mesh) {
 hlo::Attribute sharding_attribute(const spmd::Sharding* sharding, const spmd::Mesh* mesh,
                                   size_t rank) {
   if (sharding == nullptr) sharding = spmd::Sharding::replicated(mesh, rank);
-  return {"sdy.sharding", "#sdy.sharding<@mesh, " + sharding->in_mesh(mesh)->shardy() + ">"};
+  return {"sdy.sharding", hlo::attr::sharding(sharding->in_mesh(mesh)->shardy())};
 }
 
 Lowered lower(const lazy::Function& function, const Interface& interface,

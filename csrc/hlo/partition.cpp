@@ -8,6 +8,12 @@
 
 namespace torch_xla::hlo {
 
+Value constrained(const Value& x, std::string_view sharding) {
+  if (x.builder().mesh() == nullptr) return x;
+  return x.builder().op("sdy.sharding_constraint", {x}, x.type(),
+                        {{"sharding", attr::sharding(sharding)}});
+}
+
 Value unsplit(const Value& x, const Dims& along) {
   if (x.builder().mesh() == nullptr || along.empty()) return x;
   std::string dims;
@@ -15,8 +21,7 @@ Value unsplit(const Value& x, const Dims& along) {
     const bool whole = std::ranges::find(along, i) != along.end();
     dims += (dims.empty() ? "" : ", ") + std::string(whole ? "{}" : "{?}");
   }
-  return x.builder().op("sdy.sharding_constraint", {x}, x.type(),
-                        {{"sharding", "#sdy.sharding<@mesh, [" + dims + "]>"}});
+  return constrained(x, "[" + dims + "]");
 }
 
 Dims uneven_dims(const Value& x) {
@@ -32,8 +37,7 @@ Values even_operands(std::string_view op, std::span<const Value> operands, const
   static constexpr std::array<std::string_view, 5> kChangeSizes = {
       "stablehlo.slice", "stablehlo.pad", "stablehlo.concatenate", "stablehlo.dynamic_slice",
       "stablehlo.dynamic_update_slice"};
-  Values even(operands.begin(), operands.end());
-  if (std::ranges::find(kChangeSizes, op) == kChangeSizes.end()) return even;
+  if (std::ranges::find(kChangeSizes, op) == kChangeSizes.end()) return {};
   const auto n = std::ssize(operands[0].builder().mesh()->devices);
   const int64_t rank = std::ssize(result.dims);
   Dims changed;  // of any operand
@@ -44,6 +48,7 @@ Values even_operands(std::string_view op, std::span<const Value> operands, const
       if (from != to && (from % n != 0 || to % n != 0)) changed.push_back(i);
     }
   }
+  Values even(operands.begin(), operands.end());
   for (Value& x : even) {
     if (x.rank() == rank) x = unsplit(x, changed);
   }

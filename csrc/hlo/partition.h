@@ -1,5 +1,5 @@
-// Keeps XLA's partitioner from what it gets wrong, in programs that are partitioned. Elsewhere
-// these functions return values as they are.
+// How values are split in a program that is partitioned, and what keeps XLA's partitioner from what
+// it gets wrong. Elsewhere these functions return values as they are.
 #pragma once
 
 #include <span>
@@ -9,12 +9,15 @@
 
 namespace torch_xla::hlo {
 
+// Says how a value is split; `sharding` in Shardy's words, [{"data"}, {?}].
+Value constrained(const Value& x, std::string_view sharding);
 // Has each device hold all of these dimensions of a value.
 Value unsplit(const Value& x, const Dims& along);
 // Returns the dimensions that devices cannot hold equal parts of, along whichever axes.
 Dims uneven_dims(const Value& x);
 // Returns the operands of an operation that may change the sizes of dimensions (a slice, a
-// concatenation), whole along those that would be split in unequal parts before or after it.
+// concatenation), whole along those that would be split in unequal parts before or after it. None
+// for other operations.
 Values even_operands(std::string_view op, std::span<const Value> operands, const Type& result);
 
 }  // namespace torch_xla::hlo

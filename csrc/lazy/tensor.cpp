@@ -125,6 +125,7 @@ void Storage::reset(const Geometry* geometry, Value value) {
   if (bytes > nbytes()) set_data_ptr_noswap(address_range(bytes, device_index_));
   set_nbytes(bytes);
   past_.clear();
+  sharding_ = nullptr;  // that of other dimensions
   hold(std::move(value));
 }
 
@@ -304,6 +305,14 @@ void TensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& im
 TensorImpl* as_lazy(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return typeid(*impl) == typeid(TensorImpl) ? static_cast<TensorImpl*>(impl) : nullptr;
+}
+
+TensorImpl& expect_lazy(const at::Tensor& tensor, const char* who) {
+  TensorImpl* impl = as_lazy(tensor);
+  TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr, who,
+                  ": expected an xla tensor, got one on ", tensor.device().str(),
+                  ". Move it with .to('xla').");
+  return *impl;
 }
 
 at::Tensor make_tensor(Value value, const Geometry* geometry, int device) {

@@ -216,6 +216,8 @@ class ReadLog {
 // Returns the tensor's TensorImpl, or null: kernels on key XLA also meet other classes
 // (FakeTensor).
 TensorImpl* as_lazy(const at::Tensor& tensor);
+// Returns the tensor's TensorImpl; throws a TypeError in the name of `who` where there is none.
+TensorImpl& expect_lazy(const at::Tensor& tensor, const char* who);
 inline bool is_lazy(const at::Tensor& tensor) { return as_lazy(tensor) != nullptr; }
 
 // Makes a tensor that owns a new storage with this value.

@@ -37,8 +37,8 @@ struct Rule {
   bool constant = false;  // results are what numbers say: calls are recorded without operands
 
   RuleFunction on(const Target& target) const {
-    const bool wants_kernel = target.host_kernels && !(target.partitioned && lower != nullptr);
-    return wants_kernel && on_cpu != nullptr ? on_cpu : lower;
+    const bool on_host = lower == nullptr ? target.host_kernels : target.prefers_host_kernels();
+    return on_host && on_cpu != nullptr ? on_cpu : lower;
   }
 };
 

@@ -185,7 +185,7 @@ Values upsample(Lowering& l) {
   // whole-number arithmetic of its own on the CPU.
   const bool moves = !has_corners;
   const bool bytes = !moves && x.dtype() == DType::U8;
-  if (bytes && l.target().host_kernels && !l.target().partitioned) return on_host(l);
+  if (bytes && l.target().prefers_host_kernels()) return on_host(l);
   const DType compute = bytes ? DType::F32 : compute_dtype(x.dtype());
   const std::vector<Taps> taps = maps(l, x.dims(), l.out().dims, n, has_corners && l.flag(2),
                                       has_corners ? 3 : 2, compute == DType::F64, make);

@@ -1,5 +1,6 @@
 #include "ops/sharding.h"
 
+#include "hlo/partition.h"
 #include "lazy/operator.h"
 #include "ops/rules.h"
 
@@ -12,8 +13,7 @@ hlo::Values sharding_constraint(Lowering& l) {
   if (mesh == nullptr) return {x};  // a program for one device
   const spmd::Sharding* sharding =
       sharding_given_by(l.signature())->in_mesh(mesh)->evened(x.dims());
-  return {l.b.op("sdy.sharding_constraint", {x}, x.type(),
-                 {{"sharding", "#sdy.sharding<@mesh, " + sharding->shardy() + ">"}})};
+  return {hlo::constrained(x, sharding->shardy())};
 }
 
 }  // namespace

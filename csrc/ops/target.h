@@ -24,6 +24,7 @@ struct Target {
   // True where devices compute parts of values: a kernel of PyTorch's would need its operands whole
   // on each, and is called where there is no other way only.
   bool partitioned = false;
+  bool prefers_host_kernels() const { return host_kernels && !partitioned; }
 
   // Rules choose by these between ways that give the same values.
   bool is_cpu() const { return platform == "CPU"; }

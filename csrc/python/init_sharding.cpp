@@ -11,7 +11,6 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/calls/call.h"
 #include "dispatch/calls/sharding.h"
 #include "executor/compile.h"
 #include "executor/runtime.h"
@@ -97,11 +96,8 @@ OpSharding make_op_sharding(const py::object& tile_assignment, const py::object&
     int64_t parts = 1;
     for (const int64_t n : tiles.parts) parts *= n;
     const auto devices = static_cast<int64_t>(tiles.devices.size());
-    if (parts == devices) {
-      // The devices are arranged with the replicas last, beyond the tensor's dimensions.
-    } else {
-      tiles.parts.push_back(devices / parts);
-    }
+    // Some callers give the number of replicas as the last size, beyond the tensor's dimensions.
+    if (parts != devices) tiles.parts.push_back(devices / parts);
     tiles.replicates = true;
   }
   return {tiles.sharding()};

@@ -16,24 +16,12 @@
 namespace py = pybind11;
 
 namespace torch_xla::python {
-namespace {
-
-lazy::TensorImpl& lazy_impl(const at::Tensor& t, const char* what) {
-  lazy::TensorImpl* impl = lazy::as_lazy(t);
-  TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr, what,
-                  ": expected an xla tensor, got one on ", t.device().str(),
-                  ". Move it with .to('xla').");
-  return *impl;
-}
-
-}  // namespace
-
 std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
                                    int* device) {
   std::vector<lazy::Value> values;
   const lazy::GraphLock lock;
   for (const at::Tensor& t : tensors) {
-    lazy::TensorImpl& impl = lazy_impl(t, what);
+    lazy::TensorImpl& impl = lazy::expect_lazy(t, what);
     *device = impl.device_index();
     values.push_back(impl.read());
   }
@@ -59,7 +47,7 @@ at::Tensor lend(const at::Tensor& tensor) {
   lazy::Value value = read[0];
   at::Tensor lent = executor::lend(value, device);
   const lazy::GraphLock lock;
-  lazy_impl(tensor, "to_dlpack").computed(read[0], value);
+  lazy::expect_lazy(tensor, "to_dlpack").computed(read[0], value);
   return lent;
 }
 
@@ -84,7 +72,7 @@ std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& t
 // give the same value.
 std::string unique_id(const at::Tensor& tensor) {
   const lazy::GraphLock lock;
-  lazy::TensorImpl& impl = lazy_impl(tensor, "_unique_id_for_ir_and_data");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "_unique_id_for_ir_and_data");
   const lazy::Value value = impl.read();
   const auto address = [](const void* p) { return std::to_string(reinterpret_cast<uintptr_t>(p)); };
   if (value.node->is_data()) return "data " + address(value.node->data().array.get());
@@ -94,7 +82,7 @@ std::string unique_id(const at::Tensor& tensor) {
 // Whether set_() of its storage, offset, sizes and strides gives the tensor: it shows memory as it
 // is, and in a dtype that the storage can be read in.
 bool is_window(const at::Tensor& tensor) {
-  lazy::TensorImpl& impl = lazy_impl(tensor, "_xla_is_window");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "_xla_is_window");
   if (!dispatch::computation_of(impl).is_nothing()) return false;
   const lazy::GraphLock lock;
   return impl.lazy_storage().geometry().dtype == impl.geometry()->dtype ||
@@ -106,7 +94,7 @@ bool is_window(const at::Tensor& tensor) {
 void init_tensor(py::module_& m) {
   m.def("_xla_is_window", &is_window);
   m.def("_xla_get_cpu_tensors", [](const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& t : tensors) lazy_impl(t, "_xla_get_cpu_tensors");
+    for (const at::Tensor& t : tensors) lazy::expect_lazy(t, "_xla_get_cpu_tensors");
     return dispatch::fetch(tensors);
   });
   m.def(
@@ -121,7 +109,7 @@ void init_tensor(py::module_& m) {
       py::arg("sync_xla_data") = true);
   // Tensors that share a storage share this id; it is never 0.
   m.def("_xla_get_tensor_id", [](const at::Tensor& t) {
-    return reinterpret_cast<uintptr_t>(&lazy_impl(t, "_xla_get_tensor_id").lazy_storage());
+    return reinterpret_cast<uintptr_t>(&lazy::expect_lazy(t, "_xla_get_tensor_id").lazy_storage());
   });
   m.def("_unique_id_for_ir_and_data", &unique_id);
   // Whether a tensor waits to be computed.
@@ -134,7 +122,7 @@ void init_tensor(py::module_& m) {
   });
   // How the device holds the elements: "f32".
   m.def("_get_xla_tensor_shape_type", [](const at::Tensor& t) {
-    const lazy::Geometry* geometry = lazy_impl(t, "_get_xla_tensor_shape_type").geometry();
+    const lazy::Geometry* geometry = lazy::expect_lazy(t, "_get_xla_tensor_shape_type").geometry();
     return std::string(hlo::name(ops::to_hlo(*geometry).dtype));
   });
   m.def(

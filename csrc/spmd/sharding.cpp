@@ -1,6 +1,7 @@
 #include "spmd/sharding.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -69,8 +70,8 @@ std::string name_of(const Mesh& mesh, const Axis& axis) {
   return text + ":(" + std::to_string(axis.before) + ")" + std::to_string(axis.size);
 }
 
-// Index of each device along each axis of its mesh.
-std::vector<Dims> coordinates(const Mesh& mesh) {
+// Mesh::coordinates.
+std::vector<Dims> coordinates_of(const Mesh& mesh) {
   std::vector<Dims> of(mesh.devices.size());
   for (size_t position = 0; position < mesh.devices.size(); ++position) {
     Dims& at = of[mesh.devices[position]];
@@ -113,7 +114,7 @@ std::vector<Axis> smallest_axes(const Mesh& mesh) {
 // The axes of `mesh` along which a split goes that gives device d the part `part_of(d)`.
 std::optional<std::vector<std::vector<Axis>>> axes_of_split(
     const Mesh& mesh, const Dims& parts, const std::function<Dims(int64_t)>& part_of) {
-  const std::vector<Dims> at = coordinates(mesh);
+  const std::vector<Dims>& at = mesh.coordinates;
   const std::vector<Axis> axes = smallest_axes(mesh);
   const Dims first = part_of(mesh.devices[0]);
   Dims neighbours;  // of the first device, one step along each axis
@@ -207,6 +208,7 @@ const Mesh* Mesh::of(std::vector<std::string> names, Dims sizes, Dims devices) {
   mesh.text += "]";
   if (!in_order(mesh.devices)) mesh.text += ", device_ids=[" + joined(mesh.devices) + "]";
   mesh.text += ">";
+  mesh.coordinates = coordinates_of(mesh);
   return meshes().add(std::move(mesh));
 }
 
@@ -267,10 +269,10 @@ Dims part_at(const Sharding& s, const Dims& at) {
 
 }  // namespace
 
-Dims Sharding::part_of(int64_t device) const { return part_at(*this, coordinates(*mesh)[device]); }
+Dims Sharding::part_of(int64_t device) const { return part_at(*this, mesh->coordinates[device]); }
 
 int64_t Sharding::replica_of(int64_t device) const {
-  const std::vector<Dims> at = coordinates(*mesh);
+  const std::vector<Dims>& at = mesh->coordinates;
   const Dims part = part_at(*this, at[device]);
   int64_t before = 0;
   for (const int64_t other : mesh->devices) {
@@ -324,7 +326,7 @@ std::string Sharding::gspmd() const {
   const int64_t replicas = static_cast<int64_t>(num_devices()) / product(tiles);
   // By part, then by the order of the mesh.
   std::vector<std::pair<Dims, int64_t>> order;
-  const std::vector<Dims> at = coordinates(*mesh);
+  const std::vector<Dims>& at = mesh->coordinates;
   for (const int64_t device : mesh->devices) order.emplace_back(part_at(*this, at[device]), device);
   std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
   Dims devices;

@@ -6,10 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "util/hash.h"
@@ -21,6 +19,8 @@ struct Mesh {
   std::vector<int64_t> sizes;
   std::vector<int64_t> devices;  // row-major
   std::string text;              // as sdy.mesh writes it: <["data"=4, "model"=2]>
+  // Of each device, its index along each axis.
+  std::vector<std::vector<int64_t>> coordinates = {};
 
   // Returns the one mesh with these axes. Throws a ValueError unless the names differ, and the
   // devices are 0, 1, 2, ... in any order, as many as the sizes multiply to.

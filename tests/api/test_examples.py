@@ -48,6 +48,26 @@ def test_train_lm():
     assert "Metric: CompileTime" in out
 
 
+@pytest.mark.slow
+def test_train_spmd(monkeypatch):
+    monkeypatch.setenv("CPU_NUM_DEVICES", "4")
+    found = {}
+    for how in ("none", "data", "fsdp", "tensor"):
+        out = run_example("train_spmd.py", "--shard", how, "--steps", "12", "--layers", "2")
+        held, whole = (
+            float(re.search(p, out)[1]) for p in (r"([\d.]+) on a dev", r"([\d.]+) MB, ")
+        )
+        found[how] = (
+            float(re.search(r"loss ([\d.]+)", out)[1]),
+            round(whole / held),
+            "all-" in out,
+        )
+    losses = [loss for loss, _, _ in found.values()]
+    assert max(losses) - min(losses) < 0.01, found
+    assert [share for _, share, _ in found.values()][:3] == [1, 1, 4], found
+    assert [sends for _, _, sends in found.values()] == [False, True, True, True], found
+
+
 def test_compiled_step():
     out = run_example("compiled_step.py")
     losses = [float(loss) for loss in re.findall(r"loss:? ([\d.]+)$", out, re.MULTILINE)]

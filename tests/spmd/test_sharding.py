@@ -245,6 +245,27 @@ def test_writes_keep_the_sharding(run):
     """)
 
 
+def test_a_resized_tensor_is_marked_no_more(run):
+    run("""
+    t = torch.zeros(8, 4).to(device)
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    t.resize_(32)
+    t.add_(1)
+    torch_xla.sync()
+    check_shards(t, torch.ones(32))
+    xs.mark_sharding(t, mesh, ("data",))
+    t.resize_(2, 2, 2, 4)
+    assert spec(t + 0) == ""
+    t.add_(1)
+    torch_xla.sync()
+    check_shards(t, torch.full((2, 2, 2, 4), 2.0))
+    t.set_(torch.ones(3, device=device))
+    t.mul_(2)
+    assert spec(t) == ""
+    assert check_shards(t, torch.full((3,), 2.0)) == 1
+    """)
+
+
 def test_several_meshes_over_the_same_devices(run):
     run("""
     other = xs.Mesh(np.arange(N), (2, 2, 2), ("x", "y", "z"))

@@ -22,14 +22,6 @@ at::Tensor same_shape(const at::Tensor& self, c10::string_view /*sharding*/) {
 const OwnOperator sharding_constraint("sharding_constraint(Tensor self, str sharding) -> Tensor",
                                       same_shape, ops::rules::sharding_constraint);
 
-lazy::TensorImpl& sharded_impl(const at::Tensor& tensor, const char* who) {
-  lazy::TensorImpl* impl = lazy::as_lazy(tensor);
-  TXLA_CHECK_KIND(util::ErrorKind::Type, impl != nullptr, who,
-                  ": expected an xla tensor, got one on ", tensor.device().str(),
-                  ". Move it with .to('xla').");
-  return *impl;
-}
-
 void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char* who) {
   TXLA_CHECK(executor::is_spmd(), who,
              ": expected SPMD mode, where all devices are one. Call "
@@ -76,7 +68,7 @@ void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
 }  // namespace
 
 void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
-  lazy::TensorImpl& impl = sharded_impl(tensor, "mark_sharding");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "mark_sharding");
   check(tensor, sharding, "mark_sharding");
   split(impl, sharding);
   const lazy::GraphLock lock;
@@ -84,13 +76,13 @@ void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
 }
 
 void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
-  lazy::TensorImpl& impl = sharded_impl(tensor, "annotate_custom_sharding");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "annotate_custom_sharding");
   check(tensor, sharding, "annotate_custom_sharding");
   split(impl, sharding);
 }
 
 void clear_sharding(const at::Tensor& tensor) {
-  lazy::TensorImpl& impl = sharded_impl(tensor, "clear_sharding");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "clear_sharding");
   const spmd::Sharding* present = sharding_of(tensor);
   if (present == nullptr) return;
   {
@@ -103,17 +95,18 @@ void clear_sharding(const at::Tensor& tensor) {
 void split_like(const at::Tensor& model, const at::Tensor& made) {
   const lazy::TensorImpl* from = lazy::as_lazy(model);
   const lazy::TensorImpl* to = lazy::as_lazy(made);
-  if (from == nullptr || to == nullptr || from->view() != nullptr) return;
-  const spmd::Sharding* sharding = from->lazy_storage().sharding();
-  if (sharding != nullptr && is_whole(*from)) to->lazy_storage().set_sharding(sharding);
+  if (from == nullptr || to == nullptr) return;
+  if (const spmd::Sharding* s = asked_sharding(*from)) to->lazy_storage().set_sharding(s);
+}
+
+const spmd::Sharding* asked_sharding(const lazy::TensorImpl& impl) {
+  return is_whole(impl) ? impl.lazy_storage().sharding() : nullptr;
 }
 
 const spmd::Sharding* sharding_of(const at::Tensor& tensor) {
-  lazy::TensorImpl& impl = sharded_impl(tensor, "sharding_of");
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "sharding_of");
   const lazy::GraphLock lock;
-  if (is_whole(impl) && impl.lazy_storage().sharding() != nullptr) {
-    return impl.lazy_storage().sharding();
-  }
+  if (const spmd::Sharding* asked = asked_sharding(impl)) return asked;
   return executor::sharding_of(impl.read());
 }
 

@@ -5,6 +5,10 @@
 
 #include "spmd/sharding.h"
 
+namespace torch_xla::lazy {
+class TensorImpl;
+}
+
 namespace torch_xla::dispatch {
 
 // Splits the tensor so from now on, whatever is written into it. Data is sent to the devices at
@@ -16,6 +20,8 @@ void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding)
 void clear_sharding(const at::Tensor& tensor);
 // What is made like a tensor is split like it, be it optimizer state of a parameter.
 void split_like(const at::Tensor& model, const at::Tensor& made);
+// Returns what mark_sharding() has said of all that the tensor's storage holds, or null.
+const spmd::Sharding* asked_sharding(const lazy::TensorImpl& impl);
 // Returns how a tensor is split, or will be; null where nothing says so.
 const spmd::Sharding* sharding_of(const at::Tensor& tensor);
 
