@@ -211,9 +211,9 @@ def test_several_transfer_threads_keep_all_batches_in_order(threads, monkeypatch
 
     original = pl.xm._move_to_device
 
-    def delayed(batch, device):
+    def delayed(batch, **kwargs):
         time.sleep(random.random() * 0.004)
-        return original(batch, device=device)
+        return original(batch, **kwargs)
 
     monkeypatch.setattr(pl.xm, "_move_to_device", delayed)
     loader = pl.MpDeviceLoader(
