@@ -58,8 +58,9 @@ def test_arrows_are_one_way():
 @pytest.mark.parametrize(
     "area, header, reason",
     [
-        ("lazy", '"ops/a.h"', "lazy may include only hlo, util"),
-        ("hlo", '"pjrt/a.h"', "hlo may include only util"),
+        ("lazy", '"ops/a.h"', "lazy may include only hlo, spmd, util"),
+        ("hlo", '"pjrt/a.h"', "hlo may include only spmd, util"),
+        ("spmd", '"pjrt/a.h"', "spmd may include only util"),
         ("util", '"hlo/a.h"', "util may include only"),
         ("ops", '"executor/a.h"', "ops may include only"),
         ("debug", '"executor/a.h"', "debug may include only"),
