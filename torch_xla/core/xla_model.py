@@ -446,6 +446,7 @@ def send_cpu_data_to_device(
         Data of the same structure; for a tensor by itself a list that holds the moved one.
 
     Raises:
+        TypeError: `input_sharding` is neither a spec nor a dict of such.
         ValueError: `input_sharding` has keys that `datas` lacks, or a spec does not fit.
     """
     if isinstance(datas, torch.Tensor):
@@ -465,6 +466,11 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
         return type(datas)(
             (key, _move_to_device(data, device, input_sharding.get(key)))
             for key, data in datas.items()
+        )
+    if input_sharding is not None and not hasattr(input_sharding, "can_apply"):
+        raise TypeError(
+            "input_sharding: expected a ShardingSpec or a dict of such, got "
+            f"{type(input_sharding).__name__}."
         )
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
