@@ -33,13 +33,13 @@ uint32_t references(const Node* node) {
 
 }  // namespace
 
-Graph::Graph(std::vector<Value> wanted, int device_index, const std::vector<const Node*>* ending,
-             std::vector<const spmd::Sharding*> wanted_shardings)
-    : device(device_index), shardings(std::move(wanted_shardings)) {
-  results = std::move(wanted);
+Graph::Graph(std::vector<Value> values, int device_index, const std::vector<const Node*>* ending,
+             const std::vector<WantedSplit>& wanted)
+    : device(device_index) {
+  results = std::move(values);
   util::Hasher h;
   walk(h);
-  if (Runtime::get().devices(device).size() > 1) choose_shardings();
+  if (Runtime::get().devices(device).size() > 1) choose_shardings(wanted);
   for (const spmd::Sharding* s : shardings) h.add(s == nullptr ? util::Hash128() : s->hash);
   reused_by.assign(parameters.size(), -1);
   if (ending != nullptr) {
@@ -201,35 +201,34 @@ void add_constraints(const lazy::Function& function, std::vector<const spmd::Sha
 
 }  // namespace
 
-// The rule: a result has the sharding that was asked for; what updates a value keeps the sharding
-// of that value; all else is split as the compiler chooses. A program in which nothing is split is
+// The rule: a result has the sharding that was asked for; what takes the place of data is split as
+// that is; all else is split as the compiler chooses. A program in which nothing is split is
 // computed by each device on its own.
-void Graph::choose_shardings() {
-  shardings.resize(results.size());
+void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   std::vector<const spmd::Sharding*> all;
-  for (const spmd::Sharding* s : shardings) {
-    if (s != nullptr) all.push_back(s);
+  for (const WantedSplit& w : wanted) {
+    if (w.sharding != nullptr) all.push_back(w.sharding);
   }
   for (const Node* leaf : parameters) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
   }
   add_constraints(*this, all);
-  if (all.empty()) {
-    shardings.clear();
-    return;
-  }
+  if (all.empty()) return;
   mesh = spmd::common_mesh(all);
   TXLA_CHECK(mesh != nullptr,
              "sharding: expected meshes over the same devices in the same order in one step, got ",
              all.front()->text, " beside others. Use one mesh, or call torch_xla.sync() between.");
-  const std::vector<const Node*> updated = updated_leaves();
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (shardings[i] != nullptr || updated[i] == nullptr) continue;
-    const Geometry &leaf = updated[i]->output(0), &result = results[i].geometry();
-    if (leaf.dtype != result.dtype || leaf.sizes != result.sizes) continue;
-    shardings[i] = updated[i]->data().array->sharding();
-    if (shardings[i] == nullptr) {
-      shardings[i] = whole(result.sizes.size());
+  std::unordered_map<uint64_t, const Node*> leaf_of;  // by Node::id()
+  for (const Node* leaf : parameters) leaf_of.emplace(leaf->id(), leaf);
+  shardings.resize(results.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto& sizes = results[i].geometry().sizes;
+    if (wanted[i].sharding != nullptr) {
+      shardings[i] = wanted[i].sharding->evened(sizes);
+    } else if (const auto leaf = leaf_of.find(wanted[i].replaced); leaf != leaf_of.end()) {
+      const pjrt::Array& array = *leaf->second->data().array;
+      if (leaf->second->output(0).sizes != sizes) continue;
+      shardings[i] = array.sharding() != nullptr ? array.sharding() : whole(sizes.size());
     }
   }
 }

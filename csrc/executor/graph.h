@@ -10,6 +10,12 @@
 
 namespace torch_xla::executor {
 
+// How a result is to be split among the devices, as far as that is known.
+struct WantedSplit {
+  const spmd::Sharding* sharding = nullptr;  // null: nothing was asked for
+  uint64_t replaced = 0;                     // Node::id() of the data that it takes the place of
+};
+
 // A function of the recorded graph, bound to the data, numbers and device of one run. Valid while
 // the graph lock is held. Its results are distinct, and none of them is data.
 struct Graph : lazy::Function {
@@ -23,16 +29,16 @@ struct Graph : lazy::Function {
   util::Hash128 key;  // over everything that the program depends on
 
   // `ending` lists the calls that the caller will release once the run has begun, each as often as
-  // it holds it. Without it, no buffer is reused. `shardings` are those that results are to have.
+  // it holds it. Without it, no buffer is reused. `wanted` is of the first results, or all.
   Graph(std::vector<lazy::Value> results, int device,
         const std::vector<const lazy::Node*>* ending = nullptr,
-        std::vector<const spmd::Sharding*> shardings = {});
+        const std::vector<WantedSplit>& wanted = {});
 
   Interface interface() const;
 
  private:
   void walk(util::Hasher& h);
-  void choose_shardings();
+  void choose_shardings(const std::vector<WantedSplit>& wanted);
   const spmd::Sharding* sharding_of_reuse(size_t parameter);
   const spmd::Sharding* whole(size_t rank);
 

@@ -151,7 +151,7 @@ struct Pending {
   std::vector<Storage*> storages;
   std::vector<size_t> root_of;
   std::vector<Value> roots;
-  std::vector<const spmd::Sharding*> shardings;  // that roots are to have
+  std::vector<WantedSplit> wanted;  // of the first roots
   std::vector<const Node*> ending;  // what `storages` and their views refer to until they have data
 
   explicit Pending(int device) {
@@ -195,10 +195,10 @@ struct Pending {
     ending.push_back(value.node.get());
     storage.add_kept_by_views(ending);
     root_of.push_back(root(value));
-    if (const spmd::Sharding* s = storage.sharding()) {
-      shardings.resize(roots.size());
-      shardings[root_of.back()] = s->evened(value.geometry().sizes);
-    }
+    wanted.resize(roots.size());
+    WantedSplit& of = wanted[root_of.back()];
+    if (storage.sharding() != nullptr) of.sharding = storage.sharding();
+    if (!storage.past().empty()) of.replaced = storage.past().front().node;
   }
 
   // What a storage began with is split as the storage is.
@@ -207,8 +207,8 @@ struct Pending {
     const Storage::Past& first = storage.past().front();
     for (size_t i = 0; i < roots.size(); ++i) {
       if (roots[i].node->id() != first.node || roots[i].index != first.index) continue;
-      shardings.resize(roots.size());
-      shardings[i] = storage.sharding()->evened(roots[i].geometry().sizes);
+      wanted.resize(roots.size());
+      wanted[i].sharding = storage.sharding();
     }
   }
 
@@ -227,8 +227,7 @@ struct Pending {
 
 Graph graph_of_run(Pending& pending, int device) {
   return Graph(std::move(pending.roots), device,
-               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending,
-               std::move(pending.shardings));
+               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending, pending.wanted);
 }
 
 // Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The

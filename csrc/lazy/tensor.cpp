@@ -79,7 +79,8 @@ void Storage::set_value(Value value) {
   if (value_) {
     constexpr size_t kMost = 256;  // of a storage that is written and never read
     if (value_.node->is_data()) past_.clear();
-    if (past_.size() == kMost) past_.erase(past_.begin(), past_.begin() + kMost / 2);
+    if (past_.size() == kMost)
+      past_.erase(past_.begin() + 1, past_.begin() + kMost / 2);  // not the first
     past_.push_back({value_.node->id(), value_.index});
   }
   hold(std::move(value));

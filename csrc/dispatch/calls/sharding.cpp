@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/library.h>
 
 #include "dispatch/calls/call.h"
 #include "dispatch/calls/own_operator.h"
@@ -108,6 +110,47 @@ const spmd::Sharding* sharding_of(const at::Tensor& tensor) {
   const lazy::GraphLock lock;
   if (const spmd::Sharding* asked = asked_sharding(impl)) return asked;
   return executor::sharding_of(impl.read());
+}
+
+namespace {
+
+at::Tensor& mark_sharding_(at::Tensor& self, c10::string_view sharding) {
+  mark_sharding(self, spmd::Sharding::find(std::string(sharding)));
+  return self;
+}
+
+at::Tensor& same_tensor(at::Tensor& self, c10::string_view /*sharding*/) { return self; }
+
+// In a graph that nothing writes in, the tensor is another from here on. Its history is the same.
+at::Tensor& mark_sharding_functional(at::Tensor& self, c10::string_view sharding) {
+  namespace functional = at::functionalization::impl;
+  TXLA_CHECK(functional::isFunctionalTensor(self),
+             "mark_sharding_: expected a tensor that PyTorch's functionalization wraps.");
+  functional::sync(self);
+  at::Tensor split;
+  {
+    const at::AutoDispatchSkipFunctionalize below;
+    split = sharding_constraint(functional::from_functional_tensor(self), sharding);
+  }
+  functional::replace_(self, split);
+  functional::commit_update(self);
+  functional::sync(self);
+  return self;
+}
+
+}  // namespace
+
+// mark_sharding() as graphs of torch.compile hold it.
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def("mark_sharding_(Tensor(a!) self, str sharding) -> Tensor(a!)");
+}
+TORCH_LIBRARY_IMPL(torch_xla, XLA, m) { m.impl("mark_sharding_", mark_sharding_); }
+TORCH_LIBRARY_IMPL(torch_xla, Meta, m) { m.impl("mark_sharding_", same_tensor); }
+TORCH_LIBRARY_IMPL(torch_xla, Functionalize, m) {
+  m.impl("mark_sharding_", mark_sharding_functional);
+}
+TORCH_LIBRARY_IMPL(torch_xla, Autograd, m) {
+  m.impl("mark_sharding_", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace torch_xla::dispatch

@@ -45,6 +45,10 @@ class ShardingType(IntEnum):
     UNKNOWN = 6
 
 
+_MESH_LABELS: dict[tuple[Any, ...], str] = {}
+_LABELLED_MESHES: dict[str, Mesh] = {}
+
+
 class Mesh:
     """The devices of the process in a grid with named axes.
 
@@ -86,6 +90,9 @@ class Mesh:
                 f"Mesh: expected each device from 0 to {count - 1} once, got "
                 f"{self.device_ids.tolist()}."
             )
+        # Equal meshes have one label, which is a constant for graphs of torch.compile.
+        self._label = _MESH_LABELS.setdefault(self._key(), f"mesh{len(_MESH_LABELS)}")
+        _LABELLED_MESHES.setdefault(self._label, self)
 
     def size(self) -> int:
         """The number of devices."""
@@ -282,10 +289,10 @@ def _translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) -
     return tuple(translated)
 
 
-def _check_rank(t: torch.Tensor, partition_spec: PartitionSpec, who: str) -> None:
-    if len(partition_spec) != t.dim():
+def _check_rank(rank: int, partition_spec: PartitionSpec, who: str) -> None:
+    if len(partition_spec) != rank:
         raise ShardingError(
-            f"{who}: expected a partition spec with an entry for each of the {t.dim()} dimensions "
+            f"{who}: expected a partition spec with an entry for each of the {rank} dimensions "
             f"of the tensor, got {partition_spec}."
         )
 
@@ -329,8 +336,10 @@ def mark_sharding(
         >>> mesh = Mesh(np.arange(8), (4, 2), ('x', 'y'))
         >>> xs.mark_sharding(torch.randn(8, 32).to('xla'), mesh, ('x', None))
     """
+    if torch.compiler.is_compiling():
+        return marked(t, mesh, partition_spec)
     _check_mesh(mesh, "mark_sharding")
-    _check_rank(t, partition_spec, "mark_sharding")
+    _check_rank(t.dim(), partition_spec, "mark_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
     return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
@@ -345,8 +354,10 @@ def annotate_custom_sharding(
     Raises:
         ShardingError, RuntimeError: As `mark_sharding`.
     """
+    if torch.compiler.is_compiling():
+        return marked(t, mesh, partition_spec)
     _check_mesh(mesh, "annotate_custom_sharding")
-    _check_rank(t, partition_spec, "annotate_custom_sharding")
+    _check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
     return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
@@ -363,20 +374,15 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     return plain
 
 
-class MarkShardingFunction(torch.autograd.Function):
+class MarkShardingFunction:
     """Splits a value and, in the backward pass, its gradient alike.
 
-    Usage: `MarkShardingFunction.apply(tensor, mesh, partition_spec)`.
+    Usage: `MarkShardingFunction.apply(tensor, mesh, partition_spec)`, as of an autograd function.
     """
 
     @staticmethod
-    def forward(ctx, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec):
-        ctx.mesh, ctx.partition_spec = mesh, partition_spec
-        return _constrained(torch_tensor, mesh, partition_spec)
-
-    @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
-        return _constrained(grad_output, ctx.mesh, ctx.partition_spec), None, None
+    def apply(torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec):
+        return constrained(torch_tensor, mesh, partition_spec)
 
 
 def mark_sharding_with_gradients(
@@ -389,14 +395,35 @@ def mark_sharding_with_gradients(
     Raises:
         ShardingError, RuntimeError: As `mark_sharding`.
     """
-    _check_mesh(mesh, "mark_sharding_with_gradients")
-    _check_rank(t, partition_spec, "mark_sharding_with_gradients")
-    return MarkShardingFunction.apply(unwrap_sharded_tensor(t), mesh, partition_spec)
+    if not torch.compiler.is_compiling():
+        _check_mesh(mesh, "mark_sharding_with_gradients")
+        _check_rank(t.dim(), partition_spec, "mark_sharding_with_gradients")
+        t = unwrap_sharded_tensor(t)
+    return constrained(t, mesh, partition_spec)
 
 
-def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    text = mesh.get_op_sharding(partition_spec).constraint(t.dim())
+def constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    """A tensor of the same values that is split so, and whose gradient is."""
+    text = _sharding_text(mesh._label, partition_spec, t.dim())
     return torch.ops.torch_xla.sharding_constraint(t, text)
+
+
+def marked(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    """The tensor itself, split so from now on."""
+    text = _sharding_text(mesh._label, partition_spec, t.dim())
+    return torch.ops.torch_xla.mark_sharding_(t, text)
+
+
+def _sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int) -> str:
+    """What operators take for a partition spec of a tensor: a constant of graphs."""
+    mesh = _LABELLED_MESHES[mesh_label]
+    _check_mesh(mesh, "mark_sharding")
+    _check_rank(rank, partition_spec, "mark_sharding")
+    return mesh.get_op_sharding(partition_spec).constraint(rank)
+
+
+# What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
+_sharding_text._dynamo_marked_constant = True
 
 
 @dataclasses.dataclass
