@@ -187,20 +187,6 @@ std::vector<const Node*> Graph::updated_leaves() const {
   return updated;
 }
 
-namespace {
-
-// The shardings that calls give to values, those of their expansions too.
-void add_constraints(const lazy::Function& function, std::vector<const spmd::Sharding*>& found) {
-  for (const Node* call : function.calls) {
-    const Signature& s = call->signature();
-    if (const spmd::Sharding* given = ops::sharding_given_by(s)) found.push_back(given);
-    if (s.expansion != nullptr) add_constraints(*s.expansion, found);
-    for (const auto& region : s.regions) add_constraints(*region, found);
-  }
-}
-
-}  // namespace
-
 // The rule: a result has the sharding that was asked for; what takes the place of data is split as
 // that is; all else is split as the compiler chooses. A program in which nothing is split is
 // computed by each device on its own.
@@ -212,7 +198,7 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   for (const Node* leaf : parameters) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
   }
-  add_constraints(*this, all);
+  ops::add_shardings_given_by(*this, all);
   if (all.empty()) return;
   mesh = spmd::common_mesh(all);
   TXLA_CHECK(mesh != nullptr,

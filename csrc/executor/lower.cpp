@@ -480,6 +480,27 @@ std::vector<hlo::Attributes> reuses(const std::vector<int32_t>& reused_by) {
   return attributes;
 }
 
+// What is not said to be whole, the compiler may split: numbers and seeds, which come last, are.
+void add_argument_shardings(std::vector<hlo::Attributes>& attributes,
+                            const std::vector<const spmd::Sharding*>& shardings,
+                            const std::vector<hlo::Type>& types, const spmd::Mesh* mesh) {
+  attributes.resize(types.size());
+  for (size_t i = 0; i < types.size(); ++i) {
+    const spmd::Sharding* s = i < shardings.size() ? shardings[i] : nullptr;
+    attributes[i].push_back(sharding_attribute(s, mesh, types[i].dims.size()));
+  }
+}
+
+std::vector<hlo::Attributes> result_shardings(const std::vector<const spmd::Sharding*>& shardings,
+                                              const spmd::Mesh* mesh) {
+  std::vector<hlo::Attributes> attributes;
+  for (const spmd::Sharding* s : shardings) {
+    hlo::Attributes& of_result = attributes.emplace_back();
+    if (s != nullptr) of_result.push_back(sharding_attribute(s, mesh, s->dims.size()));
+  }
+  return attributes;
+}
+
 // `Calls`: a lazy::Function or a Stretch.
 template <class Calls>
 std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
@@ -500,16 +521,12 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
 
   std::vector<hlo::Attributes> attributes = reuses(reused_by), result_attributes;
   if (mesh != nullptr) {
-    attributes.resize(types.size());  // what is not said to be whole, the compiler may split
-    for (size_t i = 0; i < types.size(); ++i) {
-      const bool is_number = i >= interface.parameters.size();
-      attributes[i].push_back(sharding_attribute(
-          is_number ? nullptr : interface.parameters[i].sharding, mesh, types[i].dims.size()));
+    std::vector<const spmd::Sharding*> of_parameters;
+    for (const Parameter& parameter : interface.parameters) {
+      of_parameters.push_back(parameter.sharding);
     }
-    for (const spmd::Sharding* s : interface.results) {
-      hlo::Attributes& of_result = result_attributes.emplace_back();
-      if (s != nullptr) of_result.push_back(sharding_attribute(s, mesh, s->dims.size()));
-    }
+    add_argument_shardings(attributes, of_parameters, types, mesh);
+    result_attributes = result_shardings(interface.results, mesh);
   }
   const hlo::Values given = b.begin_function("main", types, attributes);
   hlo::Values arguments;
@@ -596,7 +613,9 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   // XLA for the CPU is one of those compilers.
   if (target.platform == ops::kPortable) target.lacks.updates_from_self = true;
   target.lacks.fixed_sizes = options.dynamic_sizes;
+  target.partitioned = options.mesh != nullptr;
   hlo::Builder b = builder_for(target);
+  if (options.mesh != nullptr) add_mesh(b, options.mesh);
   const size_t count = function.parameters.size() - constants.size();
   std::vector<hlo::Type> types;
   for (size_t i = 0; i < count; ++i)
@@ -607,7 +626,13 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
     reused_by.resize(count, -1);
     reused_by.push_back(static_cast<int32_t>(function.results.size()));
   }
-  hlo::Values arguments = b.begin_function("main", types, reuses(reused_by));
+  std::vector<hlo::Attributes> attributes = reuses(reused_by), result_attributes;
+  if (options.mesh != nullptr) {
+    add_argument_shardings(attributes, options.arguments, types, options.mesh);
+    result_attributes = result_shardings(options.results, options.mesh);
+    if (options.seeds) result_attributes.resize(function.results.size() + 1);
+  }
+  hlo::Values arguments = b.begin_function("main", types, attributes);
   Lowerer::NumberSource numbers;
   numbers.all_constant = true;
   hlo::Value counter;
@@ -628,7 +653,7 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   if (options.seeds) {
     results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, ops::SplitMixOps()));
   }
-  b.end_function(results);
+  b.end_function(results, result_attributes);
   return b.finish();
 }
 

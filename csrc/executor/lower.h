@@ -86,6 +86,10 @@ struct PortableOptions {
   std::optional<SeedPlaces> seeds = {};
   // The text is for this platform alone, by its rules.
   std::string_view platform = ops::kPortable;
+  // Of a program that is partitioned: what its shardings refer to, and how arguments and results
+  // are split. An argument without one is whole; a result, split as the compiler chooses.
+  const spmd::Mesh* mesh = nullptr;
+  std::vector<const spmd::Sharding*> arguments = {}, results = {};
 };
 std::string lower_portable(const lazy::Function& function,
                            std::span<const at::Tensor> constants = {},

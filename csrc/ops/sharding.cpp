@@ -24,6 +24,16 @@ const spmd::Sharding* sharding_given_by(const lazy::Signature& signature) {
   return spmd::Sharding::find(signature.arguments[1].value.toStringRef());
 }
 
+void add_shardings_given_by(const lazy::Function& function,
+                            std::vector<const spmd::Sharding*>& found) {
+  for (const lazy::Node* call : function.calls) {
+    const lazy::Signature& s = call->signature();
+    if (const spmd::Sharding* given = sharding_given_by(s)) found.push_back(given);
+    if (s.expansion != nullptr) add_shardings_given_by(*s.expansion, found);
+    for (const auto& region : s.regions) add_shardings_given_by(*region, found);
+  }
+}
+
 namespace rules {
 const RuleFunction sharding_constraint = ops::sharding_constraint;
 }

@@ -48,10 +48,14 @@ py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
 }
 
 py::tuple record_step(const Tensors& arguments, const py::function& body,
-                      const std::string& platform) {
+                      const std::string& platform, const std::vector<std::string>& shardings) {
+  std::vector<const spmd::Sharding*> given;
+  for (const std::string& text : shardings) {
+    given.push_back(text.empty() ? nullptr : spmd::Sharding::find(text));
+  }
   const dispatch::RecordedStep step = dispatch::record_step(
       arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
-      platform);
+      platform, std::move(given));
   return py::make_tuple(step.text, step.states, step.written, step.draws);
 }
 
@@ -124,7 +128,8 @@ void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
   m.def("_export_function", &export_function);
   m.def("_record_step", &record_step, py::arg("arguments"), py::arg("body"),
-        py::arg("platform") = std::string(ops::kPortable));
+        py::arg("platform") = std::string(ops::kPortable),
+        py::arg("shardings") = std::vector<std::string>());
   m.def("_rehearse_step", [](const Tensors& arguments, const py::function& body) {
     dispatch::rehearse_step(
         arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); });

@@ -242,6 +242,13 @@ void init_sharding(py::module_& m) {
       .def("__hash__", [](const OpSharding& s) { return std::hash<std::string>()(s.text()); })
       // The text that torch_xla::sharding_constraint takes.
       .def("constraint", [](const OpSharding& s, int64_t rank) { return s.of_rank(rank)->text; });
+  // The text of what mark_sharding() has said, as torch_xla::sharding_constraint takes it.
+  m.def("_asked_sharding", [](const at::Tensor& t) {
+    const lazy::TensorImpl& impl = lazy::expect_lazy(t, "_asked_sharding");
+    const lazy::GraphLock lock;
+    const spmd::Sharding* s = dispatch::asked_sharding(impl);
+    return s == nullptr ? std::string() : s->text;
+  });
   m.def("_xla_mark_sharding", [](const at::Tensor& t, const OpSharding& s) {
     dispatch::mark_sharding(t, s.of_rank(t.dim()));
   });

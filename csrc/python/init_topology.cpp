@@ -6,6 +6,7 @@
 
 #include "pjrt/topology.h"
 #include "python/init.h"
+#include "spmd/compiled_module.h"
 
 namespace py = pybind11;
 
@@ -21,12 +22,20 @@ std::unique_ptr<Topology> make_topology(const std::string& library, const std::s
   return Topology::create(pjrt::Plugin::load(library), name, options);
 }
 
-// For the topology's first device.
+// For the topology's first device, or for all where the program is partitioned.
 std::unique_ptr<CompiledProgram> compile(const Topology& topology, const std::string& stablehlo,
-                                         const pjrt::Options& flags) {
+                                         const pjrt::Options& flags, bool partitioned) {
   const py::gil_scoped_release release;
   pjrt::CompileOptions options;
-  options.device_ids = {topology.devices().at(0).id};
+  for (const pjrt::DeviceDescription& device : topology.devices()) {
+    options.device_ids.push_back(device.id);
+    if (!partitioned) break;
+  }
+  if (partitioned) {
+    options.num_partitions = static_cast<int>(options.device_ids.size());
+    options.use_spmd = options.use_shardy = true;
+    options.allow_spmd_sharding_propagation_to_output = {true};
+  }
   options.env_overrides = flags;
   return topology.compile(stablehlo, options);
 }
@@ -70,13 +79,25 @@ void init_topology(py::module_& m) {
       // In bytes for each device; a peak of 0: the plugin does not say.
       .def("memory", &memory)
       .def("cost", &CompiledProgram::cost_analysis)
+      // What devices exchange: kind, bytes on each, groups of devices, operation and its line.
+      .def("collectives",
+           [](const CompiledProgram& p) {
+             const pjrt::OptimizedModule module = p.optimized_module();
+             py::list all;
+             for (const spmd::Collective& c :
+                  spmd::read_collectives(module.bytes, module.format == "hlo_with_config")) {
+               all.append(py::make_tuple(c.kind, c.bytes, c.groups, c.operation, c.line));
+             }
+             return all;
+           })
       .def("serialize", [](const CompiledProgram& p) { return py::bytes(p.serialize()); });
   py::class_<Topology>(m, "_Topology", "Devices by name: \"v5e:2x2\".")
       .def(py::init(&make_topology), py::arg("library"), py::arg("name"),
            py::arg("options") = pjrt::Options())
       .def_property_readonly("platform_name", &Topology::platform_name)
       .def("devices", &devices)
-      .def("compile", &compile, py::arg("stablehlo"), py::arg("flags") = pjrt::Options());
+      .def("compile", &compile, py::arg("stablehlo"), py::arg("flags") = pjrt::Options(),
+           py::arg("partitioned") = false);
 }
 
 }  // namespace torch_xla::python

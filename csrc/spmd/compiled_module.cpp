@@ -2,6 +2,7 @@
 // and its kind, and a value.
 #include "spmd/compiled_module.h"
 
+#include <map>
 #include <utility>
 
 #include "util/error.h"
@@ -11,9 +12,29 @@ namespace {
 
 // Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
 constexpr uint64_t kModuleOfConfigured = 1;
-enum Module : uint64_t { Computations = 3, OutputSharding = 12 };
+enum Module : uint64_t { Computations = 3, OutputSharding = 12, StackFrames = 17 };
 enum Computation : uint64_t { Instructions = 2 };
-enum Instruction : uint64_t { Opcode = 2, Shape = 3 };
+enum Instruction : uint64_t {
+  Opcode = 2,
+  Shape = 3,
+  Metadata = 7,
+  ReplicaGroups = 49,
+  SourceTargets = 52,
+  DeviceList = 87,
+  MeshGroups = 93,
+};
+enum SourceTargetField : uint64_t { Source = 1, Target = 2 };
+enum MetadataField : uint64_t { OperationName = 2, SourceFile = 3, SourceLine = 4, FrameId = 15 };
+enum StackFramesField : uint64_t { FileNames = 1, Locations = 3, Frames = 4 };
+enum LocationField : uint64_t { FileId = 1, Line = 3 };
+enum FrameField : uint64_t { LocationId = 1 };
+enum DeviceListField : uint64_t { ListedGroups = 1, IotaGroups = 2 };
+enum MeshGroupsField : uint64_t { MeshOfGroups = 1, AxesOfGroups = 2 };
+enum MeshField : uint64_t { MeshAxes = 1, MeshDevices = 2 };
+enum MeshAxisField : uint64_t { AxisSize = 2 };
+enum AxisRefField : uint64_t { AxisIndex = 1, PartOfAxis = 2 };
+enum PartOfAxisField : uint64_t { PartBefore = 1, PartSize = 2 };
+enum IotaField : uint64_t { NumGroups = 1, GroupSize = 2, Reshape = 3, Order = 4 };
 enum ShapeField : uint64_t { ElementType = 2, Dimensions = 3, TupleShapes = 4 };
 enum OpSharding : uint64_t {
   Type = 1,
@@ -202,23 +223,179 @@ std::vector<const Sharding*> read_output_shardings(std::string_view module, bool
   return {};
 }
 
+namespace {
+
+// The integers of a message whose fields all are such: a replica group.
+std::vector<int64_t> integers(std::string_view message) {
+  std::vector<int64_t> all;
+  for (Fields fields(message); fields.next();) fields.add_to(all);
+  return all;
+}
+
+void read_iota_groups(std::string_view message, std::vector<std::vector<int64_t>>& groups) {
+  std::vector<int64_t> sizes, order;
+  size_t count = 0, size = 0;
+  for (Fields fields(message); fields.next();) {
+    if (fields.number() == NumGroups) count = fields.value();
+    if (fields.number() == GroupSize) size = fields.value();
+    if (fields.number() == Reshape) fields.add_to(sizes);
+    if (fields.number() == Order) fields.add_to(order);
+  }
+  const std::vector<int64_t> devices = transposed_iota(sizes, order);
+  if (devices.size() != count * size) return;
+  for (size_t g = 0; g < count; ++g) {
+    groups.emplace_back(devices.begin() + g * size, devices.begin() + (g + 1) * size);
+  }
+}
+
+// Groups of the devices that differ along some axes of a mesh, or parts of its axes.
+void read_mesh_groups(std::string_view message, std::vector<std::vector<int64_t>>& groups) {
+  std::vector<int64_t> sizes, devices;
+  std::vector<Axis> axes;
+  for (Fields fields(message); fields.next();) {
+    if (fields.number() == MeshOfGroups) {
+      for (Fields mesh(fields.bytes()); mesh.next();) {
+        if (mesh.number() == MeshDevices) mesh.add_to(devices);
+        if (mesh.number() != MeshAxes) continue;
+        sizes.push_back(0);
+        for (Fields axis(mesh.bytes()); axis.next();) {
+          if (axis.number() == AxisSize) sizes.back() = static_cast<int64_t>(axis.value());
+        }
+      }
+    }
+    if (fields.number() == AxesOfGroups) {
+      Axis& axis = axes.emplace_back(Axis{0, 1, 0});
+      for (Fields ref(fields.bytes()); ref.next();) {
+        if (ref.number() == AxisIndex) axis.index = ref.value();
+        if (ref.number() != PartOfAxis) continue;
+        for (Fields part(ref.bytes()); part.next();) {
+          if (part.number() == PartBefore) axis.before = static_cast<int64_t>(part.value());
+          if (part.number() == PartSize) axis.size = static_cast<int64_t>(part.value());
+        }
+      }
+    }
+  }
+  int64_t count = 1;
+  std::vector<int64_t> strides(sizes.size());
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = count;
+    count *= sizes[i];
+  }
+  // Devices are in one group if their places are equal once they are moved to the first along the
+  // axes.
+  std::map<int64_t, std::vector<int64_t>> group_of;
+  for (int64_t place = 0; place < count; ++place) {
+    int64_t first = place;
+    for (const Axis& axis : axes) {
+      if (axis.index >= sizes.size()) return;
+      const int64_t part = axis.size != 0 ? axis.size : sizes[axis.index];
+      const int64_t inner = sizes[axis.index] / (axis.before * part) * strides[axis.index];
+      first -= place / inner % part * inner;
+    }
+    group_of[first].push_back(devices.empty() ? place : devices.at(place));
+  }
+  for (auto& [first, group] : group_of) groups.push_back(std::move(group));
+}
+
+uint64_t integer(std::string_view message, uint64_t number) {
+  for (Fields fields(message); fields.next();) {
+    if (fields.number() == number) return fields.value();
+  }
+  return 0;
+}
+
+std::string file_line(std::string_view file, uint64_t line) {
+  return file.empty() ? "" : std::string(file) + ":" + std::to_string(line);
+}
+
+// The lines of a module's stack frames, by the frames' ids, of which 0 is none.
+std::vector<std::string> read_frame_lines(std::string_view module) {
+  std::vector<std::string_view> files = {""}, locations = {""}, frames = {""};
+  for (Fields m(module); m.next();) {
+    if (m.number() != StackFrames) continue;
+    for (Fields fields(m.bytes()); fields.next();) {
+      if (fields.number() == FileNames) files.push_back(fields.bytes());
+      if (fields.number() == Locations) locations.push_back(fields.bytes());
+      if (fields.number() == Frames) frames.push_back(fields.bytes());
+    }
+  }
+  std::vector<std::string> lines;
+  for (const std::string_view frame : frames) {
+    const std::string_view location = locations.at(integer(frame, LocationId));
+    lines.push_back(file_line(files.at(integer(location, FileId)), integer(location, Line)));
+  }
+  return lines;
+}
+
+void read_metadata(std::string_view metadata, const std::vector<std::string>& frame_lines,
+                   Collective& c) {
+  std::string_view file;
+  uint64_t line = 0, frame = 0;
+  for (Fields fields(metadata); fields.next();) {
+    if (fields.number() == OperationName) c.operation = fields.bytes();
+    if (fields.number() == SourceFile) file = fields.bytes();
+    if (fields.number() == SourceLine) line = fields.value();
+    if (fields.number() == FrameId) frame = fields.value();
+  }
+  c.line = file_line(file, line);
+  if (c.line.empty() && frame < frame_lines.size()) c.line = frame_lines[frame];
+}
+
+Collective read_instruction(std::string_view instruction,
+                            const std::vector<std::string>& frame_lines) {
+  Collective c;
+  for (Fields fields(instruction); fields.next();) {
+    switch (fields.number()) {
+      case Opcode:
+        c.kind = fields.bytes();
+        break;
+      case Shape:
+        c.bytes = bytes_of_shape(fields.bytes());
+        break;
+      case ReplicaGroups:
+        c.groups.push_back(integers(fields.bytes()));
+        break;
+      case SourceTargets:  // a zero is left out
+        c.groups.push_back({static_cast<int64_t>(integer(fields.bytes(), Source)),
+                            static_cast<int64_t>(integer(fields.bytes(), Target))});
+        break;
+      case DeviceList:
+        for (Fields list(fields.bytes()); list.next();) {
+          if (list.number() == ListedGroups) c.groups.push_back(integers(list.bytes()));
+          if (list.number() == IotaGroups) read_iota_groups(list.bytes(), c.groups);
+        }
+        break;
+      case MeshGroups:
+        read_mesh_groups(fields.bytes(), c.groups);
+        break;
+      case Metadata:
+        read_metadata(fields.bytes(), frame_lines, c);
+        break;
+      default:
+        break;
+    }
+  }
+  return c;
+}
+
+}  // namespace
+
 std::vector<Collective> read_collectives(std::string_view module, bool with_config) {
   std::vector<Collective> found;
-  for (Fields m(without_config(module, with_config)); m.next();) {
+  module = without_config(module, with_config);
+  const std::vector<std::string> frame_lines = read_frame_lines(module);
+  for (Fields m(module); m.next();) {
     if (m.number() != Computations) continue;
     for (Fields c(m.bytes()); c.next();) {
       if (c.number() != Instructions) continue;
-      Collective collective;
-      for (Fields i(c.bytes()); i.next();) {
-        if (i.number() == Opcode) collective.kind = i.bytes();
-        if (i.number() == Shape) collective.bytes = bytes_of_shape(i.bytes());
-      }
+      Collective collective = read_instruction(c.bytes(), frame_lines);
       for (const char* kind : {"all-gather", "all-reduce", "all-to-all", "collective-permute",
                                "reduce-scatter", "collective-broadcast", "ragged-all-to-all"}) {
         // Plugins may start them and wait for their end in two operations.
-        if (collective.kind == kind || collective.kind == std::string(kind) + "-start") {
-          found.push_back({kind, collective.bytes});
-        }
+        if (collective.kind != kind && collective.kind != std::string(kind) + "-start") continue;
+        collective.kind = kind;
+        found.push_back(std::move(collective));
+        break;
       }
     }
   }

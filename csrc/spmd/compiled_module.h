@@ -16,10 +16,14 @@ namespace torch_xla::spmd {
 std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
                                                    const Mesh* mesh);
 
-// An operation by which devices exchange data: "all-gather", and the bytes of its result on each.
+// An operation by which devices exchange data.
 struct Collective {
-  std::string kind;
-  int64_t bytes = 0;
+  std::string kind;   // "all-gather"
+  int64_t bytes = 0;  // of its result, on each device
+  // The devices that exchange; pairs of a sender and a receiver where the kind permutes.
+  std::vector<std::vector<int64_t>> groups = {};
+  // What it is for, and the line of the program, where the compiler tells: "file:line".
+  std::string operation = "", line = "";
 };
 std::vector<Collective> read_collectives(std::string_view module, bool with_config);
 

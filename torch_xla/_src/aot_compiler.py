@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_xla._src import aot_figures, plugins, topology_compiler
+from torch_xla._src.aot_collectives import MeshOfText, summed
 from torch_xla._src.aot_figures import Chip, Compiled, Memory, NoCompiler, Refused, UnknownTopology
 from torch_xla._src.aot_programs import Program
 
@@ -22,7 +23,8 @@ _TERABYTES = 1 << 42
 
 
 class TopologyCompiler:
-    """Compiles programs for one chip of a topology. Make one to compile several.
+    """Compiles programs for one chip of a topology, or for all where they are partitioned. Make one
+    to compile several.
 
     Args:
         topology: As of `torch_xla.aot.compile`; so are `plugin` and `options`.
@@ -59,6 +61,7 @@ class TopologyCompiler:
 
     def compile(self, program: Program) -> Compiled:
         """Compiles a program; raises as `torch_xla.aot.compile` does."""
+        mesh = self._mesh_of(program)
         try:
             figures, executable = self._compiler.compile_and_serialize(program.text)
         except topology_compiler.Refused as refusal:
@@ -76,11 +79,25 @@ class TopologyCompiler:
             compute_seconds=_quotient(flops, chip.flops_per_second),
             memory_seconds=_quotient(accessed, chip.bytes_per_second),
             cost=cost,
+            mesh=None if mesh is None else dict(zip(mesh.names, mesh.sizes, strict=True)),
+            collectives=[] if mesh is None else summed(figures["collectives"], mesh),
             inputs=program.inputs,
             outputs=program.outputs,
             stablehlo=program.text,
             executable=executable,
         )
+
+    def _mesh_of(self, program: Program) -> MeshOfText | None:
+        if not topology_compiler.is_partitioned(program.text):
+            return None
+        mesh = MeshOfText(program.text)
+        if mesh.size() != self.chip.count:
+            raise Refused(
+                f"aot.compile: expected a mesh of the {self.chip.count} devices of "
+                f"{self.chip.topology}, got one of {mesh.size()} in {program.name!r}. On CPU, "
+                f"CPU_NUM_DEVICES={self.chip.count} makes as many devices."
+            )
+        return mesh
 
     def _error(self, program: Program, refusal: topology_compiler.Refused) -> Exception:
         if refusal.code == "RESOURCE_EXHAUSTED":

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.aot_collectives import Collective
 from torch_xla._src.step_folder import Input, Output
 
 
@@ -153,6 +154,8 @@ class Compiled:
         compute_seconds: The time of the operations alone, at the rate of the compiler's estimates.
         memory_seconds: The time of the bytes alone, likewise.
         cost: All that the compiler tells of the cost, by its own names.
+        mesh: Of a program that is partitioned, the size of each axis; else None.
+        collectives: What its devices exchange, by kind, mesh axes and line, the most bytes first.
         inputs: What the program takes, in its order; each has `kind` ("argument", "state" or
             "random"), `name`, `dtype` and `shape`. None of what was recorded without a function.
         outputs: What it gives. `replaces` is the place of the input whose memory it takes over.
@@ -169,6 +172,8 @@ class Compiled:
     compute_seconds: float | None
     memory_seconds: float | None
     cost: dict[str, Any]
+    mesh: dict[str, int] | None
+    collectives: list[Collective]
     inputs: list[Input] | None
     outputs: list[Output] | None
     stablehlo: str = dataclasses.field(repr=False)
@@ -187,6 +192,18 @@ class Compiled:
         if self.compute_seconds is None or self.memory_seconds is None:
             return None
         return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def utilization(self) -> float | None:
+        """The part of the chip's peak rate of operations that the estimated time comes to.
+
+        It is what is called MFU where the program computes nothing twice. The compiler's time may
+        leave out what devices exchange.
+        """
+        seconds = self.optimal_seconds or self.least_seconds
+        if not seconds or self.compute_seconds is None:
+            return None
+        return self.compute_seconds / seconds
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the executable, which a client of the same plugin and version can load."""
@@ -220,8 +237,25 @@ class Compiled:
         if self.bound is not None:
             times = f"compute {_time(self.compute_seconds)}, memory {_time(self.memory_seconds)}"
             rows.append(("bound", f"{self.bound} ({times})"))
-        lines = [f"{self.name} for {chip.topology} ({chip.kind}), on each chip"]
-        return "\n".join([*lines, *(f"  {name:18} {value}" for name, value in rows)])
+        if self.utilization is not None:
+            rows.append(("utilization", f"{self.utilization:.0%} of the chip's operations"))
+        split = ""
+        if self.mesh is not None:
+            split = ", split along " + ", ".join(f"{k}={n}" for k, n in self.mesh.items())
+        lines = [f"{self.name} for {chip.topology} ({chip.kind}){split}, on each chip"]
+        lines += [f"  {name:18} {value}" for name, value in rows]
+        return "\n".join([*lines, *self._exchange_lines()])
+
+    def _exchange_lines(self, most: int = 8) -> list[str]:
+        if self.mesh is None:
+            return []
+        total = sum(c.bytes for c in self.collectives)
+        lines = [f"  {'exchanged':18} {human(total)}"]
+        for c in self.collectives[:most]:
+            along = f" along {', '.join(c.axes)}" if c.axes else ""
+            what = f"{c.count} {c.kind}{along}"
+            lines.append(f"    {human(c.bytes):>10} {what:34} {c.operation} {c.line}".rstrip())
+        return lines
 
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

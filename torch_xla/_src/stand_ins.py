@@ -13,15 +13,25 @@ from typing import Any
 
 import torch
 
+from torch_xla import _XLAC
 from torch_xla._src.module_identity import is_in_a_graph, swap_implementations
 from torch_xla._src.tensor_names import is_on_xla
 from torch_xla._src.unchanged import HOLDERS
 
 
 def of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on xla of the same dtype, sizes and strides, which has no value."""
+    """A tensor on xla of the same dtype, sizes, strides and sharding, which has no value."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="xla")
+    if sharding := sharding_text(tensor):
+        torch.ops.torch_xla.mark_sharding_(made, sharding)
     return made.requires_grad_(tensor.requires_grad)
+
+
+def sharding_text(tensor: torch.Tensor) -> str:
+    """What mark_sharding has said of a tensor on xla or meta, as operators take it; "": nothing."""
+    if is_on_xla(tensor) and not _is_fake(tensor):
+        return _XLAC._asked_sharding(tensor)
+    return getattr(tensor, "_xla_sharding", "")
 
 
 @contextmanager

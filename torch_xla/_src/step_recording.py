@@ -102,7 +102,10 @@ def record(call: ExampleCall, who: str, platform: str | None = None) -> Recorded
     Raises:
         RuntimeError: It is not one program; the message begins with `who`.
     """
-    options = {} if platform is None else {"platform": platform}
+    options: dict[str, Any] = {}
+    if platform is not None:
+        shardings = [getattr(t, "_xla_sharding", "") for t in call.tensors]
+        options = {"platform": platform, "shardings": shardings}
     with _alone(call, who, platform or "every compiler"):
         return RecordedStep(*_XLAC._record_step(call.tensors, call.run, **options))
 

@@ -35,8 +35,13 @@ class Refused(RuntimeError):
         self.method, self.code, self.text = parts.groups() if parts else ("", "", message)
 
 
+def is_partitioned(stablehlo: str) -> bool:
+    """Whether a program is one for several devices."""
+    return "\n  sdy.mesh @mesh = " in stablehlo
+
+
 class Compiler:
-    """Compiles programs for the first device of a topology.
+    """Compiles programs for the first device of a topology, or for all if it is partitioned.
 
     Args:
         spec: The plugin.
@@ -67,7 +72,8 @@ class Compiler:
         return self._ask({"describe": True})
 
     def compile(self, stablehlo: str) -> dict[str, Any]:
-        """The compiler's figures of a program: its name, `memory` in bytes, and `cost`.
+        """The compiler's figures of a program: its name, `memory` in bytes, `cost`, and what the
+        devices exchange: `collectives`, each a kind, bytes, groups of devices, and a line.
 
         Raises:
             Refused: The plugin refuses the program or the topology, or its process has ended; the
@@ -180,7 +186,14 @@ def main(given: dict[str, Any]) -> None:
 def _answer(topology: Any, request: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     if "describe" in request:
         return {"platform": topology.platform_name, "devices": topology.devices()}
-    program = topology.compile(Path(request["program"]).read_text(), flags)
+    text = Path(request["program"]).read_text()
+    partitioned = is_partitioned(text)
+    program = topology.compile(text, flags, partitioned)
     if "save" in request:
         Path(request["save"]).write_bytes(program.serialize())
-    return {"name": program.name, "memory": program.memory(), "cost": program.cost()}
+    return {
+        "name": program.name,
+        "memory": program.memory(),
+        "cost": program.cost(),
+        "collectives": program.collectives() if partitioned else [],
+    }

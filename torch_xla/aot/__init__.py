@@ -27,6 +27,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from torch_xla._src import aot_programs as _programs
+from torch_xla._src.aot_collectives import Collective
 from torch_xla._src.aot_compiler import TopologyCompiler as _TopologyCompiler
 from torch_xla._src.aot_figures import (
     AotError,
@@ -44,6 +45,7 @@ __all__ = [
     "AotError",
     "Buffer",
     "Chip",
+    "Collective",
     "Compiled",
     "DoesNotFit",
     "Memory",
@@ -53,7 +55,17 @@ __all__ = [
     "compile",
 ]
 
-for _class in (AotError, Buffer, Chip, Compiled, DoesNotFit, Memory, NoCompiler, Refused):
+for _class in (
+    AotError,
+    Buffer,
+    Chip,
+    Collective,
+    Compiled,
+    DoesNotFit,
+    Memory,
+    NoCompiler,
+    Refused,
+):
     _class.__module__ = __name__  # the name that users know
 UnknownTopology.__module__ = __name__
 
@@ -66,7 +78,10 @@ def compile(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Compiled:
-    """Compiles a program for one chip of a topology that need not be there.
+    """Compiles a program for a topology of chips that need not be there.
+
+    It is a program for one chip, or, in SPMD mode, where something in it is split
+    (`torch_xla.distributed.spmd.mark_sharding`, of tensors on `meta`, too), one for all chips.
 
     Nothing runs, and no memory is taken. A function runs as Python three times, on tensors without
     values: the first call makes an optimizer's state. Parameters, buffers and optimizer state may

@@ -30,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     except AotError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.spmd:
+        os.environ["XLA_USE_SPMD"] = "1"
+        if os.environ["PJRT_DEVICE"] == "CPU":
+            os.environ["CPU_NUM_DEVICES"] = str(compiler.chip.count)
     with compiler:
         _XLAC._lower_also_for(compiler.target)
         status = _run(options.script, given)
@@ -48,6 +52,11 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("script", help="the script, which runs as it is, with its arguments")
     parser.add_argument("--topology", default="v5e:2x2", help="the chips (default: %(default)s)")
     parser.add_argument("--plugin", help="a name as in PJRT_DEVICE, or a library (default: TPU)")
+    parser.add_argument(
+        "--spmd",
+        action="store_true",
+        help="as XLA_USE_SPMD=1, on as many CPU devices as the topology has",
+    )
     parser.add_argument("--save", metavar="FOLDER", help="writes the executables there")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = parser.parse_known_args(arguments[:end])

@@ -142,7 +142,7 @@ def _parameter_spec(param: torch.Tensor, mesh: xs.Mesh) -> tuple[Any, ...]:
 
 
 def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
-    """Moves what is not on `xla` there, and splits the parameters that are not split yet."""
+    """Moves to `xla` what is not on `meta`, and splits the parameters that are not split yet."""
     moved: dict[int, nn.Parameter] = {}  # shared ones stay shared
     for owner in module.modules():
         for name, param in list(owner._parameters.items()):
@@ -151,12 +151,12 @@ def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
             new = moved.get(id(param))
             if new is None:
                 new = param
-                if param.device.type != "xla":
+                if param.device.type not in ("xla", "meta"):
                     new = nn.Parameter(param.detach().to("xla"), param.requires_grad)
                 if xs.wrap_if_sharded(new) is new:
                     xs.mark_sharding(new, mesh, _parameter_spec(new, mesh))
                 moved[id(param)] = moved[id(new)] = new
             owner._parameters[name] = new
         for name, buffer in list(owner._buffers.items()):
-            if buffer is not None and buffer.device.type != "xla":
+            if buffer is not None and buffer.device.type not in ("xla", "meta"):
                 owner._buffers[name] = buffer.to("xla")

@@ -72,7 +72,8 @@ void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
 void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "mark_sharding");
   check(tensor, sharding, "mark_sharding");
-  split(impl, sharding);
+  // What has no value yet (torch.empty) is split when it gets one.
+  if (!is_whole(impl) || impl.lazy_storage().has_value()) split(impl, sharding);
   const lazy::GraphLock lock;
   if (is_whole(impl)) impl.lazy_storage().set_sharding(sharding);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "dispatch/calls/sharding.h"
 #include "dispatch/record/exported_function.h"
 #include "dispatch/record/function_trace.h"
 #include "executor/lower.h"
@@ -12,6 +13,7 @@
 #include "lazy/lending.h"
 #include "lazy/tensor.h"
 #include "ops/dtypes.h"
+#include "ops/sharding.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -133,6 +135,42 @@ void check_equal(const Call& first, const Call& second) {
              difference, ".");
 }
 
+const spmd::Sharding* sharding_of_state(lazy::Storage& storage) {
+  const spmd::Sharding* s = storage.sharding();
+  if (s == nullptr && storage.has_value()) s = executor::sharding_of(storage.value());
+  return s != nullptr ? s->evened(storage.geometry().sizes) : nullptr;
+}
+
+// How the program's arguments and results are split. What is written is split as it was.
+void split(executor::PortableOptions& options, const Call& call, size_t num_results,
+           std::vector<const spmd::Sharding*> of_arguments, const Tensors& arguments) {
+  std::vector<const spmd::Sharding*> all;
+  of_arguments.resize(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const spmd::Sharding*& s = of_arguments[i];
+    if (s == nullptr && lazy::is_lazy(arguments[i])) s = sharding_of(arguments[i]);
+    if (s != nullptr) s = s->evened(arguments[i].sizes());
+  }
+  for (const auto& storage : call.storages) of_arguments.push_back(sharding_of_state(*storage));
+  for (const spmd::Sharding* s : of_arguments) {
+    if (s != nullptr) all.push_back(s);
+  }
+  ops::add_shardings_given_by(*call.recorded.function, all);
+  if (all.empty()) return;
+  options.mesh = spmd::common_mesh(all);
+  TXLA_CHECK(options.mesh != nullptr,
+             "expected meshes over the same devices in the same order in one step, got ",
+             all.front()->text, " beside others. Use one mesh.");
+  options.results.resize(num_results);
+  for (const size_t i : call.written) {
+    const spmd::Sharding* s = of_arguments[arguments.size() + i];
+    const size_t rank = call.storages[i]->geometry().sizes.size();
+    options.results.push_back(s != nullptr ? s : spmd::Sharding::replicated(options.mesh, rank));
+  }
+  options.arguments = std::move(of_arguments);
+  options.with_locations = true;  // for the lines that devices exchange data for
+}
+
 int device_of_steps() {
   const int device = executor::current_device();
   executor::require_device(device);
@@ -152,7 +190,7 @@ void rehearse_step(const Tensors& arguments, c10::function_ref<Tensors(const Ten
 }
 
 RecordedStep record_step(const Tensors& arguments, c10::function_ref<Tensors(const Tensors&)> body,
-                         std::string_view platform) {
+                         std::string_view platform, std::vector<const spmd::Sharding*> shardings) {
   const int device = device_of_steps();
   const lazy::GraphLock lock;
   const uint64_t newest = lazy::id_boundary();
@@ -170,6 +208,9 @@ RecordedStep record_step(const Tensors& arguments, c10::function_ref<Tensors(con
   options.reused_by.assign(arguments.size() + call.storages.size(), -1);
   for (size_t i = 0; i < call.written.size(); ++i) {
     options.reused_by[arguments.size() + call.written[i]] = static_cast<int32_t>(num_results + i);
+  }
+  if (platform != ops::kPortable) {
+    split(options, call, num_results, std::move(shardings), arguments);
   }
   step.draws = call.recorded.draws.count() != 0;
   if (step.draws) options.seeds = {call.recorded.draws.count(), call.recorded.draws.used()};

@@ -9,6 +9,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include "spmd/sharding.h"
+
 namespace torch_xla::dispatch {
 
 struct RecordedStep {
@@ -26,11 +28,13 @@ struct RecordedStep {
 // afterwards. Throws what `body` throws, and where the step is not one program: it needs values,
 // runs calls on the host, writes its arguments, gives a tensor that is not of xla; where its two
 // calls differ, in a number that Python has computed, say; and where a call leaves a new tensor to
-// the next. `platform` is the one that the program is for; ops::kPortable: all.
+// the next. `platform` is the one that the program is for; ops::kPortable: all. A program for one
+// platform is partitioned where something is split: the states, what the body says of values, or
+// the arguments, as `shardings` says, which is of the first of them or all.
 RecordedStep record_step(
     const std::vector<at::Tensor>& arguments,
     c10::function_ref<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> body,
-    std::string_view platform);
+    std::string_view platform, std::vector<const spmd::Sharding*> shardings = {});
 
 // Runs `body` once in that way and drops what it records: tensors that it has made and that are
 // still there have no value.

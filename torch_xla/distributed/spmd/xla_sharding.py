@@ -319,7 +319,7 @@ def mark_sharding(
     later is split in the same way. The tensor itself, its gradient and its values stay.
 
     Args:
-        t: The tensor.
+        t: The tensor, on `xla`; or on `meta`, for `torch_xla.aot`.
         mesh: The devices.
         partition_spec: For each dimension of `t` the mesh axis along which it is split, by name or
             index, a tuple of axes, or None.
@@ -341,7 +341,10 @@ def mark_sharding(
     _check_mesh(mesh, "mark_sharding")
     _check_rank(t.dim(), partition_spec, "mark_sharding")
     plain = unwrap_sharded_tensor(t)
-    _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
+    if plain.device.type == "meta":  # torch_xla.aot splits what stands for it
+        plain._xla_sharding = _sharding_text(mesh._label, partition_spec, plain.dim())
+    else:
+        _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
     return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
 
 
@@ -462,11 +465,10 @@ def unwrap_sharded_tensor(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
 
 def wrap_if_sharded(x: Any) -> Any:
     """An xla tensor that is split among devices as an `XLAShardedTensor`; all else as it is."""
-    if (
-        isinstance(x, torch.Tensor)
-        and not isinstance(x, XLAShardedTensor)
-        and x.device.type == "xla"
-        and _XLAC._get_xla_sharding_type(x) not in (None, ShardingType.REPLICATED)
-    ):
-        return wrap_as_sharded_tensor(x)
-    return x
+    if not isinstance(x, torch.Tensor) or isinstance(x, XLAShardedTensor):
+        return x
+    if x.device.type == "xla":
+        is_split = _XLAC._get_xla_sharding_type(x) not in (None, ShardingType.REPLICATED)
+    else:
+        is_split = hasattr(x, "_xla_sharding")
+    return wrap_as_sharded_tensor(x) if is_split else x
