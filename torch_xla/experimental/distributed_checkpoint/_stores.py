@@ -89,7 +89,12 @@ class _ThreadedWriter(FileSystemWriter):
                 plan.storage_data, prefix=f"{plan.storage_data.prefix}{number}_"
             )
             part = dataclasses.replace(plan, items=items, storage_data=name)
-            results.append(super(_ThreadedWriter, self).write_data(part, planner).value())
+            try:
+                results.append(super(_ThreadedWriter, self).write_data(part, planner).value())
+            except RuntimeError as error:
+                # torch.save says that it cannot end the file, not that a write of it failed.
+                first = error.__context__
+                raise first if isinstance(first, OSError) else error
 
         _in_threads(write, _shared_out(plan.items, self.threads))
         done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()

@@ -8,10 +8,10 @@ import torch
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Makes the state that an optimizer otherwise makes in its first step, to be restored into.
 
-    It takes a step with gradients of zeros and puts everything back: parameters, gradients and
-    random state stay as they are, states that there are already too. New counts of steps are zero,
-    so that Adam and its like train on as unprimed. On `xla` the state is split as the parameters
-    are, and no parameter is computed or copied.
+    It takes a step with parameters and gradients of zeros and puts everything back: parameters,
+    gradients and random state stay as they are, states that are there already too. New counts of
+    steps are zero, so that Adam and its like train on as unprimed ones. On `xla` the state is split
+    as the parameters are.
 
     Args:
         optimizer: Its `step` must need no closure.
@@ -36,6 +36,7 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             p.grad = None
         for p in new:
             p.grad = torch.zeros_like(p)
+            p.detach().zero_()  # so that there is nothing to decay, which would go into the state
         on_xla = any(p.device.type == "xla" for p in new)
         devices = range(torch.xla.device_count()) if on_xla else ()
         with torch.random.fork_rng(devices=devices, device_type="xla"):
