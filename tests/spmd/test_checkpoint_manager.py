@@ -153,8 +153,8 @@ def test_background_saves_run_in_order_and_so_many(run):
             gate.acquire()
             return super().write_data(plan, planner)
 
-        def finish(self, *args):
-            super().finish(*args)
+        def finish(self, metadata, results):
+            super().finish(metadata, results)
             ended.append(self.step)
 
     def soon(holds):
@@ -367,14 +367,18 @@ def test_handlers_that_were_there_are_called(run):
     """)
 
 
+@pytest.mark.forks
 def test_sigterm_ends_processes_without_a_manager(run):
     done = run(
         """
         manager = CheckpointManager("saved", 10)
+        told, out = os.pipe()
         child = os.fork()  # say a worker of a loader
         if child == 0:
+            os.write(out, b"there")
             time.sleep(60)
             os._exit(0)
+        os.read(told, 1)  # Python drops signals that come while it forks
         os.kill(child, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
         del manager

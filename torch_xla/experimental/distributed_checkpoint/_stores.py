@@ -93,8 +93,9 @@ class _ThreadedWriter(FileSystemWriter):
                 results.append(super(_ThreadedWriter, self).write_data(part, planner).value())
             except RuntimeError as error:
                 # torch.save says that it cannot end the file, not that a write of it failed.
-                first = error.__context__
-                raise first if isinstance(first, OSError) else error
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
         _in_threads(write, _shared_out(plan.items, self.threads))
         done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
