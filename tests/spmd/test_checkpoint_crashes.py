@@ -82,7 +82,7 @@ def test_processes_that_are_killed(run, kills):
             steps = check(least)
             assert len([s for s in steps if s <= least]) <= 2 and len(steps) <= 3, steps
             unfinished += any(name.startswith(".") for name in folders())
-        assert unfinished > {kills} // 10, unfinished  # some died in the middle
+        assert unfinished >= {kills} // 25, unfinished  # some died in the middle
         """,
         timeout=900,
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PRELUDE = """
 import os, signal, sys, threading, time, warnings
@@ -359,6 +363,14 @@ def test_handlers_that_were_there_are_called(run):
     assert heard == [signal.SIGTERM]
     assert [m.reached_preemption(1) for m in managers] == [True, True]
 
+    # A handler that calls ours, and then another manager.
+    ours = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda number, frame: (heard.append("new"), ours(number, frame)))
+    managers.append(CheckpointManager("saved", 10))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert heard == [signal.SIGTERM, "new", signal.SIGTERM], heard
+    assert [m.reached_preemption(2) for m in managers] == [True] * 3
+
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     deaf = CheckpointManager("saved", 10, chkpt_on_preemption=False)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # it is left alone
@@ -477,6 +489,14 @@ def test_processes_save_together(run_two):
 
 
 @pytest.mark.forks
+def test_a_manager_made_too_early_is_told(run_python):
+    early = TWO.replace("def both():", "manager = CheckpointManager('saved', 1)\ndef both():")
+    code = "raised(RuntimeError, lambda: manager.save(1, state(1)), 'after init_process_group')"
+    start = PRELUDE.replace("xr.use_spmd()\n", "")
+    run_python(start + early.replace("BODY", code), env={"CPU_NUM_DEVICES": "4"}, timeout=200)
+
+
+@pytest.mark.forks
 def test_a_signal_to_one_process_makes_a_step_due_in_all(run_two):
     run_two("""
     manager = CheckpointManager("saved", 100)
@@ -513,3 +533,10 @@ def test_an_error_of_one_process_is_raised_in_all(run_two):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert manager.save(5, own) and manager.all_steps() == [5]
     """)
+
+
+def test_the_example_of_the_documents(run_python):
+    text = (ROOT / "docs" / "checkpoints.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    env = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    assert run_python(code, env=env).stdout == "[20, 30]\n"

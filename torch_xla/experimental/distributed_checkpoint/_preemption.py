@@ -58,34 +58,34 @@ class Watch:
 
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
-_previous: Any = None  # the handler that ours calls
-_owner = 0  # the process that it was installed in
+os.register_at_fork(after_in_child=_watches.clear)
+
+
+class _Handler:
+    def __init__(self, previous: Any):
+        self.previous = previous
+
+    def __call__(self, number: int, frame: types.FrameType | None) -> None:
+        watches = list(_watches)
+        for watch in watches:
+            watch.noted = True
+        if callable(self.previous):
+            self.previous(number, frame)
+        elif self.previous == signal.SIG_DFL and not watches:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def _install() -> None:
-    global _previous, _owner
     found = signal.getsignal(signal.SIGTERM)
-    if found is _handle:
-        _owner = os.getpid()
+    if isinstance(found, _Handler):
         return
-    if found is None or threading.current_thread() is not threading.main_thread():
-        where = "outside the main thread" if found is not None else "after a handler of C code"
-        warnings.warn(
-            f"CheckpointManager: made {where}, it does not notice SIGTERM. Make it "
-            "earlier, in the main thread, or pass chkpt_on_preemption=False.",
-            stacklevel=4,
-        )
+    if found is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _Handler(found))
         return
-    _previous, _owner = found, os.getpid()
-    signal.signal(signal.SIGTERM, _handle)
-
-
-def _handle(number: int, frame: types.FrameType | None) -> None:
-    watches = list(_watches) if os.getpid() == _owner else []
-    for watch in watches:
-        watch.noted = True
-    if callable(_previous):
-        _previous(number, frame)
-    elif _previous is signal.SIG_DFL and not watches:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+    where = "outside the main thread" if found is not None else "after a handler of C code"
+    warnings.warn(
+        f"CheckpointManager: made {where}, it does not notice SIGTERM. Make it earlier, in the "
+        "main thread, or pass chkpt_on_preemption=False.",
+        stacklevel=4,
+    )

@@ -62,10 +62,10 @@ def store_of(path: str | os.PathLike[str]) -> Store:
         ValueError: fsspec does not know the scheme.
     """
     path = os.fspath(path)
-    if "://" not in path:
-        return LocalStore(Path(path))
-    scheme, _, rest = path.partition("://")
-    return LocalStore(Path(rest)) if scheme == "file" else RemoteStore(path.rstrip("/"))
+    scheme, _, rest = path.rpartition("://")
+    if scheme in ("", "file"):
+        return LocalStore(Path(rest).absolute())  # wherever the program goes meanwhile
+    return RemoteStore(path.rstrip("/"))
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -100,7 +100,13 @@ class CheckpointManager:
 
         Raises:
             ValueError: The step is negative.
+            RuntimeError: `torch.distributed` was initialized after the manager was made.
         """
+        if self._group is None and _world_size() > 1:
+            raise RuntimeError(
+                "CheckpointManager: expected to be made after init_process_group, got "
+                f"{_world_size()} processes now. They would write over each other."
+            )
         preempted = self.reached_preemption(step)
         return _at_least(0, step, "step") % self.save_interval == 0 or preempted
 
@@ -297,6 +303,10 @@ def _raising_causes(what: str, call: Callable[[], Any]) -> None:
         kind = ValueError if isinstance(cause, ValueError) else RuntimeError
         told = "; ".join(f"{type(e).__name__} in process {r}: {e}" for r, e in causes.items())
         raise kind(f"CheckpointManager: expected to {what}, got {told}") from cause
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _group_like(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:

@@ -45,12 +45,14 @@ from torch_xla.experimental.distributed_checkpoint._helpers import (
     _is_sharded_tensor,
     _is_xla_tensor,
     _unwrap_xla_sharded_tensor,
-    dedup_tensors,
     flatten_state_dict,
     set_element,
 )
+from torch_xla.experimental.distributed_checkpoint._helpers import (  # names that were here
+    dedup_tensors as dedup_tensors,
+)
 from torch_xla.experimental.distributed_checkpoint._helpers import (
-    narrow_tensor_by_index as narrow_tensor_by_index,  # for those who took it from here
+    narrow_tensor_by_index as narrow_tensor_by_index,
 )
 
 
@@ -89,9 +91,6 @@ class SPMDSavePlanner(DefaultSavePlanner):
         items = create_default_local_save_plan(others, self.is_coordinator).items
         self.plan = SavePlan(items + _create_xla_write_items(split), planner_data=self.mappings)
         return self.plan
-
-    def _dedup_save_plans(self, all_plans: list[SavePlan]) -> list[SavePlan]:
-        return dedup_tensors(all_plans)
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The value of a name, or its part at an offset, on the host."""
