@@ -126,5 +126,7 @@ def test_death_before_each_call_of_the_file_system(run):
         assert ended in (0, 9), ended
         steps = check(1)
         assert steps in ([1], [1, 2], [2]), (deadly, steps, folders())
+        CheckpointManager("saved", 1).save(3, values(3))  # cleans up, and deletes no checkpoint
+        assert check(1) == [*steps, 3] == list(map(int, folders())), (deadly, folders())
     assert deadly > 20 and steps == [2], (deadly, steps)
     """)
