@@ -118,6 +118,60 @@ def test_fsdpv2_trains_as_the_plain_module(run, form):
     )
 
 
+@pytest.mark.parametrize("module", ["torch.utils.checkpoint", "torch_xla.utils.checkpoint"])
+def test_gradients_of_checkpointed_layers(run, module):
+    """Split parameters get the same gradients whether activations are kept or computed again."""
+    run(
+        """
+    import importlib
+    checkpoint = importlib.import_module(module).checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self, layer, reentrant):
+            super().__init__()
+            self.layer, self.reentrant = layer, reentrant
+
+        def forward(self, x):
+            return checkpoint(self.layer, x, use_reentrant=self.reentrant)
+
+    def gradients(model, device, dropout=0.0):
+        if device == "xla":
+            model.to("xla")
+            for p in model.parameters():
+                xs.mark_sharding(p, mesh, ("model", "data")[: p.dim()])
+            torch.manual_seed(3)
+        tokens = torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(1)).to(device)
+        if device == "xla":
+            xs.mark_sharding(tokens, mesh, ("data", None))
+        x = nn.functional.dropout(model.embed(tokens), dropout)
+        for layer in model.layers:
+            x = layer(x)
+        model.head(x).logsumexp(-1).mean().backward()
+        return [p.grad for p in model.parameters()]
+
+    def noisy():
+        model = make()
+        for layer in model.layers:
+            layer.mlp.append(nn.Dropout(0.5))
+        return model
+
+    for maker, dropout, tolerance in ((make, 0.0, 1e-5), (noisy, 0.3, 1e-6)):
+        kept = gradients(maker(), "xla", dropout)
+        for reentrant in (True, False):
+            model = maker()
+            model.layers = nn.ModuleList(Checkpointed(layer, reentrant) for layer in model.layers)
+            found = gradients(model, "xla", dropout)
+            for p, f, k in zip(model.parameters(), found, kept, strict=True):
+                torch.testing.assert_close(f.cpu(), k.cpu(), rtol=1e-4, atol=tolerance)
+                assert len({str(shard.indices) for shard in shards(p.detach())}) > 1
+        if not dropout:
+            for f, want in zip(kept, gradients(maker(), "cpu"), strict=True):
+                torch.testing.assert_close(f.cpu(), want, rtol=1e-3, atol=1e-5)
+    """,
+        module=module,
+    )
+
+
 def test_fsdpv2_with_another_data_axis(run):
     run("""
     mesh = xs.Mesh(np.arange(8), (2, 4), ("data", "fsdp"))

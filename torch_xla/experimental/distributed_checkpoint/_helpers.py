@@ -1,0 +1,199 @@
+"""State dicts as flat ones, and their copies on the host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as dedup_tensors
+
+from torch_xla import _XLAC
+from torch_xla.distributed.spmd import ShardingType, XLAShard, XLAShardedTensor, wrap_if_sharded
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+__all__ = ["dedup_tensors", "flatten_state_dict", "narrow_tensor_by_index", "set_element"]
+
+StateDict = dict[str, Any]
+Path = tuple[int | str, ...]
+
+
+class _CpuShards:
+    """The distinct parts of a split tensor, on the host.
+
+    Attributes:
+        shards: The parts with their places, each once.
+        global_shape: The sizes of the tensor.
+    """
+
+    def __init__(self, shards: list[XLAShard], global_shape: torch.Size) -> None:
+        self.shards = shards
+        self.global_shape = global_shape
+
+    def __repr__(self) -> str:
+        return f"_CpuShards({len(self.shards)} parts of {tuple(self.global_shape)})"
+
+
+def _is_xla_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == "xla"
+
+
+def _unwrap_xla_sharded_tensor(x: Any) -> Any:
+    """The plain tensor that an `XLAShardedTensor` wraps; all else as it is."""
+    return unwrap_sharded_tensor(x)
+
+
+def _is_sharded_tensor(x: Any) -> bool:
+    """Whether it is a tensor that is split among devices, wrapped or plain."""
+    return isinstance(wrap_if_sharded(_unwrap_xla_sharded_tensor(x)), XLAShardedTensor)
+
+
+# --- flat state dicts -------------------------------------------------------------------------
+
+
+def _keep_visiting_tensors(value: object) -> bool:
+    return isinstance(value, (torch.Tensor, _CpuShards))
+
+
+def _traverse_state_dict(
+    state_dict: StateDict,
+    visitor: Callable[[Path, object], None],
+    keep_traversing: Callable[[object], bool] = _keep_visiting_tensors,
+) -> None:
+    """Calls `visitor` with the path and the value of each leaf.
+
+    Dicts are walked, and lists that hold a dict or something that `keep_traversing` wants. All else
+    is a leaf, a list of numbers or a tuple too. The keys of dicts appear in paths as text. So does
+    PyTorch: checkpoints name the same values alike.
+    """
+
+    def is_walked(value: object) -> bool:
+        if isinstance(value, list):
+            return any(keep_traversing(entry) or is_walked(entry) for entry in value)
+        return isinstance(value, Mapping)
+
+    def leaves(path: Path, value: Any) -> Iterator[tuple[Path, object]]:
+        if not is_walked(value):
+            yield path, value
+        elif isinstance(value, Mapping):
+            for key, entry in value.items():
+                yield from leaves((*path, str(key)), entry)
+        else:
+            for i, entry in enumerate(value):
+                yield from leaves((*path, i), entry)
+
+    for path, value in leaves((), state_dict):
+        visitor(path, value)
+
+
+def flatten_state_dict(state_dict: StateDict) -> tuple[StateDict, dict[str, Path]]:
+    """The leaves by their names, which are paths joined with dots, and the path of each name.
+
+    Raises:
+        ValueError: Two leaves have one name, as those of `{"a": {"b": 0}, "a.b": 1}`.
+    """
+    flat: StateDict = {}
+    paths: dict[str, Path] = {}
+
+    def add(path: Path, value: object) -> None:
+        name = ".".join(map(str, path))
+        if name in flat:
+            raise ValueError(
+                f"flatten_state_dict: expected names that differ, got {name!r} for {paths[name]} "
+                f"and {path}. Rename a key."
+            )
+        flat[name], paths[name] = value, path
+
+    _traverse_state_dict(state_dict, add)
+    return flat, paths
+
+
+def set_element(root_dict: StateDict, path: Path, value: object) -> None:
+    """Puts a value at a path of nested dicts and lists, and makes what is missing on the way.
+
+    A text in the path stands for the key of a dict that reads so: "0" finds 0.
+    """
+
+    def place(container: Any, part: int | str) -> Any:
+        if isinstance(container, list):
+            container.extend([None] * (int(part) + 1 - len(container)))
+            return part
+        return next((key for key in container if str(key) == part), part)
+
+    container: Any = root_dict
+    for part, following in zip(path, path[1:], strict=False):
+        key = place(container, part)
+        missing = container[key] is None if isinstance(container, list) else key not in container
+        if missing:
+            container[key] = {} if isinstance(following, str) else []
+        container = container[key]
+    container[place(container, path[-1])] = value
+
+
+# --- copies on the host -----------------------------------------------------------------------
+
+
+def _compute(tensors: list[torch.Tensor]) -> None:
+    """Launches what xla tensors wait for, as one program; else each that is read would be one."""
+    if tensors:
+        _XLAC._xla_sync_multi(tensors, [], wait=False)
+
+
+def _distinct_places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
+    """Of each part of a split xla tensor, a device that holds it, by its index, and its place."""
+    (places,) = _XLAC._get_local_shard_replica_and_indices([tensor])
+    return [(device, indices) for device, (replica, indices) in enumerate(places) if replica == 0]
+
+
+def _cpu_shards_from_tensors(tensors: list[torch.Tensor]) -> list[_CpuShards]:
+    """Copies split xla tensors to the host, each part once; waits for their values."""
+    tiled = [_XLAC._get_xla_sharding_type(t) == ShardingType.TILED for t in tensors]
+    # `_get_local_shards` reads what each device holds. Where several hold the same part, reading
+    # the whole reads it once.
+    held = [t for t, differ in zip(tensors, tiled, strict=True) if differ]
+    repeated = [t for t, differ in zip(tensors, tiled, strict=True) if not differ]
+    parts = iter(_XLAC._get_local_shards(held))
+    wholes = iter(_XLAC._xla_get_cpu_tensors(repeated))
+    copies = []
+    for t, differ in zip(tensors, tiled, strict=True):
+        places = _distinct_places(t)
+        if differ:
+            of_devices = next(parts)
+            data = [of_devices[device][0] for device, _ in places]
+        else:
+            whole = next(wholes)
+            data = [whole[tuple(indices)] for _, indices in places]
+        shards = [
+            XLAShard(part, indices, "cpu", 0)
+            for part, (_, indices) in zip(data, places, strict=True)
+        ]
+        copies.append(_CpuShards(shards, t.shape))
+    return copies
+
+
+def _sharded_cpu_state_dict(state_dict: StateDict) -> StateDict:
+    """A copy of a state dict that shares nothing with it: split tensors as `_CpuShards`, other
+    tensors on the CPU, all else by `copy.deepcopy`. Keys become texts.
+
+    Waits for the values, and computes those that wait together.
+    """
+    flat, paths = flatten_state_dict(state_dict)
+    flat = {name: _unwrap_xla_sharded_tensor(value) for name, value in flat.items()}
+    on_xla = {name: value.detach() for name, value in flat.items() if _is_xla_tensor(value)}
+    _compute(list(on_xla.values()))
+    split = {name: t for name, t in on_xla.items() if _is_sharded_tensor(t)}
+    whole = {name: t for name, t in on_xla.items() if name not in split}
+    read = dict(zip(split, _cpu_shards_from_tensors(list(split.values())), strict=True))
+    read |= zip(whole, _XLAC._xla_get_cpu_tensors(list(whole.values())), strict=True)
+    copied: StateDict = {}
+    for name, value in flat.items():
+        if name in read:
+            value = read[name]
+        elif isinstance(value, torch.Tensor):
+            value = value.detach().to("cpu", copy=True)
+        else:
+            value = copy.deepcopy(value)
+        set_element(copied, paths[name], value)
+    return copied
