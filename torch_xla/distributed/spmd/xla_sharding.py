@@ -333,7 +333,7 @@ def mark_sharding(
     _check_rank(t, partition_spec, "mark_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
 
 
 def annotate_custom_sharding(
@@ -349,7 +349,7 @@ def annotate_custom_sharding(
     _check_rank(t, partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
 
 
 def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
