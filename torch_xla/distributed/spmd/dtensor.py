@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_xla import _XLAC
+from torch_xla.distributed.spmd.constraints import constraint_of, split
 from torch_xla.distributed.spmd.placements import (
     ByCompiler,
     checked,
@@ -156,23 +157,6 @@ def marked(
     return XLADTensor(t, device_mesh, placements)
 
 
-class _Split(torch.autograd.Function):
-    """A value and its gradient, each split by a constraint's text, or as it comes by None."""
-
-    @staticmethod
-    def forward(ctx, t: torch.Tensor, here: str | None, back: str | None):
-        ctx.back = back
-        return _constrained(t, here)
-
-    @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
-        return _constrained(grad_output, ctx.back), None, None
-
-
-def _constrained(t: torch.Tensor, text: str | None) -> torch.Tensor:
-    return t.view_as(t) if text is None else torch.ops.torch_xla.sharding_constraint(t, text)
-
-
 def _constraint(t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> str | None:
     """None where a sub-mesh says nothing about the other axes, and the value is not split yet: then
     the compiler chooses, since a constraint is one along all axes.
@@ -192,13 +176,12 @@ def redistribute(
 ) -> XLADTensor:
     """See `XLAShardedTensor.redistribute`."""
     said = checked(placements, t.dim(), device_mesh, "redistribute")
-    present = _XLAC._get_xla_op_sharding(t)
-    back = None if present is None else present.constraint(t.dim())
+    back = constraint_of(t)
     sent = t if forward_dtype is None else t.to(forward_dtype)
     here = _constraint(sent, device_mesh, said)
     if backward_dtype is not None:
         sent = _GradientIn.apply(sent, backward_dtype)
-    return XLADTensor(_Split.apply(sent, here, back), device_mesh, None if here is None else said)
+    return XLADTensor(split(sent, here, back), device_mesh, None if here is None else said)
 
 
 class _GradientIn(torch.autograd.Function):
@@ -220,7 +203,7 @@ def with_gradient(
 ) -> torch.Tensor:
     """The value, with a gradient that is split by placements."""
     said = checked(placements, t.dim(), device_mesh, "to_local")
-    return _Split.apply(t, None, _constraint(t, device_mesh, said))
+    return split(t, None, _constraint(t, device_mesh, said))
 
 
 @with_xla
@@ -266,7 +249,7 @@ def from_local(
     here = back = _constraint(t, device_mesh, said)
     if grad_placements is not None:
         back = _constraint(t, device_mesh, checked(grad_placements, t.dim(), device_mesh, who))
-    return XLADTensor(_Split.apply(t, here, back), device_mesh, None if here is None else said)
+    return XLADTensor(split(t, here, back), device_mesh, None if here is None else said)
 
 
 def as_dtensors(values: Any, device_mesh: DeviceMesh) -> Any:
