@@ -53,7 +53,7 @@ def xla_distribute_tensor(
 
     Args:
         tensor: On the CPU, then a copy on `xla` is split, or on `xla`, then it is split itself, and
-            the result shares its memory. What is made of a leaf is a leaf.
+            the result shares its memory; of a view a copy is split. What is made of a leaf is one.
         device_mesh: A `DeviceMesh("xla", ...)` of all devices, or a sub-mesh of one. Along the axes
             that a sub-mesh lacks the tensor stays split as it is.
         placements: For each mesh dimension `Shard(dim)` or `Replicate()`; `Replicate()` for all of
@@ -68,10 +68,10 @@ def xla_distribute_tensor(
         placements = [Replicate()] * device_mesh.ndim
     said = checked(placements, tensor.dim(), device_mesh, who)
     plain = unwrap_sharded_tensor(tensor)
-    if plain.is_leaf:
-        moved = plain.detach() if plain.device.type == "xla" else plain.detach().to("xla")
-    else:
-        moved = plain.to("xla")
+    moved = plain.detach() if plain.is_leaf else plain
+    if plain.device.type == "xla" and plain._is_view():
+        moved = moved.clone()
+    moved = moved.to("xla")
     split = marked(moved, device_mesh, said)
     return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
 

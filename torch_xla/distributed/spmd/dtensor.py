@@ -151,9 +151,14 @@ def _rebuilt(
 def marked(
     t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...]
 ) -> XLADTensor:
-    """A tensor of xla, split by placements as by `mark_sharding`, and its history."""
-    present = _XLAC._get_xla_sharding_spec(t)
-    _XLAC._xla_mark_sharding(t, op_sharding(t.dim(), device_mesh, placements, present))
+    """A tensor of xla, split by placements as by `mark_sharding`, with its history; of a view a
+    copy.
+    """
+    sharding = op_sharding(t.dim(), device_mesh, placements, _XLAC._get_xla_sharding_spec(t))
+    _XLAC._xla_mark_sharding(t, sharding)
+    if _XLAC._get_xla_sharding_spec(t) != str(sharding):
+        t = t.clone()  # what is a part of other memory cannot be marked
+        _XLAC._xla_mark_sharding(t, sharding)
     return XLADTensor(t, device_mesh, placements)
 
 

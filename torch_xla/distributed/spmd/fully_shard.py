@@ -20,6 +20,7 @@ from torch.distributed.fsdp._fully_shard._fully_shard import _unimplemented_deep
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.utils._pytree import tree_map_only
 
+from torch_xla import _XLAC
 from torch_xla.distributed.spmd.dtensor import marked, with_xla
 from torch_xla.distributed.spmd.placements import checked
 
@@ -95,6 +96,12 @@ def xla_fully_shard(
     along, is_split = _dimensions(mesh, dp_mesh_dims)
     for one in modules:
         owners = list(_managed(one))
+        for name, param in one.named_parameters():
+            if param.is_meta:
+                raise NotImplementedError(
+                    f"fully_shard: expected parameters with data, got '{name}' on meta. Call "
+                    "module.to_empty(device='xla') first."
+                )
         for owner in owners:
             owner._apply(lambda t: t if id(t) in ignored else t.to("xla"), recurse=False)
         held = [
@@ -147,7 +154,9 @@ def _split(
         even = [dim for dim, size in enumerate(param.shape) if size % parts == 0]
         placement = Shard(even[0]) if even else Replicate()
     said = [placement if splits else Replicate() for splits in is_split]
-    marked(param.detach(), mesh, checked(said, param.dim(), mesh, "fully_shard"))
+    split = marked(param.detach(), mesh, checked(said, param.dim(), mesh, "fully_shard"))
+    if _XLAC._get_xla_sharding_spec(param) != split.sharding_spec:
+        param.data = split.to_local()  # it was a part of other memory
 
 
 class _SpmdState(FSDPState):

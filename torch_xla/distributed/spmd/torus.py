@@ -188,14 +188,14 @@ def _prefer_first_logical_axis_assignment(
 ) -> bool:
     """Whether a logical axis is better laid by `x` than by `y`.
 
-    Whole physical axes are best, since only they wrap around; then more axes, for their links; then
-    those that no other logical axis uses.
+    Whole physical axes alone are best, since only they wrap around; then many of them; then more
+    axes, for their links; then those that no other logical axis uses.
     """
 
     def merits(column: np.ndarray) -> tuple[int, ...]:
         used = column > 1
         whole = int((used & (column == np.array(physical_mesh_shape))).sum())
         shared = int((used & (assignment.prod(axis=1) > 1)).sum())
-        return whole, int(used.sum()), -shared
+        return whole == used.sum(), whole, int(used.sum()), -shared
 
     return merits(x) > merits(y)

@@ -515,8 +515,8 @@ class ShardingSpec:
             return None
         tiles = _get_tile_assignment(self.mesh, self.partition_spec)
         kind = _get_sharding_type(self.partition_spec, self.mesh.size())
-        if kind == ShardingType.TILED and tiles.ndim > t.dim():
-            kind = ShardingType.PARTIAL
+        if kind in (ShardingType.TILED, ShardingType.PARTIAL):  # an axis may be left without a None
+            kind = ShardingType.PARTIAL if tiles.ndim > t.dim() else ShardingType.TILED
         groups, copies = _get_group_assignment(kind, tiles, t.dim(), set())
         return _XLAC.XlaShardingSpec(
             t, tiles.tolist(), groups, copies, int(kind), bool(self.minibatch)
