@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,23 @@ def run(run_python):
         return run_python(given + PRELUDE + DTENSOR + textwrap.dedent(code), env=EIGHT)
 
     return run
+
+
+def test_the_examples_of_the_documents(run):
+    page = (Path(__file__).parents[2] / "docs" / "spmd.md").read_text()
+    (example,) = (
+        c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "init_device_mesh" in c
+    )
+    run(
+        "n = 8\n"
+        + example
+        + """
+torch_xla.sync()
+assert isinstance(loss, DTensor) and model[0].weight.grad is not None
+assert {s.data.numel() for s in shards(model[0].weight.detach())} == {64 * 256 // 8}
+assert spec(x.to_local()) == "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
+"""
+    )
 
 
 def test_meshes_and_their_slices(run):
@@ -595,6 +614,26 @@ def test_fully_shard_chooses_and_refuses(run):
     late.weight.detach().copy_(torch.eye(8))
     assert spec(fully_shard(late, mesh=flat).weight).startswith("{devices=[8,1]")
     assert check_shards(late.weight.detach(), torch.eye(8)) == 8
+    """)
+
+
+def test_parameters_of_another_dtype_are_split_alike(run):
+    run("""
+    marked = nn.Linear(8, 8).to(device)
+    xs.mark_sharding(marked.weight, mesh, ("data", "model"))
+    shard = fully_shard(nn.Linear(8, 8), mesh=flat)
+    own = nn.Linear(8, 8)
+    own.weight = nn.Parameter(distribute_tensor(own.weight, flat, [Shard(1)]))
+    own.bias = None
+    for model in (marked, shard, own):
+        text, value = spec(model.weight), model.weight.detach().cpu()
+        assert text.startswith("{devices=")
+        for convert in (model.bfloat16, model.float):
+            convert()
+            assert spec(model.weight) == text, (model, convert)
+        torch_xla.sync()
+        assert check_shards(model.weight.detach(), value.bfloat16().float()) == 8
+    assert own.weight.placements == (Shard(1),)
     """)
 
 

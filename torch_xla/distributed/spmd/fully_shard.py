@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed._composable_state import _insert_module_state
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_init import _apply_to_module
@@ -37,6 +36,9 @@ class SpmdFSDPModule(FSDPModule):
             "fully_shard: expected gradients of the whole batch, which SPMD programs compute, got "
             "a call that changes how parts of them are added."
         )
+
+    def _get_fsdp_state(self) -> FSDPState:
+        return self._spmd_state
 
     set_gradient_divide_factor = set_reduce_scatter_divide_factor = _refuse
     set_force_sum_reduction_for_comms = set_all_reduce_hook = _refuse
@@ -172,7 +174,6 @@ class _SpmdState(FSDPState):
 
     def attach(self, module: nn.Module) -> None:
         """Has the module compute in the dtypes of the policy."""
-        _insert_module_state(module, self)  # by a weak reference
         module._spmd_state = self
         if self._policy.param_dtype is not None or self._policy.output_dtype is not None:
             module.register_forward_pre_hook(self._pre_forward, prepend=True, with_kwargs=True)
