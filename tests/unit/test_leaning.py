@@ -175,40 +175,6 @@ def test_patched_functions_are_as_they_were_wrapped(path, name, takes):
         )
 
 
-# Those that are replaced when their modules are imported.
-PATCHED_DTENSOR = """
-torch.distributed.device_mesh.DeviceMesh.__init__(self, device_type, mesh=None, *,
-    mesh_dim_names=None, backend_override=None, _init_backend=True, _rank=None, _layout=None,
-    _rank_map=None, _root_mesh=None)
-torch.distributed.device_mesh.DeviceMesh.get_group(self, mesh_dim=None)
-torch.distributed.tensor._api.DTensor.from_local(local_tensor, device_mesh=None, placements=None, *,
-    run_check=False, shape=None, stride=None, grad_placements=None)
-torch.distributed.tensor._api._dtensor_init_helper(init_op, size, device_mesh=None,
-    placements=None, **kwargs)
-torch.distributed.fsdp.fully_shard(module, *, mesh=None, reshard_after_forward=None,
-    shard_placement_fn=None, mp_policy=..., offload_policy=..., ignored_params=None,
-    dp_mesh_dims=None)
-"""
-
-
-def test_functions_of_dtensor_are_as_they_were_wrapped():
-    importlib.import_module("torch.distributed.tensor")
-    importlib.import_module("torch.distributed.fsdp")
-    rows = re.findall(r"^(\S+?)\.(\w+)(\(.*\))$", PATCHED_DTENSOR.replace("\n    ", " "), re.M)
-    assert len(rows) == 5
-    for path, name, takes in rows:
-        function = getattr(resolve(path), name)
-        assert is_ours(function), (
-            f"{path}.{name} is not the one of torch_xla/_src any more. Find out who replaced it "
-            "after both were imported, or whether `setup.install` still names its module."
-        )
-        found = re.sub(r"(policy)=\w+\([^()]*\)", r"\1=...", signature(function))
-        assert found == takes, (
-            f"PyTorch's {path}.{name} takes {found}, the wrapper was written for {takes}. Read "
-            "PyTorch's, adapt torch_xla/distributed/spmd, then the text here."
-        )
-
-
 def test_lists_of_devices_are_extended_wherever_they_are_named():
     names = [
         "_get_foreach_kernels_supported_devices",
