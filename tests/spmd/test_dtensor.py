@@ -601,6 +601,10 @@ def test_fully_shard_chooses_and_refuses(run):
     first, second = nn.Linear(8, 8), nn.Linear(8, 8)
     fully_shard([first, second], mesh=flat)
     assert isinstance(first, FSDPModule) and isinstance(second, FSDPModule)
+    stack = fully_shard(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), mesh=flat)
+    assert type(stack[:1]) is nn.Sequential and stack[:1][0] is stack[0]
+    with pytest.raises(RuntimeError, match="before fully_shard"):
+        copy.deepcopy(stack)
     for options, error, text in [
         ({"mesh": init_device_mesh("xla", (2, 2, 2))}, ValueError, "one or two dimensions"),
         ({"mesh": flat, "offload_policy": CPUOffloadPolicy()}, NotImplementedError, "offloading"),

@@ -18,6 +18,8 @@ def install() -> None:
         return
     from torch.distributed.device_mesh import DeviceMesh
 
+    if not isinstance(getattr(DeviceMesh, "mesh", None), property):
+        return  # of another release of PyTorch, where slices of a mesh of xla raise
     make, get_group = DeviceMesh.__init__, DeviceMesh.get_group
     devices = DeviceMesh.mesh.fget
 

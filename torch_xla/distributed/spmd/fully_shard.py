@@ -13,9 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
-from torch.distributed.fsdp._fully_shard._fsdp_init import _apply_to_module
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-from torch.distributed.fsdp._fully_shard._fully_shard import _unimplemented_deepcopy
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.utils._pytree import tree_map_only
 
@@ -29,7 +27,15 @@ class SpmdFSDPModule(FSDPModule):
     parameters are gathered have no effect; those that would change values raise.
     """
 
-    _orig_cls_mro_index = 3  # FSDPLinear, this class, FSDPModule, Linear
+    def __new__(cls, *args: Any, **kwargs: Any) -> nn.Module:
+        """A plain module, for what makes another one of the class: a slice of a container."""
+        return cls.__mro__[3](*args, **kwargs)  # FSDPLinear, this class, FSDPModule, Linear
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        raise RuntimeError(
+            "copy.deepcopy: expected a module before fully_shard, got one after it. Copy it "
+            "before, or load its state_dict into another one."
+        )
 
     def _refuse(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(
@@ -115,7 +121,11 @@ def xla_fully_shard(
         for owner, name in held:
             _split(owner._parameters[name], along, is_split, shard_placement_fn)
         _SpmdState(held, mp_policy).attach(one)
-    _apply_to_module(tuple(modules), _classes, SpmdFSDPModule, "FSDP", _unimplemented_deepcopy)
+    for one in modules:
+        kind = type(one)
+        if kind not in _classes:
+            _classes[kind] = type(f"FSDP{kind.__name__}", (SpmdFSDPModule, kind), {})
+        one.__class__ = _classes[kind]
     return module
 
 
