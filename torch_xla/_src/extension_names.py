@@ -192,8 +192,14 @@ def _xla_tensors_from_aten(
     """Copies of CPU tensors on devices, one for each, split as the specs say."""
     moved = [t.detach().to(device) for t, device in zip(tensors, devices, strict=True)]
     for t, spec in zip(moved, shardings or [None] * len(moved), strict=True):
-        if spec is not None:
-            _XLAC._xla_mark_sharding(t, spec.sharding)
+        if spec is None:
+            continue
+        if not isinstance(spec, XlaShardingSpec):
+            raise TypeError(
+                "_xla_tensors_from_aten: expected an XlaShardingSpec or None for each tensor, got "
+                f"{type(spec).__name__}."
+            )
+        _XLAC._xla_mark_sharding(t, spec.sharding)
     return moved
 
 
