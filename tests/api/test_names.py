@@ -331,7 +331,7 @@ def test_memory_of_tensors():
     x, y = _XLAC._xla_tensors_from_aten([a, b], ["xla:0", "xla:0"])
     assert x.tolist() == a.tolist() and y.device.type == "xla"
     assert _XLAC._xla_tensors_from_aten([a], ["xla:0"], [None])[0].device.type == "xla"
-    with pytest.raises(NotImplementedError, match="expected no shardings"):
+    with pytest.raises(TypeError, match="expected an XlaShardingSpec or None"):
         _XLAC._xla_tensors_from_aten([a], ["xla:0"], [object()])
     size = _XLAC._get_xla_tensor_dimension_size(x.view(2, 2), 1)
     assert size.dtype == torch.int32 and size.shape == () and size.item() == 2

@@ -165,15 +165,42 @@ def _get_git_revs() -> dict[str, str]:
 
 
 @_name
-def _xla_tensors_from_aten(
-    tensors: Sequence[torch.Tensor], devices: Sequence[str], shardings: Any = None
-) -> list[torch.Tensor]:
-    """Copies of CPU tensors on devices, one for each."""
-    if shardings is not None and any(sharding is not None for sharding in shardings):
-        raise NotImplementedError(
-            "_xla_tensors_from_aten: expected no shardings, since sharding is not supported yet."
+class XlaShardingSpec:
+    """How a tensor is split when it moves; the arguments are those of `_XLAC.OpSharding`."""
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        tile_assignment: Sequence[Any],
+        group_assignment: Sequence[Any],
+        replication_groups: Sequence[Any],
+        sharding_type: int,
+        minibatch: bool = False,
+    ):
+        self.tensor, self.minibatch = tensor, minibatch
+        self.sharding = _XLAC.OpSharding(
+            tile_assignment, group_assignment, replication_groups, sharding_type
         )
-    return [t.detach().to(device) for t, device in zip(tensors, devices, strict=True)]
+
+
+@_name
+def _xla_tensors_from_aten(
+    tensors: Sequence[torch.Tensor],
+    devices: Sequence[str],
+    shardings: Sequence[XlaShardingSpec | None] | None = None,
+) -> list[torch.Tensor]:
+    """Copies of CPU tensors on devices, one for each, split as the specs say."""
+    moved = [t.detach().to(device) for t, device in zip(tensors, devices, strict=True)]
+    for t, spec in zip(moved, shardings or [None] * len(moved), strict=True):
+        if spec is None:
+            continue
+        if not isinstance(spec, XlaShardingSpec):
+            raise TypeError(
+                "_xla_tensors_from_aten: expected an XlaShardingSpec or None for each tensor, got "
+                f"{type(spec).__name__}."
+            )
+        _XLAC._xla_mark_sharding(t, spec.sharding)
+    return moved
 
 
 @_name

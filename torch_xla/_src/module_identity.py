@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_xla import _XLAC
+
 
 def install() -> None:
     """To be called once."""
@@ -51,6 +53,8 @@ class _InPlace:
         ):
             self._replace(tensor, converted)
             return tensor
+        if isinstance(tensor, nn.Parameter) and converted is not tensor:
+            _split_alike(tensor, converted)
         return converted
 
     def _replace(self, param: nn.Parameter, converted: torch.Tensor) -> None:
@@ -61,6 +65,14 @@ class _InPlace:
             _take_implementation(grad, converted_grad)
         _take_implementation(param, converted.detach().requires_grad_(param.requires_grad))
         param.grad = grad
+
+
+def _split_alike(tensor: torch.Tensor, converted: torch.Tensor) -> None:
+    """In SPMD mode a parameter of another dtype is split among devices as it was before."""
+    if tensor.device.type == "xla" and converted.device.type == "xla":
+        sharding = _XLAC._get_xla_op_sharding(tensor)
+        if sharding is not None:
+            _XLAC._xla_mark_sharding(converted, sharding)
 
 
 def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:

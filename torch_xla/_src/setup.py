@@ -16,6 +16,7 @@ def install() -> None:
     """Called once, at the end of the package's import."""
     from torch_xla._src import (
         clip_grad,
+        device_mesh,
         device_module,
         dlpack,
         loading,
@@ -37,11 +38,14 @@ def install() -> None:
     clip_grad.install()
     loading.install()
     dlpack.install()
+    device_mesh.install()
     after_import("torch._higher_order_ops.while_loop", _record_control_flow)
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
     after_import("torch._inductor.compile_fx", _refuse_inductor)
+    after_import("torch.distributed.tensor._api", _make_dtensors)
+    after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
     atexit.register(_finish)
 
 
@@ -73,6 +77,18 @@ def _refuse_inductor() -> None:
     from torch_xla._src import dynamo_backends
 
     dynamo_backends.refuse_inductor()
+
+
+def _make_dtensors() -> None:
+    from torch_xla._src import dtensor_calls
+
+    dtensor_calls.install()
+
+
+def _shard_fully() -> None:
+    from torch_xla._src import dtensor_calls
+
+    dtensor_calls.install_fully_shard()
 
 
 def _old_extension_name(name: str) -> Any:

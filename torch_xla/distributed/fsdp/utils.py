@@ -1,11 +1,23 @@
-"""Gradient checkpointing of modules."""
+"""Helpers for models whose parameters are split: checkpoints, linear layers, and collectives that
+send nothing, by which one measures what sending costs.
+
+`BucketizedReduceScatter` of earlier versions is not here: it is a part of FSDP over processes.
+"""
 
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
+from torch_xla import runtime as xr
+from torch_xla.distributed.spmd.patched_linear import (
+    XLAPatchedLinear,  # noqa: F401
+    xla_patched_nn_linear_forward,
+)
 from torch_xla.utils.checkpoint import checkpoint
 
 
@@ -18,3 +30,79 @@ def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
     """
     module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
     return module
+
+
+_xla_patched_nn_linear_forward = xla_patched_nn_linear_forward
+
+
+def apply_xla_patch_to_nn_linear(
+    module: nn.Module,
+    patched_function: Callable[
+        [nn.Linear, torch.Tensor], torch.Tensor
+    ] = xla_patched_nn_linear_forward,
+) -> nn.Module:
+    """Has each `nn.Linear` within a module, and the module itself if it is one, compute by a
+    function of the layer and its input; by default by `XLAPatchedLinear`, with the same values.
+
+    Returns:
+        The same module.
+    """
+    for submodule in module.modules():
+        if isinstance(submodule, nn.Linear):
+            submodule.forward = types.MethodType(patched_function, submodule)
+    return module
+
+
+def _size_of(groups: Sequence[Sequence[int]] | None) -> int:
+    return len(groups[0]) if groups else xr.world_size()
+
+
+def dummy_all_gather(
+    value: torch.Tensor, dim: int = 0, groups: Sequence[Sequence[int]] | None = None
+) -> torch.Tensor:
+    """A tensor of the sizes of `xm.all_gather`'s result, from this replica's own values."""
+    return torch.cat([value] * _size_of(groups), dim)
+
+
+def dummy_all_reduce(
+    reduce_type: str,
+    inputs: torch.Tensor | Sequence[torch.Tensor],
+    scale: float = 1.0,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> torch.Tensor | None:
+    """What `xm.all_reduce` does where no other replica adds anything: a scaled tensor, or tensors
+    scaled in place.
+    """
+    if isinstance(inputs, torch.Tensor):
+        return inputs * scale
+    for t in inputs:
+        t.mul_(scale)
+    return None
+
+
+class DummyReduceScatter:
+    """Gives a replica's part of its own values in the place of that of a sum.
+
+    Args:
+        shard_count: The number of parts.
+    """
+
+    def __init__(self, shard_count: int):
+        self.shard_count = shard_count
+        self.scale = 1.0
+
+    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], None]) -> None:
+        """Calls `callback` with the first part along the first dimension.
+
+        Raises:
+            ValueError: The dimension does not divide.
+        """
+        if input.size(0) % self.shard_count:
+            raise ValueError(
+                f"DummyReduceScatter: expected a first dimension that divides by "
+                f"{self.shard_count}, got {list(input.shape)}."
+            )
+        callback(input[: input.size(0) // self.shard_count] * self.scale)
+
+    def flush(self) -> None:
+        """Nothing is held back."""

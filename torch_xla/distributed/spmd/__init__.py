@@ -14,14 +14,18 @@ from torch_xla.distributed.spmd.xla_sharding import (
     ShardingSpec,
     ShardingType,
     annotate_custom_sharding,
+    apply_backward_optimization_barrier,
+    apply_xla_patch_to_nn_linear,
     clear_sharding,
     get_1d_mesh,
     get_global_mesh,
     mark_sharding,
     mark_sharding_with_gradients,
     set_global_mesh,
+    shard_as,
     wrap_as_sharded_tensor,
     wrap_if_sharded,
+    xla_patched_nn_linear_forward,
 )
 
 __all__ = [
@@ -33,16 +37,20 @@ __all__ = [
     "XLAShard",
     "XLAShardedTensor",
     "annotate_custom_sharding",
+    "apply_backward_optimization_barrier",
+    "apply_xla_patch_to_nn_linear",
     "clear_sharding",
     "get_1d_mesh",
     "get_global_mesh",
     "mark_sharding",
     "mark_sharding_with_gradients",
     "set_global_mesh",
+    "shard_as",
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
     "xla_distribute_module",
     "xla_distribute_tensor",
+    "xla_patched_nn_linear_forward",
 ]
 
 

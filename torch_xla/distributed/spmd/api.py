@@ -6,76 +6,41 @@ compute with in parts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
-from torch_xla.distributed.spmd.xla_sharding import (
-    Mesh,
-    ShardingError,
-    mark_sharding,
-    unwrap_sharded_tensor,
+from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
+    XLADTensor,
+    as_dtensors,
+    marked,
+    with_xla,
 )
-
-
-def with_xla(func: Callable) -> Callable:
-    """A function that runs in SPMD mode."""
-
-    @functools.wraps(func)
-    def in_spmd_mode(*args: Any, **kwargs: Any):
-        import torch_xla.runtime as xr
-
-        if not xr.is_spmd():
-            xr.use_spmd()
-        return func(*args, **kwargs)
-
-    return in_spmd_mode
-
-
-def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
-    """The mesh of a `DeviceMesh("xla", ...)`.
-
-    Raises:
-        ValueError: It is one of other devices.
-    """
-    if dt_mesh.device_type != "xla":
-        raise ValueError(
-            f"convert_to_xla_mesh: expected a DeviceMesh of 'xla', got one of "
-            f"'{dt_mesh.device_type}'."
-        )
-    return Mesh(dt_mesh.mesh.flatten().tolist(), tuple(dt_mesh.mesh.size()), dt_mesh.mesh_dim_names)
+from torch_xla.distributed.spmd.placements import (  # noqa: F401
+    checked,
+    convert_to_xla_mesh,
+    normalized,
+    spec_along,
+)
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+from torch_xla.distributed.spmd.xla_sharding import mark_sharding, unwrap_sharded_tensor  # noqa: F401
 
 
 def convert_to_xla_partition_spec(
     tensor: torch.Tensor, placements: Sequence[Placement]
 ) -> tuple[Any, ...]:
-    """The partition spec of placements, which say for each mesh dimension what it splits.
+    """The partition spec of placements, one for each dimension of a mesh of all devices.
 
     Raises:
         ShardingError: A dimension that the tensor lacks.
-        NotImplementedError: Neither `Shard` nor `Replicate`: a value that is split is never a part
-            of a sum here, the compiler adds what has to be.
+        NotImplementedError: Neither `Shard` nor `Replicate`.
     """
-    axes: list[list[int]] = [[] for _ in range(tensor.dim())]
-    for axis, placement in enumerate(placements):
-        if isinstance(placement, Shard):
-            if not -tensor.dim() <= placement.dim < tensor.dim():
-                raise ShardingError(
-                    f"distribute_tensor: expected dimensions of a tensor of {tensor.dim()}, got "
-                    f"{placement}."
-                )
-            axes[placement.dim % tensor.dim()].append(axis)
-        elif not isinstance(placement, Replicate):
-            raise NotImplementedError(
-                f"distribute_tensor: expected Shard or Replicate on an xla mesh, got {placement}."
-            )
-    return tuple(tuple(of) if len(of) > 1 else of[0] if of else None for of in axes)
+    said = normalized(placements, tensor.dim(), "distribute_tensor")
+    return spec_along(tensor.dim(), [[axis] for axis in range(len(said))], said)
 
 
 @with_xla
@@ -83,35 +48,32 @@ def xla_distribute_tensor(
     tensor: torch.Tensor,
     device_mesh: DeviceMesh,
     placements: Sequence[Placement] | None = None,
-) -> XLAShardedTensor:
+) -> XLADTensor:
     """A tensor split by placements.
 
     Args:
-        tensor: On the CPU, then a copy on `xla` is split, or on `xla`, then it is split itself.
-        device_mesh: A `DeviceMesh("xla", ...)` of all devices.
+        tensor: On the CPU, then a copy on `xla` is split, or on `xla`, then it is split itself, and
+            the result shares its memory; of a view a copy is split. What is made of a leaf is one.
+        device_mesh: A `DeviceMesh("xla", ...)` of all devices, or a sub-mesh of one. Along the axes
+            that a sub-mesh lacks the tensor stays split as it is.
         placements: For each mesh dimension `Shard(dim)` or `Replicate()`; `Replicate()` for all of
             them unless given.
 
     Raises:
-        ShardingError, NotImplementedError: The placements do not fit; see
-            `convert_to_xla_partition_spec`.
+        ShardingError: The placements do not fit the tensor or the mesh.
+        NotImplementedError: Neither `Shard` nor `Replicate`.
     """
-    mesh = convert_to_xla_mesh(device_mesh)
+    who = "distribute_tensor"
     if placements is None:
         placements = [Replicate()] * device_mesh.ndim
-    if len(placements) != device_mesh.ndim:
-        raise ShardingError(
-            f"distribute_tensor: expected a placement for each of the {device_mesh.ndim} mesh "
-            f"dimensions, got {list(placements)}."
-        )
+    said = checked(placements, tensor.dim(), device_mesh, who)
     plain = unwrap_sharded_tensor(tensor)
-    moved = plain
-    if plain.device.type != "xla":
-        moved = plain.detach().to("xla").requires_grad_(plain.requires_grad)
-    sharded = mark_sharding(moved, mesh, convert_to_xla_partition_spec(moved, placements))
-    if isinstance(plain, nn.Parameter) and moved is not plain:
-        return nn.Parameter(moved, plain.requires_grad)
-    return sharded
+    moved = plain.detach() if plain.is_leaf else plain
+    if plain.device.type == "xla" and plain._is_view():
+        moved = moved.clone()
+    moved = moved.to("xla")
+    split = marked(moved, device_mesh, said)
+    return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
 
 
 @with_xla
@@ -126,11 +88,12 @@ def xla_distribute_module(
 
     Args:
         module: The module; what is on the CPU moves to `xla` in place.
-        device_mesh: A `DeviceMesh("xla", ...)` of all devices.
+        device_mesh: A `DeviceMesh("xla", ...)`.
         partition_fn: Called with the name of each module, the module and the mesh; splits its
-            parameters. What it leaves alone is replicated.
+            parameters. What it leaves alone is replicated. DTensors that it registers as
+            parameters become plain Parameters, which stay split.
         input_fn, output_fn: Called with the module, its inputs or outputs, and the mesh, before or
-            after each forward pass.
+            after each forward pass. Outputs come as DTensors.
 
     Returns:
         The same module.
@@ -143,7 +106,10 @@ def xla_distribute_module(
     if input_fn is not None:
         module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, device_mesh))
     if output_fn is not None:
-        module.register_forward_hook(lambda m, inputs, out: output_fn(m, out, device_mesh))
+        module.register_forward_hook(
+            lambda m, inputs, out: output_fn(m, as_dtensors(out, device_mesh), device_mesh)
+        )
+    module._distribute_module_applied = True  # PyTorch refuses to do it twice
     return module
 
 
@@ -152,7 +118,5 @@ def _unwrap_parameters(module: nn.Module) -> None:
     for submodule in module.modules():
         for name, param in list(submodule._parameters.items()):
             if isinstance(param, XLAShardedTensor):
-                plain = unwrap_sharded_tensor(param)
-                if not isinstance(plain, nn.Parameter):
-                    plain = nn.Parameter(plain.detach(), param.requires_grad)
-                submodule._parameters[name] = plain
+                plain = unwrap_sharded_tensor(param).detach()
+                submodule._parameters[name] = nn.Parameter(plain, param.requires_grad)

@@ -6,6 +6,7 @@ names the devices that hold it.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from typing import Any
 
@@ -14,7 +15,28 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
-from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
+    annotate_custom_sharding,
+    apply_backward_optimization_barrier,
+    apply_xla_patch_to_nn_linear,
+    clear_sharding,
+    get_1d_mesh,
+    get_global_mesh,
+    mark_sharding,
+    mark_sharding_with_gradients,
+    maybe_get_jax,
+    maybe_get_torchax,
+    requires_jax,
+    set_global_mesh,
+    shard_as,
+    unwrap_sharded_tensor,
+    wrap_as_sharded_tensor,
+    wrap_if_sharded,
+    xla_patched_nn_linear_forward,
+)
+
+# Whether drawings can be made.
+RICH_ENABLED = importlib.util.find_spec("rich") is not None
 
 _TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 _COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green")

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
+    from torch_xla.distributed.spmd.xla_sharding import Mesh
 
 
 class XLAShard:
@@ -51,17 +57,19 @@ class XLAShardedTensor(torch.Tensor):
     """A tensor on `xla` together with how it is split; computes as the tensor itself does.
 
     `mark_sharding` makes it. Functions of PyTorch take it for `global_tensor`, and give plain
-    tensors.
+    tensors. C++ that they do not pass, as that of `torch.autograd.Function`, finds an alias of it.
 
     Args:
         elem: The tensor.
         mesh_shape: The sizes of the mesh, for display.
         partition_spec: What each dimension is split along, for display.
+        mesh: The `Mesh`, for what DTensor has: `placements` and the like.
     """
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: tuple[Any, ...] | None
+    mesh: Mesh | None
 
     @staticmethod
     def __new__(
@@ -69,50 +77,35 @@ class XLAShardedTensor(torch.Tensor):
         elem: torch.Tensor,
         mesh_shape: tuple[int, ...] | None = None,
         partition_spec: tuple[Any, ...] | None = None,
+        mesh: Mesh | None = None,
     ):
         if isinstance(elem, XLAShardedTensor):
             elem = elem.global_tensor
-        wrapper = torch.Tensor._make_wrapper_subclass(
-            cls,
-            elem.size(),
-            strides=elem.stride(),
-            storage_offset=elem.storage_offset(),
-            dtype=elem.dtype,
-            layout=elem.layout,
-            device=elem.device,
-            requires_grad=elem.requires_grad,
-        )
-        wrapper.__dict__["global_tensor"] = elem
-        wrapper.__dict__["mesh_shape"] = mesh_shape
-        wrapper.__dict__["partition_spec"] = partition_spec
-        return wrapper
+        alias = elem.as_subclass(cls)
+        alias.__dict__["global_tensor"] = elem
+        alias.__dict__["mesh_shape"] = mesh_shape
+        alias.__dict__["partition_spec"] = partition_spec
+        alias.__dict__["mesh"] = mesh
+        return alias
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        result = cls._call_plain(func, args, kwargs)
+        plain, named = tree_map_only(cls, lambda t: t.global_tensor, (args, kwargs or {}))
+        result = func(*plain, **named)
         if func in (
             torch.Tensor.detach,
             torch.Tensor.requires_grad_,
         ):  # nn.Parameter needs its class
-            return cls(result, args[0].mesh_shape, args[0].partition_spec)
+            given = args[0]
+            return cls(result, given.mesh_shape, given.partition_spec, given.mesh)
         return result
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        """For callers that pass PyTorch's Python layer by."""
-        return cls._call_plain(func, args, kwargs)
-
-    @classmethod
-    def _call_plain(cls, func, args, kwargs):
-        args, kwargs = tree_map_only(cls, lambda t: t.global_tensor, (args, kwargs or {}))
-        return func(*args, **kwargs)
 
     @property
     def local_shards(self) -> list[XLAShard]:
         """The part on each device of this process, in the order of the devices. Waits for the
         value."""
-        (shards,) = _XLAC._get_local_shards([self.__dict__["global_tensor"]])
-        (places,) = _XLAC._get_local_shard_replica_and_indices([self.__dict__["global_tensor"]])
+        (shards,) = _XLAC._get_local_shards([self.global_tensor])
+        (places,) = _XLAC._get_local_shard_replica_and_indices([self.global_tensor])
         return [
             XLAShard(data, indices, device, replica)
             for (data, device), (replica, indices) in zip(shards, places, strict=True)
@@ -125,7 +118,7 @@ class XLAShardedTensor(torch.Tensor):
             ValueError: A device has no shard among them, or one of another shape.
         """
         _XLAC._load_local_shards(
-            self.__dict__["global_tensor"],
+            self.global_tensor,
             [shard.data for shard in shards],
             [shard.shard_device for shard in shards],
         )
@@ -133,18 +126,102 @@ class XLAShardedTensor(torch.Tensor):
     @property
     def sharding_spec(self) -> str:
         """How the tensor is split, as GSPMD writes it."""
-        return _XLAC._get_xla_sharding_spec(self.__dict__["global_tensor"])
+        return _XLAC._get_xla_sharding_spec(self.global_tensor)
 
     @property
     def sharding_type(self) -> Any:
         """The `ShardingType`; None where nothing says how the tensor is split."""
         from torch_xla.distributed.spmd.xla_sharding import ShardingType
 
-        kind = _XLAC._get_xla_sharding_type(self.__dict__["global_tensor"])
+        kind = _XLAC._get_xla_sharding_type(self.global_tensor)
         return None if kind is None else ShardingType(kind)
 
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh as a `DeviceMesh` of PyTorch's.
+
+        Raises:
+            RuntimeError: Nothing tells along which mesh the tensor was split.
+        """
+        from torch_xla.distributed.spmd.placements import convert_to_device_mesh
+
+        if self.mesh is None:
+            raise RuntimeError(
+                "XLAShardedTensor: expected a tensor that mark_sharding or distribute_tensor has "
+                f"split along a mesh, got one of which only '{self.sharding_spec}' is known."
+            )
+        return convert_to_device_mesh(self.mesh)
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """For each dimension of `device_mesh` the `Shard` or `Replicate` that says what it splits;
+        `ByCompiler` while the compiler has the choice.
+        """
+        from torch_xla.distributed.spmd.placements import placements_of
+
+        return placements_of(self.sharding_spec, self.device_mesh, self.dim())
+
+    def invalidate_spec_cache(self) -> None:
+        """Forgets what was said when the tensor was split: `placements` are read from its value."""
+        self.__dict__.pop("_said", None)
+
+    def redistribute(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        async_op: bool = False,
+        forward_dtype: torch.dtype | None = None,
+        backward_dtype: torch.dtype | None = None,
+    ) -> XLAShardedTensor:
+        """The value, split by other placements, as a new tensor; gradients are split back.
+
+        Args:
+            device_mesh: A `DeviceMesh("xla", ...)`; that of the tensor unless given.
+            placements: For each mesh dimension `Shard(dim)` or `Replicate()`.
+            async_op: Accepted: what is sent is a part of the program anyway.
+            forward_dtype: The dtype of the result; that of the tensor unless given.
+            backward_dtype: The dtype in which gradients are sent; likewise.
+
+        Raises:
+            ShardingError, NotImplementedError: The placements do not fit, or are `Partial`.
+            RuntimeError: There are none.
+        """
+        from torch_xla.distributed.spmd import dtensor
+
+        if placements is None:
+            raise RuntimeError("redistribute: expected placements, got none.")
+        mesh = self.device_mesh if device_mesh is None else device_mesh
+        return dtensor.redistribute(
+            self.global_tensor, mesh, placements, forward_dtype, backward_dtype
+        )
+
+    def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
+        """The plain tensor: a process of SPMD holds all parts, so what is local is the whole.
+
+        Args:
+            grad_placements: How its gradient is split; as the compiler chooses unless given.
+        """
+        if grad_placements is None:
+            return self.global_tensor
+        from torch_xla.distributed.spmd import dtensor
+
+        return dtensor.with_gradient(self.global_tensor, self.device_mesh, grad_placements)
+
+    def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
+        """The value as a plain tensor of which each device holds the whole.
+
+        Args:
+            grad_placements: How its gradient is split; as the compiler chooses unless given.
+        """
+        from torch.distributed.tensor import Replicate
+
+        everywhere = [Replicate()] * self.device_mesh.ndim
+        whole = self.redistribute(self.device_mesh, everywhere)
+        return whole.to_local(grad_placements=grad_placements)
+
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        return f"XLAShardedTensor({self.__dict__['global_tensor']!r}, {self.sharding_spec})"
+        return f"XLAShardedTensor({self.global_tensor!r}, {self.sharding_spec})"
 
 
 @contextlib.contextmanager

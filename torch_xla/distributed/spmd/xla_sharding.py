@@ -23,6 +23,32 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
+from torch_xla._internal.jax_workarounds import (  # noqa: F401
+    maybe_get_jax,
+    maybe_get_torchax,
+    requires_jax,
+)
+from torch_xla.distributed.spmd.constraints import (  # noqa: F401
+    PyTreeA,
+    PyTreeB,
+    apply_backward_optimization_barrier,
+    shard_as,
+)
+from torch_xla.distributed.spmd.patched_linear import (  # noqa: F401
+    EinsumLinear,
+    XLAPatchedLinear,
+    apply_xla_patch_to_nn_linear,
+    xla_patched_nn_linear_forward,
+)
+from torch_xla.distributed.spmd.torus import (  # noqa: F401
+    _create_device_mesh_for_nd_torus,
+    _create_device_mesh_for_nd_torus_splitting_axes,
+    _enumerate_feasible_logical_axis_assignments,
+    _generate_logical_mesh,
+    _get_physical_tpu_mesh,
+    _get_prime_factors,
+    _prefer_first_logical_axis_assignment,
+)
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 AxisSpec = None | int | str | tuple[int | str, ...]
@@ -170,7 +196,8 @@ class HybridMesh(Mesh):
     (ICI).
 
     Each axis has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices; those of one slice come next to
-    each other. Axes should be ordered by how much is sent along them, the least first.
+    each other. Axes should be ordered by how much is sent along them, the least first. Within a
+    slice of a TPU they are laid along the axes of its torus.
 
     Args:
         ici_mesh_shape: The grid of the devices of one slice.
@@ -206,7 +233,8 @@ class HybridMesh(Mesh):
                 f"one slice and {dcn} of the slices."
             )
         self.ici_mesh_shape, self.dcn_mesh_shape = ici, dcn
-        slices = _devices_of_slices(math.prod(dcn)).reshape(dcn + ici)
+        slices = np.stack([_laid_out(one, ici) for one in _devices_of_slices(math.prod(dcn))])
+        slices = slices.reshape(dcn + ici)
         order = [axis + part * len(ici) for axis in range(len(ici)) for part in (0, 1)]
         shape = tuple(a * b for a, b in zip(dcn, ici, strict=True))
         super().__init__(slices.transpose(order).reshape(shape), shape, axis_names)
@@ -220,6 +248,20 @@ def _devices_of_slices(count: int) -> np.ndarray:
         return np.arange(len(attributes)).reshape(count, -1)
     order = sorted(range(len(slices)), key=lambda i: (slices[i], i))
     return np.array(order).reshape(count, -1)
+
+
+def _laid_out(devices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The devices of a slice in a grid: of a TPU's such that its axes go along those of the torus,
+    of others in their order.
+    """
+    attributes = [xr.global_runtime_device_attributes()[device] for device in devices]
+    if any(device.get("coords") is None for device in attributes):
+        return devices.reshape(shape)
+    physical = _get_physical_tpu_mesh(
+        [(*device["coords"], device.get("core_on_chip", 0)) for device in attributes]
+    )
+    order, _ = _create_device_mesh_for_nd_torus(physical, shape, allow_split_physical_axes=True)
+    return devices[order]
 
 
 _GLOBAL_MESH: Mesh | None = None
@@ -289,6 +331,61 @@ def _translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) -
     return tuple(translated)
 
 
+def _get_sharding_type(partition_spec: PartitionSpec, num_devices: int) -> ShardingType:
+    """The type of a sharding that has each axis of its mesh, or None, for each dimension."""
+    if num_devices == 1:
+        return ShardingType.MAXIMAL
+    whole = [axes is None for axes in partition_spec]
+    if all(whole):
+        return ShardingType.REPLICATED
+    return ShardingType.PARTIAL if any(whole) else ShardingType.TILED
+
+
+def _get_tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> np.ndarray:
+    """The devices by the parts that they hold.
+
+    Returns:
+        An array with the number of parts along each dimension of the tensor; if axes of the mesh
+        are left, a last dimension has the devices that hold the same part.
+    """
+    split = _axes_of_dimensions(mesh, partition_spec)
+    used = [axis for axes in split for axis in axes]
+    rest = [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
+    parts = [math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in split]
+    replicas = [math.prod(mesh.mesh_shape[axis] for axis in rest)] if rest else []
+    return mesh.get_logical_mesh().transpose([*used, *rest]).reshape(parts + replicas)
+
+
+def _get_group_assignment(
+    sharding_type: ShardingType,
+    tile_assignment: np.ndarray,
+    tensor_rank: int,
+    replicate_dims: set[int],
+) -> tuple[list[Any], list[Any]]:
+    """The devices that hold the same parts.
+
+    Args:
+        sharding_type: Of others than PARTIAL both lists are empty.
+        tile_assignment: The devices.
+        tensor_rank: The number of dimensions of the tensor.
+        replicate_dims: The dimensions of `tile_assignment` along which devices hold the same part;
+            those beyond the tensor's are such, too.
+
+    Returns:
+        The number of each part in nested lists, one for each dimension of the tensor, and for each
+        part the devices that hold it.
+    """
+    if sharding_type != ShardingType.PARTIAL:
+        return [], []
+    dims = range(tile_assignment.ndim)
+    copies = [dim for dim in dims if dim in replicate_dims or dim >= tensor_rank]
+    order = [dim for dim in dims if dim not in copies] + copies
+    replicas = math.prod(tile_assignment.shape[dim] for dim in copies)
+    holders = tile_assignment.transpose(order).reshape(-1, replicas)
+    parts = [1 if dim in copies else tile_assignment.shape[dim] for dim in range(tensor_rank)]
+    return np.arange(len(holders)).reshape(parts).tolist(), holders.tolist()
+
+
 def _check_rank(rank: int, partition_spec: PartitionSpec, who: str) -> None:
     if len(partition_spec) != rank:
         raise ShardingError(
@@ -345,7 +442,7 @@ def mark_sharding(
         plain._xla_sharding = _sharding_text(mesh._label, partition_spec, plain.dim())
     else:
         _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
 
 
 def annotate_custom_sharding(
@@ -363,7 +460,7 @@ def annotate_custom_sharding(
     _check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return wrap_as_sharded_tensor(plain, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
 
 
 def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
@@ -439,6 +536,21 @@ class ShardingSpec:
     mesh: Mesh
     partition_spec: PartitionSpec
     minibatch: bool | None = False
+
+    def xla_spec(self, t: torch.Tensor) -> Any:
+        """The tensor with its sharding, as `_XLAC._xla_tensors_from_aten` takes it; None where the
+        spec does not fit.
+        """
+        if not self.can_apply(t):
+            return None
+        tiles = _get_tile_assignment(self.mesh, self.partition_spec)
+        kind = _get_sharding_type(self.partition_spec, self.mesh.size())
+        if kind in (ShardingType.TILED, ShardingType.PARTIAL):  # an axis may be left without a None
+            kind = ShardingType.PARTIAL if tiles.ndim > t.dim() else ShardingType.TILED
+        groups, copies = _get_group_assignment(kind, tiles, t.dim(), set())
+        return _XLAC.XlaShardingSpec(
+            t, tiles.tolist(), groups, copies, int(kind), bool(self.minibatch)
+        )
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether the spec has an entry for each dimension of the tensor."""

@@ -1,0 +1,55 @@
+"""What PyTorch's DTensor promises nobody; see docs/leaning.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import torch.distributed.fsdp
+import torch.distributed.tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+import torch_xla
+
+# What each took when its wrapper was written.
+PATCHED = [
+    (
+        DeviceMesh.__init__,
+        "(self, device_type, mesh=None, *, mesh_dim_names=None, backend_override=None, "
+        "_init_backend=True, _rank=None, _layout=None, _rank_map=None, _root_mesh=None)",
+    ),
+    (DeviceMesh.get_group, "(self, mesh_dim=None)"),
+    (
+        torch.distributed.tensor.DTensor.from_local,
+        "(local_tensor, device_mesh=None, placements=None, *, run_check=False, shape=None, "
+        "stride=None, grad_placements=None)",
+    ),
+    (
+        torch.distributed.tensor._api._dtensor_init_helper,
+        "(init_op, size, device_mesh=None, placements=None, **kwargs)",
+    ),
+    (
+        torch.distributed.fsdp.fully_shard,
+        "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
+        "mp_policy=..., offload_policy=..., ignored_params=None, dp_mesh_dims=None)",
+    ),
+]
+
+
+def test_functions_of_dtensor_are_as_they_were_wrapped():
+    for function, takes in PATCHED:
+        assert Path(function.__code__.co_filename).is_relative_to(
+            Path(torch_xla.__file__).parent
+        ), (
+            f"{function.__qualname__} is not the one of torch_xla/_src any more. Find out who "
+            "replaced it after both were imported, or whether `setup.install` names its module."
+        )
+        found = inspect.signature(inspect.unwrap(function))
+        bare = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
+        text = str(inspect.Signature(bare))
+        text = re.sub(r"(policy)=\w+\([^()]*\)", r"\1=...", text)
+        assert text == takes, (
+            f"PyTorch's {function.__qualname__} takes {text}, the wrapper was written for {takes}. "
+            "Read PyTorch's, adapt torch_xla/distributed/spmd, then the text here."
+        )

@@ -1,0 +1,49 @@
+"""What a `DeviceMesh("xla", ...)` lacks in PyTorch, which makes no process groups for it.
+
+Slices of it (`mesh["tp"]`) and their devices are found by process groups and by the process's rank.
+One process of SPMD has all the devices: a slice is that through the mesh's first device.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+
+def install() -> None:
+    """To be called once."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not isinstance(getattr(DeviceMesh, "mesh", None), property):
+        return  # of another release of PyTorch, where slices of a mesh of xla raise
+    make, get_group = DeviceMesh.__init__, DeviceMesh.get_group
+    devices = DeviceMesh.mesh.fget
+
+    @functools.wraps(make)
+    def __init__(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
+        make(self, device_type, *args, **kwargs)
+        if device_type == "xla":
+            self._dim_group_names = []
+
+    @functools.wraps(devices)
+    def mesh(self: DeviceMesh) -> torch.Tensor:
+        if self._device_type == "xla":
+            return self._layout.remap_to_tensor(self._rank_map)[0]
+        return devices(self)
+
+    @functools.wraps(get_group)
+    def checked_get_group(self: DeviceMesh, mesh_dim: int | str | None = None) -> Any:
+        if self._device_type == "xla" and not self._dim_group_names:
+            raise RuntimeError(
+                "DeviceMesh.get_group: expected a mesh of processes, got one of 'xla', whose "
+                "devices are those of one SPMD process: its programs send by themselves."
+            )
+        return get_group(self, mesh_dim)
+
+    DeviceMesh.__init__ = __init__
+    DeviceMesh.mesh = property(mesh)
+    DeviceMesh.get_group = checked_get_group

@@ -1,0 +1,210 @@
+"""Between placements on a `DeviceMesh("xla", ...)` and shardings of the mesh of all devices.
+
+A placement says for a dimension of the `DeviceMesh` what it splits; a partition spec says for a
+dimension of the tensor what it is split along. A sub-mesh (`mesh["tp"]`) has some axes of its root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+from torch_xla import _XLAC
+from torch_xla.distributed.spmd.xla_sharding import Mesh, PartitionSpec, ShardingError
+
+_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
+
+
+class ByCompiler(Placement):
+    """Split as the compiler chooses: the program that computes the value is not compiled yet, or
+    its choice is none that `Shard` and `Replicate` can say on the mesh.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByCompiler)
+
+    def __hash__(self) -> int:
+        return hash(ByCompiler)
+
+    def __repr__(self) -> str:
+        return "ByCompiler()"
+
+    def __str__(self) -> str:
+        return "C"
+
+
+def root_of(device_mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh of all devices of which a mesh has some axes; the mesh itself if it has all devices.
+
+    Raises:
+        ValueError: It is one of other devices than `xla`.
+    """
+    if device_mesh.device_type != "xla":
+        raise ValueError(
+            f"convert_to_xla_mesh: expected a DeviceMesh of 'xla', got one of "
+            f"'{device_mesh.device_type}'."
+        )
+    root = device_mesh._get_root_mesh()
+    return root if root.size() != device_mesh.size() else device_mesh
+
+
+def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
+    """The mesh of a `DeviceMesh("xla", ...)`; of a sub-mesh that of its root.
+
+    Raises:
+        ValueError: It is one of other devices.
+    """
+    root = root_of(dt_mesh)
+    names = root.mesh_dim_names
+    return Mesh(root.mesh.flatten().tolist(), tuple(root.shape), None if names is None else names)
+
+
+def convert_to_device_mesh(mesh: Mesh) -> DeviceMesh:
+    """The `DeviceMesh("xla", ...)` with the devices and axes of a mesh."""
+    return DeviceMesh("xla", mesh.get_logical_mesh(), mesh_dim_names=mesh.axis_names)
+
+
+def _lines(device_mesh: DeviceMesh) -> list[list[int]]:
+    """The devices along each dimension, from the mesh's first device on."""
+    ids = device_mesh.mesh
+    return [
+        ids[(0,) * i + (slice(None),) + (0,) * (ids.dim() - i - 1)].tolist()
+        for i in range(ids.dim())
+    ]
+
+
+def axes_of(device_mesh: DeviceMesh) -> list[list[int]]:
+    """For each dimension of a mesh the axes of its root along which it goes, the slowest first.
+
+    Raises:
+        ShardingError: A dimension goes through parts of axes.
+    """
+    root = root_of(device_mesh)
+    if root is device_mesh:
+        return [[axis] for axis in range(root.ndim)]
+    grid = root.mesh.numpy()
+    found = []
+    for line in _lines(device_mesh):
+        places = np.array([np.argwhere(grid == device)[0] for device in line])
+        axes = [axis for axis in range(root.ndim) if len(set(places[:, axis])) > 1]
+        whole = list(np.ndindex(*(grid.shape[axis] for axis in axes)))
+        if [tuple(place) for place in places[:, axes].tolist()] != whole:
+            raise ShardingError(
+                f"DeviceMesh: expected dimensions that go along whole axes of {root}, got "
+                f"{device_mesh}."
+            )
+        found.append(axes)
+    return found
+
+
+def checked(
+    placements: Sequence[Placement], rank: int, device_mesh: DeviceMesh, who: str
+) -> tuple[Placement, ...]:
+    """Placements for all dimensions of a mesh, as `normalized` gives them.
+
+    Raises:
+        ShardingError: Not one for each mesh dimension.
+    """
+    if len(placements) != device_mesh.ndim:
+        raise ShardingError(
+            f"{who}: expected a placement for each of the {device_mesh.ndim} mesh dimensions, got "
+            f"{list(placements)}."
+        )
+    return normalized(placements, rank, who)
+
+
+def normalized(placements: Sequence[Placement], rank: int, who: str) -> tuple[Placement, ...]:
+    """The placements with the dimensions of a tensor counted from the front.
+
+    Raises:
+        ShardingError: A dimension that the tensor lacks.
+        NotImplementedError: Neither `Shard` nor `Replicate`. `Partial` has no meaning here: values
+            are whole, and the compiler adds what devices have computed of a sum.
+    """
+    found: list[Placement] = []
+    for placement in placements:
+        if isinstance(placement, Replicate):
+            found.append(placement)
+        elif not isinstance(placement, Shard):
+            raise NotImplementedError(
+                f"{who}: expected Shard or Replicate on an xla mesh, got {placement!r}."
+            )
+        elif not -rank <= placement.dim < rank:
+            raise ShardingError(
+                f"{who}: expected dimensions of a tensor of {rank}, got {placement!r}."
+            )
+        else:
+            found.append(Shard(placement.dim % rank))
+    return tuple(found)
+
+
+def spec_along(
+    rank: int, axes: Sequence[Sequence[int]], placements: Sequence[Placement]
+) -> PartitionSpec:
+    """The partition spec for placements, each of which is along some axes."""
+    dims: list[list[int]] = [[] for _ in range(rank)]
+    for along, placement in zip(axes, placements, strict=True):
+        if isinstance(placement, Shard):
+            dims[placement.dim].extend(along)
+    return tuple(tuple(sorted(of)) if len(of) > 1 else of[0] if of else None for of in dims)
+
+
+def partition_spec(
+    rank: int, device_mesh: DeviceMesh, placements: Sequence[Placement], present: str = ""
+) -> PartitionSpec:
+    """The spec on the mesh of all devices for placements on a mesh or a sub-mesh.
+
+    Args:
+        rank: The number of dimensions of the tensor.
+        placements: As `checked` gives them.
+        present: How the tensor is split now. A sub-mesh leaves that as it is along other axes.
+    """
+    axes, said = axes_of(device_mesh), list(placements)
+    root = root_of(device_mesh)
+    if root is not device_mesh:
+        other = placements_of(present, root, rank)
+        rest = set(range(root.ndim)) - {axis for along in axes for axis in along}
+        axes = [*axes, *([axis] for axis in rest)]
+        said += [other[axis] for axis in rest]
+    return spec_along(rank, axes, said)
+
+
+def op_sharding(
+    rank: int, device_mesh: DeviceMesh, placements: Sequence[Placement], present: str = ""
+) -> _XLAC.OpSharding:
+    """What `_XLAC._xla_mark_sharding` takes; see `partition_spec`."""
+    spec = partition_spec(rank, device_mesh, placements, present)
+    return convert_to_xla_mesh(device_mesh).get_op_sharding(spec)
+
+
+def placements_of(sharding: str, device_mesh: DeviceMesh, rank: int) -> tuple[Placement, ...]:
+    """The placements that say a sharding, as GSPMD writes it; `ByCompiler` where none does."""
+    if sharding == "{replicated}":
+        return (Replicate(),) * device_mesh.ndim
+    match = _TILED.fullmatch(sharding)
+    if match is None:
+        return (ByCompiler(),) * device_mesh.ndim
+    sizes = [int(size) for size in match[1].split(",")]
+    devices = np.array([int(device) for device in match[2].split(",")]).reshape(sizes)
+    part_of = {int(device): part[:rank] for part, device in np.ndenumerate(devices)}
+    found = tuple(_placement([part_of[device] for device in line]) for line in _lines(device_mesh))
+    if root_of(device_mesh) is device_mesh and ByCompiler() not in found:
+        said = spec_along(rank, axes_of(device_mesh), found)
+        if str(convert_to_xla_mesh(device_mesh).get_op_sharding(said)) != sharding:
+            return (ByCompiler(),) * device_mesh.ndim
+    return found
+
+
+def _placement(parts: Sequence[tuple[int, ...]]) -> Placement:
+    """What a line of devices splits, of which each holds the part with these indices."""
+    split = [dim for dim, along in enumerate(zip(*parts, strict=True)) if len(set(along)) > 1]
+    if not split:
+        return Replicate()
+    along = [part[split[0]] for part in parts]
+    if len(split) > 1 or along != sorted(set(along)):
+        return ByCompiler()
+    return Shard(split[0])
