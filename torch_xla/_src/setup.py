@@ -18,6 +18,7 @@ def install() -> None:
         clip_grad,
         device_module,
         dlpack,
+        loaded_state,
         loading,
         module_identity,
         optim_defaults,
@@ -34,6 +35,7 @@ def install() -> None:
     module_identity.install()
     pickling.install()
     optim_defaults.install()
+    loaded_state.install()
     clip_grad.install()
     loading.install()
     dlpack.install()
