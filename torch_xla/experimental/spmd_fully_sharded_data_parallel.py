@@ -26,7 +26,9 @@ class SpmdFullyShardedDataParallel(nn.Module):
     batch.
 
     The module may be on the CPU: parameters move to `xla` one by one, and each device is sent its
-    part alone. The optimizer is made after wrapping; its state is split as the parameters are.
+    part alone. It may be on "meta": what it holds is undefined then until `load_state_dict` or its
+    modules' `reset_parameters()` fill it, and no device ever holds a whole one. The optimizer is
+    made after wrapping; its state is split as the parameters are.
 
     `state_dict()` has the keys of the module itself, so that it loads into one that is not wrapped,
     or wrapped otherwise; `load_state_dict` takes keys with "_orig_module." too. What is loaded is
@@ -178,11 +180,16 @@ def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
             if new is None:
                 new = param
                 if param.device.type != "xla":
-                    new = nn.Parameter(param.detach().to("xla"), param.requires_grad)
+                    new = nn.Parameter(_moved(param.detach()), param.requires_grad)
                 if xs.wrap_if_sharded(new) is new:
                     xs.mark_sharding(new, mesh, _parameter_spec(new, mesh))
                 moved[id(param)] = moved[id(new)] = new
             owner._parameters[name] = new
         for name, buffer in list(owner._buffers.items()):
             if buffer is not None and buffer.device.type != "xla":
-                owner._buffers[name] = buffer.to("xla")
+                owner._buffers[name] = _moved(buffer)
+
+
+def _moved(t: torch.Tensor) -> torch.Tensor:
+    """The tensor on `xla`; one on "meta" has no values to move."""
+    return torch.empty(t.shape, dtype=t.dtype, device="xla") if t.is_meta else t.to("xla")
