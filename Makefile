@@ -12,6 +12,10 @@ TORCH := torch==2.13.0
 JAXLIB := jaxlib==0.8.0
 # Models for `make test-all`. torchvision's wheels ask for the torch build they were made with.
 VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0
+# The newest transformers whose Trainer makes an optimizer with FSDPv2, and what it needs other than
+# .venv has, for `make test-all`.
+TRAINER := transformers==5.2.0 huggingface_hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9 \
+  certifi==2026.10.19.post1 accelerate==1.15.0 psutil==7.2.2
 # Compiles for TPUs that are not there; 0.7 GB, so `make test-all` alone takes it.
 LIBTPU := libtpu==0.0.42.1
 
@@ -20,6 +24,7 @@ BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 BUILD := build
 TPU_LIBRARY := $(abspath $(BUILD))/libtpu/libtpu/libtpu.so
+TRAINER_PACKAGES := $(abspath $(BUILD))/trainer
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CTEST = $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 # cmake looks for ninja; nothing may wait for a keyboard.
@@ -71,6 +76,9 @@ part-cpp: cpp-tests
 $(FOLDERS:%=part-%): part-%: build $(VENV)/.vision
 	$(PYTEST) tests/$*
 
+part-spmd: $(TRAINER_PACKAGES)/.installed
+part-spmd: export TRAINER_PACKAGES_PATH := $(TRAINER_PACKAGES)
+
 part-tpu: build $(TPU_LIBRARY)
 	TPU_LIBRARY_PATH=$(TPU_LIBRARY) $(PYTEST) tests/tpu
 
@@ -83,6 +91,10 @@ $(SANITIZERS:%=part-%): part-%: $(BUILD)/.configured-tests
 
 $(TPU_LIBRARY): $(VENV)/.installed
 	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)
+	@touch $@
+
+$(TRAINER_PACKAGES)/.installed: $(VENV)/.installed
+	$(PIP) --target $(@D) --no-deps $(TRAINER)
 	@touch $@
 
 bench: build

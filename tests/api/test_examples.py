@@ -68,6 +68,17 @@ def test_train_spmd(monkeypatch):
     assert [sends for _, _, sends in found.values()] == [False, True, True, True], found
 
 
+def test_sequence_parallel(monkeypatch):
+    monkeypatch.setenv("CPU_NUM_DEVICES", "8")
+    out = run_example("sequence_parallel.py")
+    whole = int(re.search(r"a tensor has (\d+)", out)[1])
+    line = r"^(\w+): differs by (\S+); sends ([\w-]+), at most (\d+) bytes"
+    found = {name: rest for name, *rest in re.findall(line, out, re.MULTILINE)}
+    assert found["Ulysses"][1] == "all-to-all" and found["ring"][1] == "collective-permute", out
+    for off, _, size in found.values():
+        assert float(off) < 1e-12 and int(size) == whole // 8, out
+
+
 def test_compiled_step():
     out = run_example("compiled_step.py")
     losses = [float(loss) for loss in re.findall(r"loss:? ([\d.]+)$", out, re.MULTILINE)]

@@ -112,7 +112,6 @@ def test_fsdp_of_a_module_on_meta(run):
     line = xs.Mesh(np.arange(8), (8, 1), ("fsdp", "model"))
     with torch.device("meta"):
         model = FSDPv2(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)), line)
-    assert all(p.device.type == "meta" for p in model.parameters())
     made, takes, gives = program(model, torch.empty(8, 16, device="meta"))
     by_name = dict(zip([given.name for given in made.inputs], takes, strict=True))
     splits = {n: t for n, t in by_name.items() if n.endswith("weight")}

@@ -259,3 +259,60 @@ def test_drawings(run):
     """).stdout
     for text in ("CPU 0", "CPU 7", "CPU [0, 1, 2, 3]", "CPU [4, 5, 6, 7]"):
         assert text in out, out
+
+
+def test_fsdpv2_state_dicts_are_those_of_the_module(run):
+    run("""
+    import pytest
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Linear(8, 16), nn.BatchNorm1d(16)
+            self.layers = nn.ModuleList(Layer(16) for _ in range(2))
+        def forward(self, x):
+            x = self.norm(self.first(x))
+            for layer in self.layers:
+                x = layer(x[None])[0]
+            return x
+
+    torch.manual_seed(1)
+    plain = Net()
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+    eight = xs.Mesh(np.arange(8), (8, 1), ("fsdp", "model"))
+    two = xs.Mesh(np.arange(8), (4, 2), ("data", "fsdp"))
+    torch.manual_seed(2)
+    nested = FSDPv2(Net(), eight, auto_wrap_policy=policy)
+    whole = FSDPv2(Net(), two, extra_data_axis="data")
+    state = plain.state_dict()
+    for model in (nested, whole):
+        names = list(model.state_dict())
+        assert names == list(state), names
+        assert set(model.state_dict()._metadata) == set(state._metadata)
+        wide = nn.Sequential(nn.Identity(), model).state_dict(prefix="m.")
+        assert list(wide) == ["m.1." + name for name in state]
+        assert model.load_state_dict(state, strict=True).missing_keys == []
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value.cpu(), state[name], rtol=0, atol=0, msg=name)
+    for name, p in whole.named_parameters():
+        assert "devices=" in spec(p), name
+    # From one split into another, from keys with the wrapper's name, and refused when they differ.
+    with torch.no_grad():
+        for p in nested.parameters():
+            p.mul_(2)
+    whole.load_state_dict(nested.state_dict())
+    for p, q in zip(whole.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.detach().cpu(), 2 * q.detach())
+    plain.load_state_dict(whole.state_dict())
+    old = {"_orig_module." + name: torch.ones_like(value) for name, value in state.items()}
+    whole.load_state_dict(old)
+    assert whole.first.weight.detach().cpu().eq(1).all()
+    del state["first.bias"]
+    with pytest.raises(RuntimeError, match="Missing key.*first.bias"):
+        whole.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="Unexpected key.*other"):
+        whole.load_state_dict({**plain.state_dict(), "other": torch.ones(2)})
+    with pytest.raises(NotImplementedError, match="SpmdFullyShardedDataParallel"):
+        XlaFullyShardedDataParallel(plain)
+    """)

@@ -79,6 +79,7 @@ assert xr.is_spmd()
 assert torch_xla.device() == torch.device("xla:0") == xm.xla_device() == torch_xla.device(0)
 assert torch_xla.devices() == [torch.device("xla:0")]
 assert len(xm.get_xla_supported_devices()) == len(torch_xla.real_devices())
+xm.set_replication(xm.xla_device(), xm.get_xla_supported_devices())  # all are one replica
 assert torch_xla.device_count() == 1 == xm.xla_device_count() == torch.xla.device_count()
 assert xr.addressable_device_count() == 1 == xr.local_device_count() == xr.global_device_count()
 assert xr.global_runtime_device_count() == N == xr.addressable_runtime_device_count()

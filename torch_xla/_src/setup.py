@@ -19,6 +19,7 @@ def install() -> None:
         device_mesh,
         device_module,
         dlpack,
+        loaded_state,
         loading,
         module_identity,
         optim_defaults,
@@ -35,6 +36,7 @@ def install() -> None:
     module_identity.install()
     pickling.install()
     optim_defaults.install()
+    loaded_state.install()
     clip_grad.install()
     loading.install()
     dlpack.install()

@@ -207,12 +207,13 @@ def set_replication(
 
     Args:
         device: The device.
-        devices: The devices of all replicas of this process, or None.
+        devices: The devices of all replicas of this process, or None. In SPMD mode all devices are
+            one replica.
 
     Raises:
-        NotImplementedError: There are several; not supported yet.
+        NotImplementedError: There are several, not in SPMD mode; not supported yet.
     """
-    if devices is not None and len(devices) > 1:
+    if devices is not None and len(devices) > 1 and not _XLAC._xla_is_spmd():
         raise NotImplementedError(
             f"set_replication: expected one device, got {len(devices)}. Several are not supported "
             "yet."

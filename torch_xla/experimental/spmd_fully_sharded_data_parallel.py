@@ -18,6 +18,7 @@ from torch_xla.distributed.fsdp.wrap import recursive_wrap
 from torch_xla.distributed.spmd.xla_sharding import ShardingError
 
 _AXIS = "fsdp"
+_INNER = "_orig_module"
 
 
 class SpmdFullyShardedDataParallel(nn.Module):
@@ -25,7 +26,13 @@ class SpmdFullyShardedDataParallel(nn.Module):
     batch.
 
     The module may be on the CPU: parameters move to `xla` one by one, and each device is sent its
-    part alone. The optimizer is made after wrapping; its state is split as the parameters are.
+    part alone. It may be on "meta": what it holds is undefined then until `load_state_dict` or its
+    modules' `reset_parameters()` fill it, and no device ever holds a whole one. The optimizer is
+    made after wrapping; its state is split as the parameters are.
+
+    `state_dict()` has the keys of the module itself, so that it loads into one that is not wrapped,
+    or wrapped otherwise; `load_state_dict` takes keys with "_orig_module." too. What is loaded is
+    split as the parameters are.
 
     Args:
         module: The module; wrap it with `checkpoint_module` first to have its activations computed
@@ -85,6 +92,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
         self._mesh = mesh
         self._shard_output = shard_output
         self._extra_data_axis = extra_data_axis
+        self.register_state_dict_post_hook(_drop_inner_name)
+        self.register_load_state_dict_pre_hook(_add_inner_name)
 
     @property
     def module(self) -> nn.Module:
@@ -116,6 +125,25 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     def __getitem__(self, key: Any) -> nn.Module:
         return self._orig_module[key]
+
+
+def _drop_inner_name(
+    wrapper: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> None:
+    """After `state_dict()`: its keys are those of the module that is wrapped."""
+    inner = f"{prefix}{_INNER}."
+    for key in [key for key in state if key.startswith(inner)]:
+        state[prefix + key.removeprefix(inner)] = state.pop(key)
+    versions = getattr(state, "_metadata", {})  # by the name of each module
+    for name in [name for name in versions if f"{name}.".startswith(inner)]:
+        versions[(prefix + f"{name}.".removeprefix(inner))[:-1]] = versions.pop(name)
+
+
+def _add_inner_name(wrapper: nn.Module, state: dict[str, Any], prefix: str, *rest: object) -> None:
+    """Before `load_state_dict()`: the keys of the module are those by which it is found here."""
+    inner = f"{prefix}{_INNER}."
+    for key in [key for key in state if key.startswith(prefix) and not key.startswith(inner)]:
+        state[inner + key.removeprefix(prefix)] = state.pop(key)
 
 
 def _prepare_spmd_partition_spec(
@@ -151,12 +179,17 @@ def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
             new = moved.get(id(param))
             if new is None:
                 new = param
-                if param.device.type not in ("xla", "meta"):
-                    new = nn.Parameter(param.detach().to("xla"), param.requires_grad)
+                if param.device.type != "xla":
+                    new = nn.Parameter(_moved(param.detach()), param.requires_grad)
                 if xs.wrap_if_sharded(new) is new:
                     xs.mark_sharding(new, mesh, _parameter_spec(new, mesh))
                 moved[id(param)] = moved[id(new)] = new
             owner._parameters[name] = new
         for name, buffer in list(owner._buffers.items()):
-            if buffer is not None and buffer.device.type not in ("xla", "meta"):
-                owner._buffers[name] = buffer.to("xla")
+            if buffer is not None and buffer.device.type != "xla":
+                owner._buffers[name] = _moved(buffer)
+
+
+def _moved(t: torch.Tensor) -> torch.Tensor:
+    """The tensor on `xla`; one on "meta" has no values to move."""
+    return torch.empty(t.shape, dtype=t.dtype, device="xla") if t.is_meta else t.to("xla")
