@@ -1,6 +1,9 @@
 """What SPMD mode costs: recording a training step and the whole step, in processes that take turns.
 
-    python -m benchmarks.spmd [MODEL] [--rounds 15] [--devices 8]
+    taskset -c 1 python -m benchmarks.spmd [MODEL] [--rounds 15] [--devices 8]
+
+On one processor, as here, other work on the machine hardly disturbs; the same mode against itself
+differs by up to 2 %.
 
 On one device, with SPMD mode on against off; and on several, with parameters and batch marked
 against nothing marked (each device computes everything then), for recording alone. A step is the
