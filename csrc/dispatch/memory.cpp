@@ -12,6 +12,7 @@
 #include <ATen/ops/_propagate_xla_data_native.h>
 #include <ATen/ops/_to_copy_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_permuted.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
@@ -51,6 +52,15 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
   return uninitialized(at::detail::empty_meta(C10_AS_INTARRAYREF_SLOW(size), dtype, layout,
                                               at::Device(at::kMeta), pin_memory, memory_format),
+                       device_index_of(device));
+}
+
+// All of its own storage, and not a view of one, so that it can be split.
+at::Tensor empty_permuted(c10::SymIntArrayRef size, at::IntArrayRef layout_of_dims,
+                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return uninitialized(at::empty_permuted(C10_AS_INTARRAYREF_SLOW(size), layout_of_dims, dtype,
+                                          layout, at::Device(at::kMeta), pin_memory),
                        device_index_of(device));
 }
 
@@ -230,6 +240,7 @@ const ops::Rules registered([](ops::Registry& r) {
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_like", TORCH_FN(empty_like));
+  m.impl("empty_permuted", TORCH_FN(empty_permuted));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   m.impl("resize_", TORCH_FN(resize_));

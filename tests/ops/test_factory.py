@@ -146,6 +146,42 @@ def test_like():
                 batch.add(fn, X.T.bfloat16(), label=f"{name}, strided", grad=False)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.zeros_like,
+        torch.ones_like,
+        torch.empty_like,
+        torch.rand_like,
+        torch.randn_like,
+        lambda x, **to: torch.full_like(x, 2.5, **to),
+        lambda x, **to: torch.randint_like(x, 5, **to),
+    ],
+)
+def test_like_on_another_device(make):
+    for here, there in ((DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, "meta"), (DEVICE, DEVICE)):
+        for x in (X.to(here), X.to(here).T, X.to(here)[:, ::2]):
+            made, expected = make(x, device=there), make(x.cpu())
+            assert made.device.type == torch.device(there).type
+            assert made.shape == expected.shape and made.stride() == expected.stride()
+    torch.testing.assert_close(torch.zeros_like(X.to(DEVICE), device="cpu"), torch.zeros_like(X))
+    torch.testing.assert_close(
+        torch.full_like(X.to(DEVICE), 3, dtype=torch.int16, device="cpu"),
+        torch.full_like(X, 3, dtype=torch.int16),
+    )
+
+
+@pytest.mark.parametrize("layout", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_empty_permuted_is_no_view(layout):
+    made = torch.empty_permuted((2, 3, 4), layout, device=DEVICE)
+    expected = torch.empty_permuted((2, 3, 4), layout)
+    assert made.stride() == expected.stride() and not made._is_view()
+    values = torch.arange(24.0).reshape(2, 3, 4)
+    assert_same(made.copy_(values), expected.copy_(values))
+    with pytest.raises(RuntimeError, match="Duplicate dim"):
+        torch.empty_permuted((2, 3, 4), (0, 0, 1), device=DEVICE)
+
+
 @pytest.mark.parametrize("diagonal", [-10, -3, -1, 0, 1, 2, 10])
 def test_triangles(diagonal):
     with nothing_on_the_host(), Batch() as batch:

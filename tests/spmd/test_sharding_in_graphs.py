@@ -274,3 +274,16 @@ def test_what_takes_the_place_of_data_is_split_as_it_was_and_else_as_the_compile
     torch.testing.assert_close(whole.cpu(), x * 2)
     assert spec(whole) == "", spec(whole)
     """)
+
+
+def test_what_has_no_value_yet(run):
+    run("""
+    module = nn.Linear(16, 32, device="meta").to_empty(device="xla")
+    for t in (module.weight, torch.empty(32, 16, device="xla")):
+        xs.mark_sharding(t, mesh, ("data", "model"))
+        with torch.no_grad():
+            t.fill_(2)
+        torch_xla.sync()
+        assert spec(t) == "{devices=[4,2]0,1,2,3,4,5,6,7}", spec(t)
+        assert check_shards(t, torch.full((32, 16), 2.0)) == 8
+    """)

@@ -194,14 +194,19 @@ class Compiled:
         return max(self.compute_seconds, self.memory_seconds)
 
     @property
+    def has_loops(self) -> bool:
+        """Whether compilers count something once that runs often: operations, bytes and times."""
+        return "stablehlo.while" in self.stablehlo
+
+    @property
     def utilization(self) -> float | None:
         """The part of the chip's peak rate of operations that the estimated time comes to.
 
         It is what is called MFU where the program computes nothing twice. The compiler's time may
-        leave out what devices exchange.
+        leave out what devices exchange. None where the program has loops.
         """
         seconds = self.optimal_seconds or self.least_seconds
-        if not seconds or self.compute_seconds is None:
+        if not seconds or self.compute_seconds is None or self.has_loops:
             return None
         return self.compute_seconds / seconds
 
@@ -239,6 +244,8 @@ class Compiled:
             rows.append(("bound", f"{self.bound} ({times})"))
         if self.utilization is not None:
             rows.append(("utilization", f"{self.utilization:.0%} of the chip's operations"))
+        if self.has_loops:
+            rows.append(("loops", "what they repeat is counted once, but for memory"))
         split = ""
         if self.mesh is not None:
             split = ", split along " + ", ".join(f"{k}={n}" for k, n in self.mesh.items())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <ATen/ops/empty_like.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "dispatch/calls/arguments.h"
@@ -209,6 +210,7 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       traits_(*plan_->target->traits),
       is_constant_(ops::is_constant(*plan_->target)),
       is_made_like_(op.operator_name().name.ends_with("_like")),
+      device_argument_(is_made_like_ ? op.schema().argumentIndexWithName("device") : std::nullopt),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
       counter_("xla::" + op.schema().name().substr(op.schema().name().find("::") + 2)) {
@@ -411,8 +413,23 @@ void Recorder::take_results(const Entry& entry, const c10::intrusive_ptr<lazy::N
   }
 }
 
+bool Recorder::is_for_another_device(const Stack& stack, size_t base) const {
+  if (!device_argument_) return false;
+  const c10::IValue& given = stack[base + *device_argument_];
+  if (given.isNone()) return false;
+  const at::Device device = given.toDevice(), own = stack[base].toTensor().device();
+  const int index = device.has_index() ? device.index() : current_device();
+  return device.type() != own.type() || index != own.index();
+}
+
 void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t base = stack->size() - plan_->num_arguments;
+  if (is_for_another_device(*stack, base)) {
+    c10::IValue& model = (*stack)[base];
+    const at::Device there = (*stack)[base + *device_argument_].toDevice();
+    model = at::empty_like(model.toTensor(), model.toTensor().options().device(there));
+    return op.callBoxed(stack);
+  }
   if (traits_.checks_numbers != nullptr) traits_.checks_numbers({*stack, base});
   if (plan_->dtype_as_out >= 0 && (*stack)[base + plan_->dtype_as_out].isNone()) {
     (*stack)[base + plan_->dtype_as_out] = stack->back().toTensor().scalar_type();

@@ -59,6 +59,9 @@ class Recorder final : public c10::OperatorKernel {
   void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
+  // Whether the call makes a tensor on another device than that of its first argument.
+  bool is_for_another_device(const torch::jit::Stack& stack, size_t base) const;
+
   // The results that the call returns.
   using Results = c10::SmallVector<c10::IValue, 4>;
   void take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
@@ -74,7 +77,8 @@ class Recorder final : public c10::OperatorKernel {
   bool counts_list_writes_ = false;
   const ops::Traits& traits_;
   const bool is_constant_;
-  const bool is_made_like_;  // its first argument: zeros_like and its kin
+  const bool is_made_like_;                   // its first argument: zeros_like and its kin
+  const std::optional<int> device_argument_;  // of what is made like its first argument
   WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
   debug::Counter counter_;
