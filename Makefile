@@ -44,8 +44,12 @@ CPP_FILES = $(shell find csrc examples tests/cpp tests/sanitizers -name '*.h' -o
 FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api spmd fuzz pytorch)))
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal --durations=30
 SANITIZERS := address-undefined thread
-# Under a sanitizer: what has threads, callbacks, borrowed memory and failures in it.
-SANITIZED_TESTS = tests/sanitizers tests/unit tests/api tests/spmd
+# Under a sanitizer: what has callbacks, borrowed memory and failures in it. That of threads makes
+# tests five to fifteen times slower: it takes those in which threads meet.
+TESTS_FOR_address-undefined := tests/sanitizers tests/unit tests/api tests/spmd
+TESTS_FOR_thread := tests/sanitizers tests/spmd/test_virtual_device.py \
+  $(patsubst %,tests/unit/test_%.py,donation failures metrics sources threads traced) \
+  $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader replay sync)
 CHOSEN_FOR_address-undefined := not slow and not process_memory
 CHOSEN_FOR_thread := not slow and not process_memory and not forks
 PARTS := lint cpp $(FOLDERS) tpu $(SANITIZERS)
@@ -87,7 +91,7 @@ $(SANITIZERS:%=part-%): part-%: $(BUILD)/.configured-tests
 	$(BIN)/cmake -S . -B $(BUILD)/$* $(CMAKE_ARGS) -DTORCH_XLA_TESTS=ON -DTORCH_XLA_SANITIZE=$*
 	$(BIN)/ninja -C $(BUILD)/$* -j $(JOBS)
 	LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/leak.supp $(CTEST) --test-dir $(BUILD)/$*
-	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "$(CHOSEN_FOR_$*)" $(SANITIZED_TESTS)
+	scripts/sanitized.sh $(BUILD)/$* $(PYTEST) --capture=sys -m "$(CHOSEN_FOR_$*)" $(TESTS_FOR_$*)
 
 $(TPU_LIBRARY): $(VENV)/.installed
 	$(PIP) --target $(BUILD)/libtpu --no-deps $(LIBTPU)

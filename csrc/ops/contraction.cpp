@@ -103,7 +103,8 @@ Value contract(const Value& lhs_in, std::string_view lhs_letters, const Value& r
     lhs = hlo::convert(lhs, accumulator(lhs.dtype()));
     rhs = hlo::convert(rhs, accumulator(rhs.dtype()));
   }
-  if (lhs.builder().lacks().several_contracted) {
+  // Devices that hold parts of several dimensions could not tell which part of the merged one.
+  if (lhs.builder().lacks().several_contracted && lhs.builder().mesh() == nullptr) {
     merge_contracted(lhs, left, rhs, right, result_letters);
   }
   hlo::DotDims dims;

@@ -92,7 +92,6 @@ for batch in (16, 64):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="time and batch are merged before the product: docs/spmd.md")
 def test_a_recurrent_layer_sends_gradients(send):
     send("""
 small, large = (sent("lstm", "data", batch)[0] for batch in (16, 64))
