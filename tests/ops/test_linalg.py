@@ -64,8 +64,14 @@ def in_loops(monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", "none")
 
 
+QUICK = {"geqrf", "linalg.eigvalsh", "linalg.lu", "linalg.lu_solve", "linalg.qr", "linalg.svdvals"}
+
+
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("name", IN_LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in IN_LOOPS],
+)
 def test_loops(name):
     for dtype in (torch.float32, torch.complex64):
         for kind in ("forward", "gradient"):
@@ -82,6 +88,13 @@ PRECISION = {
     torch.complex64: 2e-5,
     torch.complex128: 1e-13,
 }
+# Loops compile for long: one dtype in every run, all of them in `make test-all`.
+DTYPES = [
+    torch.float32,
+    pytest.param(torch.float64, marks=pytest.mark.slow),
+    pytest.param(torch.complex64, marks=pytest.mark.slow),
+    pytest.param(torch.complex128, marks=pytest.mark.slow),
+]
 
 
 def assert_near(actual, expected, dtype, scale):
@@ -90,7 +103,7 @@ def assert_near(actual, expected, dtype, scale):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
 def test_singular_vectors(dtype, full):
     matrices = {
@@ -117,7 +130,7 @@ def test_singular_vectors(dtype, full):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("triangle", ["L", "U"])
 def test_eigenvectors(dtype, triangle):
     for n in (1, 2, 5, 6, 17):
@@ -173,7 +186,7 @@ def assert_unitary(q, dtype):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_lu_of_several_panels(dtype):
     for a in blocks(dtype, [*BLOCKS, (100, 130), (130, 100)]):
         lu, pivots, info = (t.cpu() for t in torch.linalg.lu_factor_ex(a.to("xla")))
@@ -187,7 +200,7 @@ def test_lu_of_several_panels(dtype):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_systems_of_several_panels(dtype):
     a = torch.randn(2, 100, 100, dtype=dtype) + 20 * torch.eye(100)
     b = torch.randn(2, 100, 3, dtype=dtype)
@@ -200,7 +213,7 @@ def test_systems_of_several_panels(dtype):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", ["reduced", "complete"])
 def test_qr_of_several_panels(dtype, mode):
     for a in blocks(dtype, [*BLOCKS, (100, 130), (130, 100)]):
@@ -213,7 +226,7 @@ def test_qr_of_several_panels(dtype, mode):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reflectors_of_several_panels(dtype):
     a, tau = torch.geqrf(torch.randn(2, 90, 70, dtype=dtype))
     for count in (70, 64, 33):
@@ -230,7 +243,7 @@ def test_reflectors_of_several_panels(dtype):
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_eigenvectors_of_several_blocks(dtype):
     for a in blocks(dtype):
         a = a[..., : min(a.shape[-2:]), : min(a.shape[-2:])]
@@ -266,7 +279,7 @@ def test_eigenvalues_that_are_near_each_other():
 
 
 @pytest.mark.usefixtures("in_loops")
-@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
 def test_singular_vectors_of_several_blocks(dtype, full):
     for a in blocks(dtype):

@@ -172,12 +172,12 @@ class Compiled:
     compute_seconds: float | None
     memory_seconds: float | None
     cost: dict[str, Any]
-    mesh: dict[str, int] | None
-    collectives: list[Collective]
     inputs: list[Input] | None
     outputs: list[Output] | None
     stablehlo: str = dataclasses.field(repr=False)
     executable: bytes = dataclasses.field(repr=False)
+    mesh: dict[str, int] | None = None
+    collectives: list[Collective] = dataclasses.field(default_factory=list)
 
     @property
     def bound(self) -> str | None:
