@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from torch_xla import _XLAC
 from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
     XLADTensor,
     as_dtensors,
@@ -69,10 +70,12 @@ def xla_distribute_tensor(
     said = checked(placements, tensor.dim(), device_mesh, who)
     plain = unwrap_sharded_tensor(tensor)
     moved = plain.detach() if plain.is_leaf else plain
-    if plain.device.type == "xla" and plain._is_view():
-        moved = moved.clone()
-    moved = moved.to("xla")
-    split = marked(moved, device_mesh, said)
+    present = None
+    if plain.device.type == "xla":
+        present = _XLAC._get_xla_sharding_spec(plain)
+        if plain._is_view():
+            moved = moved.clone()
+    split = marked(moved.to("xla"), device_mesh, said, present)
     return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
 
 

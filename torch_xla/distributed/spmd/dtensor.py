@@ -149,12 +149,17 @@ def _rebuilt(
 
 
 def marked(
-    t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...]
+    t: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...],
+    present: str | None = None,
 ) -> XLADTensor:
     """A tensor of xla, split by placements as by `mark_sharding`, with its history; of a view a
-    copy.
+    copy. `present` is how it is split so far, which stays along the axes that a sub-mesh lacks.
     """
-    sharding = op_sharding(t.dim(), device_mesh, placements, _XLAC._get_xla_sharding_spec(t))
+    if present is None:
+        present = _XLAC._get_xla_sharding_spec(t)
+    sharding = op_sharding(t.dim(), device_mesh, placements, present)
     _XLAC._xla_mark_sharding(t, sharding)
     if _XLAC._get_xla_sharding_spec(t) != str(sharding):
         t = t.clone()  # what is a part of other memory cannot be marked
