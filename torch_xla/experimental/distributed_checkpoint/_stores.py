@@ -196,7 +196,7 @@ class LocalStore(Store):
     def begin(self, step: int) -> None:
         """Makes an empty folder to write to, and cleans up after saves that did not end."""
         if not self.root.exists():
-            self.root.mkdir(parents=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             _to_disk(self.root.parent)
         complete = self._folders()
         for path in list(self.root.iterdir()):
