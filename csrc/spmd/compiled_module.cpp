@@ -232,12 +232,18 @@ std::vector<int64_t> integers(std::string_view message) {
   return all;
 }
 
+// The integer in a field; 0, which is left out, where there is none.
+uint64_t integer(std::string_view message, uint64_t number) {
+  for (Fields fields(message); fields.next();) {
+    if (fields.number() == number) return fields.value();
+  }
+  return 0;
+}
+
 void read_iota_groups(std::string_view message, std::vector<std::vector<int64_t>>& groups) {
   std::vector<int64_t> sizes, order;
-  size_t count = 0, size = 0;
+  const size_t count = integer(message, NumGroups), size = integer(message, GroupSize);
   for (Fields fields(message); fields.next();) {
-    if (fields.number() == NumGroups) count = fields.value();
-    if (fields.number() == GroupSize) size = fields.value();
     if (fields.number() == Reshape) fields.add_to(sizes);
     if (fields.number() == Order) fields.add_to(order);
   }
@@ -257,21 +263,15 @@ void read_mesh_groups(std::string_view message, std::vector<std::vector<int64_t>
       for (Fields mesh(fields.bytes()); mesh.next();) {
         if (mesh.number() == MeshDevices) mesh.add_to(devices);
         if (mesh.number() != MeshAxes) continue;
-        sizes.push_back(0);
-        for (Fields axis(mesh.bytes()); axis.next();) {
-          if (axis.number() == AxisSize) sizes.back() = static_cast<int64_t>(axis.value());
-        }
+        sizes.push_back(static_cast<int64_t>(integer(mesh.bytes(), AxisSize)));
       }
     }
     if (fields.number() == AxesOfGroups) {
-      Axis& axis = axes.emplace_back(Axis{0, 1, 0});
+      Axis& axis = axes.emplace_back(Axis{integer(fields.bytes(), AxisIndex), 1, 0});
       for (Fields ref(fields.bytes()); ref.next();) {
-        if (ref.number() == AxisIndex) axis.index = ref.value();
         if (ref.number() != PartOfAxis) continue;
-        for (Fields part(ref.bytes()); part.next();) {
-          if (part.number() == PartBefore) axis.before = static_cast<int64_t>(part.value());
-          if (part.number() == PartSize) axis.size = static_cast<int64_t>(part.value());
-        }
+        axis.before = static_cast<int64_t>(integer(ref.bytes(), PartBefore));
+        axis.size = static_cast<int64_t>(integer(ref.bytes(), PartSize));
       }
     }
   }
@@ -295,13 +295,6 @@ void read_mesh_groups(std::string_view message, std::vector<std::vector<int64_t>
     group_of[first].push_back(devices.empty() ? place : devices.at(place));
   }
   for (auto& [first, group] : group_of) groups.push_back(std::move(group));
-}
-
-uint64_t integer(std::string_view message, uint64_t number) {
-  for (Fields fields(message); fields.next();) {
-    if (fields.number() == number) return fields.value();
-  }
-  return 0;
 }
 
 std::string file_line(std::string_view file, uint64_t line) {

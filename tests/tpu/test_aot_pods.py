@@ -45,6 +45,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 )
 
 model = FSDPv2(model, line)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # of the parameters that it has now
 xs.mark_sharding(x, line, ("fsdp", None))
 compiled = aot.compile(step, x, topology="v5e:2x2")
 assert compiled.mesh == {"fsdp": 4, "tensor": 1}

@@ -170,7 +170,7 @@ def _parameter_spec(param: torch.Tensor, mesh: xs.Mesh) -> tuple[Any, ...]:
 
 
 def _split_parameters(module: nn.Module, mesh: xs.Mesh) -> None:
-    """Moves to `xla` what is not on `meta`, and splits the parameters that are not split yet."""
+    """Moves what is not on `xla` there, and splits the parameters that are not split yet."""
     moved: dict[int, nn.Parameter] = {}  # shared ones stay shared
     for owner in module.modules():
         for name, param in list(owner._parameters.items()):

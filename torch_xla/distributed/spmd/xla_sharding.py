@@ -439,7 +439,9 @@ def mark_sharding(
     _check_rank(t.dim(), partition_spec, "mark_sharding")
     plain = unwrap_sharded_tensor(t)
     if plain.device.type == "meta":  # torch_xla.aot splits what stands for it
-        plain._xla_sharding = _sharding_text(mesh._label, partition_spec, plain.dim())
+        plain._xla_sharding = _sharding_text(
+            mesh._label, partition_spec, plain.dim(), "mark_sharding"
+        )
     else:
         _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
     return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
@@ -455,7 +457,7 @@ def annotate_custom_sharding(
         ShardingError, RuntimeError: As `mark_sharding`.
     """
     if torch.compiler.is_compiling():
-        return marked(t, mesh, partition_spec)
+        return marked(t, mesh, partition_spec, "annotate_custom_sharding")
     _check_mesh(mesh, "annotate_custom_sharding")
     _check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
@@ -495,30 +497,32 @@ def mark_sharding_with_gradients(
     Raises:
         ShardingError, RuntimeError: As `mark_sharding`.
     """
-    if not torch.compiler.is_compiling():
-        _check_mesh(mesh, "mark_sharding_with_gradients")
-        _check_rank(t.dim(), partition_spec, "mark_sharding_with_gradients")
-        t = unwrap_sharded_tensor(t)
-    return constrained(t, mesh, partition_spec)
+    return constrained(
+        unwrap_sharded_tensor(t), mesh, partition_spec, "mark_sharding_with_gradients"
+    )
 
 
-def constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+def constrained(
+    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, who: str = "mark_sharding"
+) -> torch.Tensor:
     """A tensor of the same values that is split so, and whose gradient is."""
-    text = _sharding_text(mesh._label, partition_spec, t.dim())
+    text = _sharding_text(mesh._label, partition_spec, t.dim(), who)
     return torch.ops.torch_xla.sharding_constraint(t, text)
 
 
-def marked(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+def marked(
+    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, who: str = "mark_sharding"
+) -> torch.Tensor:
     """The tensor itself, split so from now on."""
-    text = _sharding_text(mesh._label, partition_spec, t.dim())
+    text = _sharding_text(mesh._label, partition_spec, t.dim(), who)
     return torch.ops.torch_xla.mark_sharding_(t, text)
 
 
-def _sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int) -> str:
+def _sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str) -> str:
     """What operators take for a partition spec of a tensor: a constant of graphs."""
     mesh = _LABELLED_MESHES[mesh_label]
-    _check_mesh(mesh, "mark_sharding")
-    _check_rank(rank, partition_spec, "mark_sharding")
+    _check_mesh(mesh, who)
+    _check_rank(rank, partition_spec, who)
     return mesh.get_op_sharding(partition_spec).constraint(rank)
 
 
