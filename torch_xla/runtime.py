@@ -64,18 +64,18 @@ def use_spmd(auto: bool | None = False) -> None:
     does the same; it is read with the first use of a device.
 
     Args:
-        auto: Whether the compiler chooses how data is split among the devices; not supported.
+        auto: Whether it is chosen for the program how its data and what it computes are split, as
+            `torch_xla.distributed.spmd.auto_sharding` describes. Needs `scipy`.
 
     Raises:
         RuntimeError: There are tensors on another device than `xla:0`, or a step that was still
             running has failed. The mode is not switched then.
-        NotImplementedError: With `auto`.
+        ImportError: With `auto`, where there is no `scipy`.
     """
     if auto:
-        raise NotImplementedError(
-            "use_spmd: expected auto=False, got auto=True. Auto-sharding is not supported: XLA's "
-            "compilers for CPU and GPU are built without it. Call use_spmd() alone."
-        )
+        from torch_xla.distributed.spmd import auto_sharding
+
+        auto_sharding.enable()
     if _XLAC._xla_use_spmd():
         warnings.warn(
             "use_spmd: there are xla tensors already. Their data is on one device and is copied to "

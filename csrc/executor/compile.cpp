@@ -88,6 +88,8 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   } else {
     missing.constants = constants_of_new_state(graph);
     if (!missing.constants.empty()) return nullptr;
+    missing.unplanned = unplanned(graph);
+    if (missing.unplanned) return nullptr;
   }
   Runtime& runtime = Runtime::get();
   missing.key = graph.key;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/analysis.h"
+#include "executor/auto_sharding.h"
 #include "executor/graph.h"
 #include "executor/program.h"
 #include "lazy/lock.h"
@@ -14,10 +15,11 @@
 
 namespace torch_xla::executor {
 
-// What a graph lacks before it can run: its program, or, where `constants` are given, that they are
-// data (executor/new_state.h).
+// What a graph lacks before it can run: its program; or, where `constants` are given, that they are
+// data (executor/new_state.h); or what is `unplanned`.
 struct Missing {
   std::vector<lazy::Value> constants;
+  Unplanned unplanned;
   util::Hash128 key;
   std::vector<Lowered> lowered;  // of each executable
   pjrt::CompileOptions options;

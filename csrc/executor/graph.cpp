@@ -39,6 +39,10 @@ Graph::Graph(std::vector<Value> values, int device_index, const std::vector<cons
   results = std::move(values);
   util::Hasher h;
   walk(h);
+  structure = h.finish();
+  for (const Node* leaf : parameters) {
+    if (const spmd::Sharding* s = leaf->data().array->sharding()) h.add(leaf->ordinal).add(s->hash);
+  }
   if (Runtime::get().devices(device).size() > 1) choose_shardings(wanted);
   for (const spmd::Sharding* s : shardings) h.add(s == nullptr ? util::Hash128() : s->hash);
   reused_by.assign(parameters.size(), -1);
@@ -66,6 +70,7 @@ Interface Graph::interface() const {
   }
   all.mesh = mesh;
   all.results = shardings;
+  if (mesh != nullptr && plan != nullptr) all.values = plan->results;
   return all;
 }
 
@@ -83,7 +88,6 @@ void Graph::walk(util::Hasher& h) {
     parameters.push_back(node);
     h.add(0xda7a).add(node->output(0).hash);
     if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
-    if (const spmd::Sharding* s = node->data().array->sharding()) h.add(s->hash);
   };
   const auto enter = [&](const Node* node) {
     if (node->walk == walk) return;
@@ -199,23 +203,40 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
   }
   ops::add_shardings_given_by(*this, all);
+  plan = plan_of(structure);
+  if (plan != nullptr && plan->mesh != nullptr) {
+    all.push_back(spmd::Sharding::replicated(plan->mesh, 0));
+  }
+  if (all.empty() && !has_split_planner()) return;
+  find_replaced(wanted);
   if (all.empty()) return;
   mesh = spmd::common_mesh(all);
   TXLA_CHECK(mesh != nullptr,
              "sharding: expected meshes over the same devices in the same order in one step, got ",
              all.front()->text, " beside others. Use one mesh, or call torch_xla.sync() between.");
-  std::unordered_map<uint64_t, const Node*> leaf_of;  // by Node::id()
-  for (const Node* leaf : parameters) leaf_of.emplace(leaf->id(), leaf);
   shardings.resize(results.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto& sizes = results[i].geometry().sizes;
     if (wanted[i].sharding != nullptr) {
       shardings[i] = wanted[i].sharding->evened(sizes);
-    } else if (const auto leaf = leaf_of.find(wanted[i].replaced); leaf != leaf_of.end()) {
-      const pjrt::Array& array = *leaf->second->data().array;
-      if (leaf->second->output(0).sizes != sizes) continue;
+    } else if (replaces[i] >= 0) {
+      const pjrt::Array& array = *parameters[static_cast<size_t>(replaces[i])]->data().array;
       shardings[i] = array.sharding() != nullptr ? array.sharding() : whole(sizes.size());
     }
+  }
+}
+
+void Graph::find_replaced(const std::vector<WantedSplit>& wanted) {
+  std::unordered_map<uint64_t, int32_t> parameter_of;  // by Node::id()
+  for (const Node* leaf : parameters) {
+    parameter_of.emplace(leaf->id(), static_cast<int32_t>(parameter_of.size()));
+  }
+  replaces.assign(results.size(), -1);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto replaced = parameter_of.find(wanted[i].replaced);
+    if (replaced == parameter_of.end()) continue;
+    const Geometry& there = parameters[static_cast<size_t>(replaced->second)]->output(0);
+    if (there.sizes == results[i].geometry().sizes) replaces[i] = replaced->second;
   }
 }
 

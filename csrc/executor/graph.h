@@ -1,8 +1,11 @@
 // The part of the recorded graph that a run computes: collected in one walk, with its key.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "executor/auto_sharding.h"
 #include "executor/lower.h"
 #include "executor/numbers.h"
 #include "lazy/function.h"
@@ -26,7 +29,10 @@ struct Graph : lazy::Function {
   // to be split. Those without a sharding are split as the compiler chooses.
   const spmd::Mesh* mesh = nullptr;
   std::vector<const spmd::Sharding*> shardings;
-  util::Hash128 key;  // over everything that the program depends on
+  std::vector<int32_t> replaces;  // of each result: the parameter that it takes the place of, or -1
+  std::shared_ptr<const SplitPlan> plan;  // what set_split_planner()'s planner has said
+  util::Hash128 structure;                // over the calls and the types of parameters
+  util::Hash128 key;                      // over everything that the program depends on
 
   // `ending` lists the calls that the caller will release once the run has begun, each as often as
   // it holds it. Without it, no buffer is reused. `wanted` is of the first results, or all.
@@ -39,6 +45,7 @@ struct Graph : lazy::Function {
  private:
   void walk(util::Hasher& h);
   void choose_shardings(const std::vector<WantedSplit>& wanted);
+  void find_replaced(const std::vector<WantedSplit>& wanted);
   const spmd::Sharding* sharding_of_reuse(size_t parameter);
   const spmd::Sharding* whole(size_t rank);
 

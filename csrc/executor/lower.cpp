@@ -1,12 +1,14 @@
 #include "executor/lower.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include <ATen/Context.h>
 
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
+#include "hlo/partition.h"
 #include "hlo/recompute.h"
 #include "lazy/operator.h"
 #include "ops/host/host_failure.h"
@@ -90,6 +92,11 @@ class Lowerer {
     bool all_constant = false;  // numbers and seeds are what the calls were recorded with
     std::unordered_map<const Node*, hlo::Values> seeds = {};  // but for these, of each call
   };
+
+  // From now on the results of the program's calls are split so.
+  void set_splits(const ValueSplits* splits) { splits_ = splits; }
+  // From now on lines after the calls name their results.
+  void name_results() { names_results_ = true; }
 
   // The results of a function of these arguments. Its numbers come from `source`; without one they
   // are constants but for the seeds, which are given.
@@ -176,7 +183,28 @@ class Lowerer {
       if (source != nullptr) b_.set_call(call->ordinal);
       hlo::Values& made = lower_call(*call, results, source, seeds);
       if (readers[call] > 1) end_fusions(made);
+      if (source == nullptr) continue;
+      if (splits_ != nullptr) split(made, call->ordinal);
+      if (names_results_) name(made, call->ordinal);
     }
+  }
+
+  void split(hlo::Values& values, uint32_t ordinal) const {
+    for (uint32_t i = 0; i < values.size(); ++i) {
+      const auto s = splits_->find({ordinal, i});
+      if (s != splits_->end()) {
+        values[i] = hlo::constrained(values[i], s->second->in_mesh(b_.mesh())->shardy());
+      }
+    }
+  }
+
+  void name(const hlo::Values& values, uint32_t ordinal) const {
+    hlo::Values made;
+    for (const hlo::Value& value : values) {
+      if (value) made.push_back(value);
+    }
+    const hlo::Attribute call = {"call", hlo::attr::i64(ordinal)};
+    if (made.size() == values.size()) b_.op("torch_xla.results", made, {}, {call});
   }
 
   void lower_marked(const MarkedCalls& marked, Results& results, NumberSource& source) {
@@ -399,6 +427,8 @@ class Lowerer {
   hlo::Builder& b_;
   const ops::Target& target_;
   const bool with_locations_;
+  const ValueSplits* splits_ = nullptr;
+  bool names_results_ = false;
   const Node* call_ = nullptr;  // that is being lowered for every compiler
   std::string place_;           // that the program gives it
   int composites_ = 0;
@@ -504,7 +534,7 @@ std::vector<hlo::Attributes> result_shardings(const std::vector<const spmd::Shar
 // `Calls`: a lazy::Function or a Stretch.
 template <class Calls>
 std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
-                      bool reuses_buffers) {
+                      bool reuses_buffers, bool names_results = false) {
   hlo::Builder b = builder_for(target);
   const spmd::Mesh* mesh = interface.mesh;
   if (mesh != nullptr) add_mesh(b, mesh);
@@ -543,7 +573,10 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
     numbers.floats.cut.assign(cut.begin(), cut.begin() + floats);
     numbers.ints.cut.assign(cut.begin() + floats, cut.end());
   }
-  b.end_function(Lowerer(b, target).lower(calls, arguments, &numbers), result_attributes);
+  Lowerer lowerer(b, target);
+  if (interface.values != nullptr) lowerer.set_splits(interface.values.get());
+  if (names_results) lowerer.name_results();
+  b.end_function(lowerer.lower(calls, arguments, &numbers), result_attributes);
   return b.finish();
 }
 
@@ -580,6 +613,26 @@ Lowered lower(const lazy::Function& function, const Interface& interface,
   ops::Target partitioned = target;
   partitioned.partitioned = true;
   return lower_program(function, interface, partitioned);
+}
+
+std::string describe(const lazy::Function& function, const ops::Target& target,
+                     size_t num_devices) {
+  Interface interface;
+  for (const Node* leaf : function.parameters) {
+    interface.parameters.push_back({&leaf->output(0), ops::device_dtype(leaf->output(0).dtype)});
+  }
+  for (const Node* call : function.calls) {
+    for (const NumberKind kind : call->signature().numbers) {
+      const bool is_float = kind == NumberKind::Float || kind == NumberKind::Complex;
+      (is_float ? interface.num_floats : interface.num_ints) += kind == NumberKind::Complex ? 2 : 1;
+    }
+  }
+  std::vector<int64_t> devices(num_devices);
+  std::iota(devices.begin(), devices.end(), 0);
+  interface.mesh = spmd::Mesh::of({"devices"}, {static_cast<int64_t>(num_devices)}, devices);
+  ops::Target partitioned = target;
+  partitioned.partitioned = true;
+  return module_of(function, interface, partitioned, false, true);
 }
 
 Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target) {

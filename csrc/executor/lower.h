@@ -3,10 +3,13 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +28,9 @@ struct Parameter {
   const spmd::Sharding* sharding = nullptr;  // null: each device has the whole
 };
 
+// How results of calls are split, by Node::ordinal of the call and the result's index.
+using ValueSplits = std::map<std::pair<uint32_t, uint32_t>, const spmd::Sharding*>;
+
 // What a program takes: arrays, then its numbers, packed.
 struct Interface {
   std::vector<Parameter> parameters;
@@ -33,6 +39,7 @@ struct Interface {
   // Those without a sharding are split as the compiler chooses.
   const spmd::Mesh* mesh = nullptr;
   std::vector<const spmd::Sharding*> results = {};
+  std::shared_ptr<const ValueSplits> values = {};  // null: the compiler chooses for all
 };
 
 struct Lowered {
@@ -43,6 +50,11 @@ struct Lowered {
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
+
+// Returns the text of a program for `num_devices` devices in which nothing is split, for those who
+// choose how values are: after each call stands a line `"torch_xla.results"(results) {call = N}`, N
+// being Node::ordinal. No compiler takes it.
+std::string describe(const lazy::Function& function, const ops::Target& target, size_t num_devices);
 
 // Result `index` of a call, or a leaf.
 struct Result {

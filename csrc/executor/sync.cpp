@@ -237,11 +237,15 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
   Missing missing;
   const auto settle = [&] {
+    // References to data would keep a run from taking it over.
     std::vector<Value> constants = std::exchange(missing.constants, {});
-    if (constants.empty()) {
-      provide(missing, cause);
-    } else {
+    Unplanned unplanned = std::exchange(missing.unplanned, {});
+    if (!constants.empty()) {
       materialize(constants, device, cause);
+    } else if (unplanned) {
+      carry_out(std::move(unplanned), device);
+    } else {
+      provide(missing, cause);
     }
   };
   for (int tries = 1;; ++tries) {

@@ -69,13 +69,13 @@ const debug::Metric& outbound_bytes() {
   return bytes;
 }
 
+}  // namespace
+
 const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes) {
   if (sharding == nullptr) return nullptr;
   const spmd::Sharding* even = sharding->evened(sizes);
   return even->is_replicated() ? nullptr : even;
 }
-
-}  // namespace
 
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
   static const debug::Metric time("TransferToDeviceTime");
@@ -127,6 +127,24 @@ lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* 
     return values[0];
   }
   return upload(download(values, device)[0], device, sharding);
+}
+
+void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding) {
+  pjrt::Array& array = *data.node->data().array;
+  std::shared_ptr<const void> host;
+  {
+    const lazy::GraphLock lock;
+    host = array.host_data();
+  }
+  if (host == nullptr) {
+    std::vector<lazy::Value> values = {data};
+    const auto kept = std::make_shared<const at::Tensor>(download(values, device)[0]);
+    host = {kept, kept->const_data_ptr()};
+  }
+  const lazy::GraphLock lock;
+  const std::vector<int64_t> sizes = array.dims();
+  array = pjrt::Array::on_host(Runtime::get().client(), std::move(host), array.dtype(), sizes,
+                               held_sharding(sharding, sizes));
 }
 
 namespace {

@@ -24,6 +24,11 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
 // Returns the value as data that is split so; computes what waits for it.
 lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding);
+// Splits data so, for all who refer to it. What is on the host is not sent yet.
+void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding);
+// Returns how devices hold a value of these sizes of which `sharding` is said: split in equal parts
+// only. Null where each holds the whole.
+const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes);
 
 // Returns new CPU tensors, row-major, with the values' contents. One run computes whatever still
 // waits, and `values` become data; all copies are in flight together.

@@ -12,6 +12,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/calls/sharding.h"
+#include "executor/auto_sharding.h"
 #include "executor/compile.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -228,6 +229,57 @@ at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpShardi
   return made;
 }
 
+// The mesh of a sharding, (names, sizes, devices), and the indices of its axes along each
+// dimension; None where it splits along parts of axes.
+py::object axes_of(const OpSharding& given) {
+  const spmd::Sharding* s = given.sharding;
+  std::vector<std::vector<size_t>> dims;
+  for (const auto& axes : s->dims) {
+    std::vector<size_t>& dim = dims.emplace_back();
+    for (const spmd::Axis& axis : axes) {
+      if (axis.size != s->mesh->sizes[axis.index]) return py::none();
+      dim.push_back(axis.index);
+    }
+  }
+  return py::make_tuple(s->mesh->names, s->mesh->sizes, s->mesh->devices, dims);
+}
+
+// `planner` takes a program's text, the OpSharding of each parameter or None, and of each result
+// the parameter that it takes the place of or -1. It returns an OpSharding or None for each
+// parameter, and one for results of calls, as (call, index, sharding).
+executor::SplitPlan ask(const py::function& planner, const executor::PlanRequest& request) {
+  const py::gil_scoped_acquire gil;
+  py::list leaves;
+  for (const spmd::Sharding* s : request.leaves) {
+    leaves.append(s == nullptr ? py::object(py::none()) : py::cast(OpSharding{s}));
+  }
+  const auto [of_leaves, of_results] =
+      planner(request.text, leaves, request.replaces)
+          .cast<std::pair<std::vector<std::optional<OpSharding>>,
+                          std::vector<std::tuple<uint32_t, uint32_t, OpSharding>>>>();
+  executor::SplitPlan plan;
+  auto results = std::make_shared<executor::ValueSplits>();
+  for (const auto& leaf : of_leaves) {
+    plan.leaves.push_back(leaf ? leaf->sharding : nullptr);
+    if (leaf) plan.mesh = leaf->sharding->mesh;
+  }
+  for (const auto& [call, index, sharding] : of_results) {
+    results->emplace(std::pair(call, index), sharding.sharding);
+    plan.mesh = sharding.sharding->mesh;
+  }
+  TXLA_CHECK(plan.leaves.size() == request.leaves.size(), "auto-sharding: expected a choice for ",
+             request.leaves.size(), " parameters, got ", plan.leaves.size(), ".");
+  plan.results = std::move(results);
+  return plan;
+}
+
+void set_planner(const py::function& planner) {
+  // It goes with the process: modules may be gone when static objects are.
+  auto* kept = new py::function(planner);
+  executor::set_split_planner(
+      [kept](const executor::PlanRequest& request) { return ask(*kept, request); });
+}
+
 }  // namespace
 
 void init_sharding(py::module_& m) {
@@ -240,6 +292,7 @@ void init_sharding(py::module_& m) {
       .def("__repr__", &OpSharding::text)
       .def("__eq__", [](const OpSharding& a, const OpSharding& b) { return a.text() == b.text(); })
       .def("__hash__", [](const OpSharding& s) { return std::hash<std::string>()(s.text()); })
+      .def_property_readonly("axes", &axes_of)
       // The text that torch_xla::sharding_constraint takes.
       .def("constraint", [](const OpSharding& s, int64_t rank) { return s.of_rank(rank)->text; });
   // The text of what mark_sharding() has said, as torch_xla::sharding_constraint takes it.
@@ -292,6 +345,7 @@ void init_sharding(py::module_& m) {
     }
     return all;
   });
+  m.def("_set_split_planner", &set_planner);
   m.def("_get_local_shards", &shards_of_devices);
   m.def("_get_local_shard_replica_and_indices", &replicas_and_indices);
 }

@@ -7,6 +7,7 @@ this module when it is first asked for a name that it lacks.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,8 +79,17 @@ def _xla_force_spmd_device() -> None:
 
 @_name
 def _xla_get_auto_sharding() -> bool:
-    """False: the compiler does not choose shardings."""
-    return False
+    """Whether shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
+    auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
+    return auto_sharding is not None and auto_sharding.is_enabled()
+
+
+@_name
+def _xla_set_auto_sharding() -> None:
+    """Lets shardings be chosen for the program, as `xr.use_spmd(auto=True)` does."""
+    from torch_xla.distributed.spmd import auto_sharding
+
+    auto_sharding.enable()
 
 
 @_name

@@ -39,6 +39,7 @@ __all__ = [
     "annotate_custom_sharding",
     "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
+    "auto_policy",
     "clear_sharding",
     "get_1d_mesh",
     "get_global_mesh",
@@ -56,7 +57,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # PyTorch's DTensor takes long to import, and few programs need it.
-    if name in ("xla_distribute_module", "xla_distribute_tensor"):
+    if name in ("auto_policy", "xla_distribute_module", "xla_distribute_tensor"):
         from torch_xla.distributed.spmd import api
 
         return getattr(api, name)

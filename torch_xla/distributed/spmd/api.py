@@ -93,8 +93,8 @@ def xla_distribute_module(
         module: The module; what is on the CPU moves to `xla` in place.
         device_mesh: A `DeviceMesh("xla", ...)`.
         partition_fn: Called with the name of each module, the module and the mesh; splits its
-            parameters. What it leaves alone is replicated. DTensors that it registers as
-            parameters become plain Parameters, which stay split.
+            parameters. `auto_policy` is one. What it leaves alone is replicated. DTensors that it
+            registers as parameters become plain Parameters, which stay split.
         input_fn, output_fn: Called with the module, its inputs or outputs, and the mesh, before or
             after each forward pass. Outputs come as DTensors.
 
@@ -114,6 +114,27 @@ def xla_distribute_module(
         )
     module._distribute_module_applied = True  # PyTorch refuses to do it twice
     return module
+
+
+def auto_policy(mod_name: str, mod: nn.Module, mesh: DeviceMesh) -> None:
+    """A `partition_fn` of `distribute_module` that lets the module's split be chosen.
+
+    From then on it is chosen for all programs of the process, as `xr.use_spmd(auto=True)` does,
+    along the dimensions of `mesh`: when a program first runs, with all that it computes at hand.
+
+    Args:
+        mod_name: The name of a module within the one that is distributed.
+        mod: The module.
+        mesh: A `DeviceMesh("xla", ...)` of all devices, of one or two dimensions.
+
+    Raises:
+        ShardingError: Another mesh.
+        ImportError: There is no `scipy`.
+    """
+    from torch_xla.distributed.spmd import auto_sharding
+
+    if mod_name == "":
+        auto_sharding.enable(convert_to_xla_mesh(mesh))
 
 
 def _unwrap_parameters(module: nn.Module) -> None:

@@ -1,0 +1,316 @@
+"""Chooses a mesh and how a program is split along it, for `use_spmd(auto=True)`."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torch_xla import _XLAC
+from torch_xla.distributed.spmd.auto_sharding import costs
+from torch_xla.distributed.spmd.auto_sharding.costs import Layout, Machine
+from torch_xla.distributed.spmd.auto_sharding.problem import Problem, make, seen
+from torch_xla.distributed.spmd.auto_sharding.program import Program, Type, read
+from torch_xla.distributed.spmd.auto_sharding.solve import DoesNotFit, Solution, solve
+from torch_xla.distributed.spmd.xla_sharding import ShardingError
+
+_AXES = ("x", "y")
+# A program with fewer floating point operations in products is not worth splitting anew.
+_LEAST_WORK = 1e3
+
+
+@dataclass
+class Row:
+    """What was chosen for arguments that are alike.
+
+    Attributes:
+        type: Their type, such as "f32[1024, 512]".
+        count: How many there are.
+        spec: The partition spec: a name of an axis, a tuple of names or None for each dimension.
+        bytes: On each device, of all of them.
+    """
+
+    type: str
+    count: int
+    spec: tuple[Any, ...]
+    bytes: int
+
+
+@dataclass
+class Plan:
+    """What was chosen for a program, and why.
+
+    Attributes:
+        mesh: Sizes of the mesh's axes, by name.
+        rows: What was chosen for its arguments.
+        seconds: Of the step, by the model of `costs`: it compares ways to split, and predicts no
+            times.
+        bytes: What lives on a device when most does, by the model.
+        alternatives: The seconds of each mesh that was tried, by its sizes.
+    """
+
+    mesh: dict[str, int]
+    rows: list[Row]
+    seconds: float
+    bytes: float
+    alternatives: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
+        others = ", ".join(
+            f"{'x'.join(map(str, sizes))}: {seconds * 1e3:.3g} ms"
+            for sizes, seconds in self.alternatives.items()
+        )
+        lines = [f"mesh ({mesh}), of {others} a step by the model", ""]
+        lines.append(f"{'count':>5}  {'type':24} {'spec':28} bytes on each device")
+        for row in self.rows:
+            spec = ", ".join("None" if entry is None else repr(entry) for entry in row.spec)
+            lines.append(
+                f"{row.count:5}  {row.type:24} ({spec}){'':{max(0, 26 - len(spec))}} {row.bytes:,}"
+            )
+        lines += ["", f"at most {self.bytes:,.0f} bytes live on a device by the model"]
+        return "\n".join(lines)
+
+
+_plans: list[Plan] = []
+_enabled = False
+
+
+def enable(mesh: Any = None, memory: float | None = None) -> None:
+    """Lets the split of all programs be chosen from now on.
+
+    Args:
+        mesh: A `Mesh` of all devices with one or two axes, along which values are split; None lets
+            it be chosen too.
+        memory: Bytes that a program may take on each device; without it nine tenths of what a
+            device has, where the platform tells. The less there is, the more is split that would
+            be faster whole.
+
+    Raises:
+        ImportError: There is no `scipy`.
+        ShardingError: The mesh has more axes.
+    """
+    global _enabled
+    if importlib.util.find_spec("scipy") is None:
+        raise ImportError(
+            "use_spmd: expected scipy, whose solver auto=True needs, found none. Run: "
+            "pip install scipy"
+        )
+    asked = None
+    if mesh is not None:
+        sizes = mesh.mesh_shape
+        if len(sizes) > 2:
+            raise ShardingError(
+                f"auto_sharding: expected a mesh of one or two axes, got {tuple(sizes)}."
+            )
+        names = mesh.axis_names or _AXES[: len(sizes)]
+        asked = _Mesh(names, sizes, [int(d) for d in mesh.device_ids])
+    _XLAC._set_split_planner(functools.partial(_plan, asked, memory))
+    _enabled = True
+
+
+def is_enabled() -> bool:
+    """Whether the split of programs is chosen."""
+    return _enabled
+
+
+def plans() -> list[Plan]:
+    """What was chosen in this process, for each program that was worth splitting, the last last."""
+    return list(_plans)
+
+
+def meshes_of(devices: int) -> list[tuple[int, ...]]:
+    """The meshes to try: one axis, and two of all sizes.
+
+    `XLA_AUTO_SPMD_MESH=2,4` in the environment names the only one.
+
+    Raises:
+        ValueError: The sizes of that do not multiply to the number of devices.
+    """
+    asked = os.environ.get("XLA_AUTO_SPMD_MESH", "")
+    if asked:
+        sizes = tuple(int(n) for n in asked.split(",")) if asked.replace(",", "").isdigit() else ()
+        if not 1 <= len(sizes) <= 2 or int(np.prod(sizes)) != devices:
+            raise ValueError(
+                f"XLA_AUTO_SPMD_MESH: expected one or two sizes that multiply to {devices}, such "
+                f"as {devices},1, got {asked!r}."
+            )
+        return [sizes]
+    pairs = [(n, devices // n) for n in range(2, devices) if devices % n == 0]
+    return [(devices,), *pairs]
+
+
+class _Mesh:
+    """A mesh, and how layouts on it are said to the runtime."""
+
+    def __init__(self, names: Sequence[str], sizes: Sequence[int], devices: Sequence[int]) -> None:
+        self.names, self.sizes, self.devices = list(names), tuple(sizes), list(devices)
+
+    def sharding(self, layout: Layout, rank: int):
+        spec: list[list[int]] = [[] for _ in range(rank)]
+        for axis, dim in enumerate(layout):
+            if dim >= 0:
+                spec[dim].append(axis)
+        return _XLAC.OpSharding.along(self.names, list(self.sizes), self.devices, spec)
+
+    def spec(self, layout: Layout, rank: int) -> tuple[Any, ...]:
+        along = [
+            [n for n, d in zip(self.names, layout, strict=True) if d == dim] for dim in range(rank)
+        ]
+        return tuple(
+            None if not names else names[0] if len(names) == 1 else tuple(names) for names in along
+        )
+
+
+def _given(leaves: Sequence[Any]) -> tuple[_Mesh | None, list[Layout | None]]:
+    """The mesh that values are split along already, and their layouts.
+
+    Of a value that is split in a way that no layout says, the layout is that of a whole one: its
+    split then costs less than the model says.
+    """
+    mesh: _Mesh | None = None
+    fixed: list[Layout | None] = []
+    for leaf in leaves:
+        axes = None if leaf is None else leaf.axes
+        if axes is None:
+            fixed.append(None)
+            continue
+        names, sizes, devices, dims = axes
+        if mesh is None:
+            mesh = _Mesh(names, sizes, devices)
+        if (tuple(sizes), list(devices)) != (mesh.sizes, mesh.devices):
+            fixed.append(None)
+            continue
+        layout = [-1] * len(sizes)
+        for dim, along in enumerate(dims):
+            for axis in along:
+                layout[axis] = dim
+        fixed.append(tuple(layout))
+    return mesh, fixed
+
+
+def _replicates(sizes: Sequence[int]) -> Layout:
+    return (-1,) * len(sizes)
+
+
+def choose(
+    program: Program,
+    meshes: Sequence[_Mesh],
+    fixed: Sequence[Layout | None],
+    replaces: Sequence[int],
+    machine: Machine,
+    budget: float | None,
+) -> tuple[_Mesh, Problem, Solution, dict[tuple[int, ...], float]]:
+    """The best of the meshes, the problem on it, its solution, and the seconds of each mesh.
+
+    Raises:
+        DoesNotFit: No way to split the program keeps within `budget` bytes on a device.
+    """
+    found: list[tuple[_Mesh, Problem, Solution]] = []
+    failures: list[DoesNotFit] = []
+    for mesh in meshes:
+        problem = make(program, mesh.sizes, machine, fixed, replaces)
+        try:
+            found.append((mesh, problem, solve(problem, machine, budget)))
+        except DoesNotFit as e:
+            failures.append(e)
+    if not found:
+        raise failures[0]
+    best = min(found, key=lambda f: f[2].seconds)
+    return (*best, {mesh.sizes: solution.seconds for mesh, _, solution in found})
+
+
+def _plan(
+    asked: _Mesh | None,
+    memory: float | None,
+    text: str,
+    leaves: Sequence[Any],
+    replaces: Sequence[int],
+):
+    """What the runtime asks for: an OpSharding for each argument, and for results of calls.
+
+    Args:
+        asked: The mesh to use, None to choose one.
+        memory: Bytes that the program may take on each device, None for what there is.
+        text: The program (`describe` in csrc/executor/lower.h).
+        leaves: The OpSharding of each argument that is data, None for those that are whole.
+        replaces: For each result, the argument that it takes the place of, or -1.
+    """
+    program = read(text)
+    nothing = ([None] * len(leaves), [])
+    devices = len(_XLAC._xla_real_devices())
+    machine = costs.machine_of(_XLAC._xla_real_devices()[0].partition(":")[0])
+    if devices == 1 or not _is_worth(program):
+        return nothing
+    given, fixed = _given(leaves)
+    if given is not None or asked is not None:
+        meshes = [given or asked]
+    else:
+        meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in meshes_of(devices)]
+    budget = _memory() if memory is None else memory
+    mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, machine, budget)
+    of_leaves = []
+    for leaf, choice, value in zip(leaves, problem.arguments, program.arguments, strict=False):
+        layout = problem.choices[choice].states[solution.states[choice]]
+        is_new = leaf is None and layout != _replicates(mesh.sizes)
+        rank = len(program.types[value].dims)
+        of_leaves.append(mesh.sharding(layout, rank) if is_new else None)
+    _plans.append(_explained(program, mesh, problem, solution, tried))
+    return of_leaves, _of_results(program, mesh, problem, solution)
+
+
+def _is_worth(program: Program) -> bool:
+    products = ("stablehlo.dot_general", "stablehlo.convolution")
+    return any(
+        op.name in products and program.types[op.results[0]].elements >= _LEAST_WORK
+        for op in program.operations
+    )
+
+
+def _memory() -> float | None:
+    """Nine tenths of a device's memory, None where the platform does not tell."""
+    if _XLAC._xla_real_devices()[0].startswith("CPU"):
+        return None  # virtual devices share the memory of the host
+    from torch_xla.core.xla_model import get_memory_info
+
+    total = get_memory_info("xla:0").get("bytes_limit", 0)  # of the devices together
+    return 0.9 * total / len(_XLAC._xla_real_devices()) or None
+
+
+def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solution) -> list:
+    """The shardings of what calls give in which an operation decides."""
+    said = []
+    before = 0
+    for end, call, results in program.calls:
+        inside = {op.results[0] for op in program.operations[before:end] if op.results}
+        decided = {problem.decided[v] for v in inside if v in problem.decided}
+        before = end
+        for index, value in enumerate(results):
+            choice, view = problem.values.get(value, (None, ()))
+            if choice not in decided or choice is None:
+                continue
+            rank = len(program.types[value].dims)
+            if rank != 0:
+                state = problem.choices[choice].states[solution.states[choice]]
+                said.append((call, index, mesh.sharding(seen(state, view), rank)))
+    return said
+
+
+def _explained(program: Program, mesh: _Mesh, problem: Problem, solution: Solution, tried) -> Plan:
+    rows: dict[tuple[Type, Layout], Row] = {}
+    for choice, value in zip(problem.arguments, program.arguments, strict=False):
+        kind = program.types[value]
+        layout = problem.choices[choice].states[solution.states[choice]]
+        name = f"{kind.dtype}[{', '.join(map(str, kind.dims))}]"
+        spec = mesh.spec(layout, len(kind.dims))
+        row = rows.setdefault((kind, layout), Row(name, 0, spec, 0))
+        row.count += 1
+        row.bytes += kind.bytes // costs.parts(layout, mesh.sizes)
+    ordered = sorted(rows.values(), key=lambda row: -row.bytes)
+    sizes = dict(zip(mesh.names, mesh.sizes, strict=True))
+    return Plan(sizes, ordered, solution.seconds, solution.bytes, tried)
