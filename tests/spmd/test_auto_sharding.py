@@ -21,7 +21,7 @@ spec = torch_xla._XLAC._get_xla_sharding_spec
 
 def close(x, y, what):
     x, y = x.detach().cpu(), y.detach()
-    scale = y.abs().max().clamp(min=1e-30)
+    scale = y.abs().max().clamp(min=1e-6)  # what cancels is noise
     assert ((x - y).abs().max() / scale) < 1e-9, (what, x, y)
 
 def train(plain, model, optimizer, steps=4, batch=16):
@@ -56,13 +56,13 @@ def run(run_python):
     return run
 
 
-@pytest.mark.parametrize("kind", ["cnn", "transformer", "lstm", "moe"])
+@pytest.mark.parametrize("kind", ["cnn", "transformer", "lstm", "experts"])
 def test_training_is_that_of_the_cpu(run, kind):
     run(
         """
         plain = build(kind)
         model = copy.deepcopy(plain).to("xla")
-        train(plain, model, lambda p: torch.optim.AdamW(p, lr=1e-2))
+        train(plain, model, lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-6))
         assert auto_sharding.plans(), "nothing was worth a plan"
         """,
         kind=kind,
@@ -76,7 +76,7 @@ def test_with_little_memory_parameters_are_split(run):
         model = copy.deepcopy(plain).to("xla")
         whole = sum(p.numel() * 8 for p in model.parameters())
         auto_sharding.enable(memory=4 * whole / 2 + 40e3)
-        train(plain, model, lambda p: torch.optim.AdamW(p, lr=1e-2))
+        train(plain, model, lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-6))
         held = {name: spec(p) for name, p in model.named_parameters()}
         split = sum(p.numel() for name, p in model.named_parameters()
                     if held[name] not in ("", "{replicated}"))
@@ -141,7 +141,7 @@ def test_what_does_not_fit_raises_and_stays_recorded(run):
             torch_xla.sync()
             raise AssertionError("a plan in 1000 bytes")
         except auto_sharding.DoesNotFit as e:
-            assert "1000 bytes" in str(e), e
+            assert "fit 1,000 bytes on each device" in str(e), e
         auto_sharding.enable()
         close(y, x @ w, "y")
         """

@@ -20,17 +20,20 @@ class Machine:
         memory: Bytes a second from its memory.
         link: Bytes a second to its neighbours.
         latency: Seconds that a collective takes however little it sends.
+        scatters: Whether the compiler sends each device its part of a sum alone; XLA's for the CPU
+            sends all of it to all.
     """
 
     operations: float
     memory: float
     link: float
     latency: float
+    scatters: bool = True
 
 
 # Published peak rates of matrix products in the dtype that they are usually done in.
 MACHINES = {
-    "CPU": Machine(5e10, 1e10, 4e9, 2e-5),
+    "CPU": Machine(5e10, 1e10, 4e9, 2e-5, scatters=False),
     "CUDA": Machine(4e14, 2e12, 3e11, 1e-5),
     "ROCM": Machine(4e14, 2e12, 3e11, 1e-5),
     "TPU": Machine(2.5e14, 1.2e12, 2e11, 2e-6),
@@ -76,4 +79,4 @@ def all_reduce(size: float, n: int, on: Machine) -> float:
 
 def reduce_scatter(size: float, n: int, on: Machine) -> float:
     """Seconds to add values of `size` bytes over `n` devices, each of which keeps a part."""
-    return on.latency + size * (n - 1) / n / on.link
+    return on.latency + (1 if on.scatters else 2) * size * (n - 1) / n / on.link

@@ -148,8 +148,9 @@ class _Integer:
         )
         if found.x is None:
             raise DoesNotFit(
-                f"auto-sharding: expected values of a program to fit {self.budget} bytes on each "
-                f"device, found no way to split them so: {found.message}"
+                "auto-sharding: expected the values of a program to fit "
+                f"{self.budget:,.0f} bytes on each device, found no way to split them so. Take "
+                "more devices, a smaller batch, or compute activations again in the backward pass."
             )
         chosen = [
             int(np.argmax(found.x[starts[k] : starts[k + 1]])) for k in range(len(self.seconds))
