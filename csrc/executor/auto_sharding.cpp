@@ -37,6 +37,15 @@ bool has_split_planner() {
   return static_cast<bool>(plans().planner);
 }
 
+SplitPlan ask_split_planner(const PlanRequest& request) {
+  SplitPlanner planner;
+  {
+    const lazy::GraphLock lock;
+    planner = plans().planner;
+  }
+  return planner(request);
+}
+
 std::shared_ptr<const SplitPlan> plan_of(const util::Hash128& structure) {
   if (!has_split_planner()) return nullptr;
   const auto it = plans().made.find(structure);
@@ -50,7 +59,9 @@ Unplanned unplanned(const Graph& graph) {
     PlanRequest request;
     request.structure = graph.structure;
     const Runtime& runtime = Runtime::get();
-    request.text = describe(graph, runtime.target(), runtime.devices(graph.device).size());
+    request.platform = runtime.target().platform;
+    request.num_devices = runtime.devices(graph.device).size();
+    request.text = describe(graph, runtime.target(), request.num_devices);
     for (const lazy::Node* leaf : graph.parameters) {
       request.leaves.push_back(leaf->data().array->sharding());
     }
@@ -72,12 +83,7 @@ Unplanned unplanned(const Graph& graph) {
 void carry_out(Unplanned unplanned, int device) {
   for (const auto& [value, sharding] : unplanned.data) split_data(value, device, sharding);
   if (unplanned.request == nullptr) return;
-  SplitPlanner planner;
-  {
-    const lazy::GraphLock lock;
-    planner = plans().planner;
-  }
-  auto plan = std::make_shared<const SplitPlan>(planner(*unplanned.request));
+  auto plan = std::make_shared<const SplitPlan>(ask_split_planner(*unplanned.request));
   const lazy::GraphLock lock;
   if (plans().made.size() >= kMostPlans) plans().made.clear();
   plans().made[unplanned.request->structure] = std::move(plan);

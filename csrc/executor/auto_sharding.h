@@ -27,6 +27,8 @@ struct SplitPlan {
 // What a planner is told of a graph.
 struct PlanRequest {
   util::Hash128 structure;
+  std::string platform;  // of the devices
+  size_t num_devices = 0;
   std::string text;                           // describe()
   std::vector<const spmd::Sharding*> leaves;  // how each parameter is split now
   std::vector<int32_t> replaces;  // of each result, the parameter that it takes the place of, or -1
@@ -37,6 +39,8 @@ using SplitPlanner = std::function<SplitPlan(const PlanRequest&)>;
 // From now on programs are split as `planner` says.
 void set_split_planner(SplitPlanner planner);
 bool has_split_planner();
+// Asks it. There is one.
+SplitPlan ask_split_planner(const PlanRequest& request);
 
 // Returns the plan for graphs of this structure, null where there is none or no planner. The caller
 // holds the GraphLock.

@@ -216,7 +216,8 @@ class Lowerer {
       }
       call_ = step.call;
       place_ = marked.place_of(*step.call);
-      lower_call(*step.call, results, &source, no_seeds);
+      hlo::Values& made = lower_call(*step.call, results, &source, no_seeds);
+      if (splits_ != nullptr) split(made, step.call->ordinal);
     }
     place_.clear();
   }
@@ -701,8 +702,9 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
     const lazy::Geometry& parameter = function.parameters[arguments.size()]->output(0);
     arguments.push_back(hlo::convert(held, ops::to_hlo(parameter).dtype));
   }
-  hlo::Values results =
-      Lowerer(b, target, options.with_locations).lower(function, arguments, &numbers);
+  Lowerer lowerer(b, target, options.with_locations);
+  if (options.values != nullptr) lowerer.set_splits(options.values.get());
+  hlo::Values results = lowerer.lower(function, arguments, &numbers);
   if (options.seeds) {
     results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, ops::SplitMixOps()));
   }

@@ -102,6 +102,7 @@ struct PortableOptions {
   // are split. An argument without one is whole; a result, split as the compiler chooses.
   const spmd::Mesh* mesh = nullptr;
   std::vector<const spmd::Sharding*> arguments = {}, results = {};
+  std::shared_ptr<const ValueSplits> values = {};  // null: the compiler chooses for all
 };
 std::string lower_portable(const lazy::Function& function,
                            std::span<const at::Tensor> constants = {},

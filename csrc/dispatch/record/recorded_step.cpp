@@ -6,6 +6,7 @@
 #include "dispatch/calls/sharding.h"
 #include "dispatch/record/exported_function.h"
 #include "dispatch/record/function_trace.h"
+#include "executor/auto_sharding.h"
 #include "executor/lower.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
@@ -141,6 +142,33 @@ const spmd::Sharding* sharding_of_state(lazy::Storage& storage) {
   return s != nullptr ? s->evened(storage.geometry().sizes) : nullptr;
 }
 
+// What a planner says of values of which nobody else does.
+void plan(executor::PortableOptions& options, const Call& call,
+          std::vector<const spmd::Sharding*>& of_arguments) {
+  const lazy::KeptFunction& function = *call.recorded.function;
+  executor::PlanRequest request;
+  request.platform = options.platform;
+  request.num_devices = executor::Runtime::get().devices(0).size();
+  if (request.num_devices == 1) return;
+  for (size_t i = 0; i < function.calls.size(); ++i) {
+    function.calls[i]->ordinal = static_cast<uint32_t>(i);
+  }
+  request.text =
+      executor::describe(function, ops::target_of(options.platform), request.num_devices);
+  request.leaves = of_arguments;
+  request.replaces.assign(function.results.size(), -1);
+  for (size_t i = 0; i < options.reused_by.size(); ++i) {
+    if (options.reused_by[i] < 0) continue;
+    request.replaces[static_cast<size_t>(options.reused_by[i])] = static_cast<int32_t>(i);
+  }
+  const executor::SplitPlan plan = executor::ask_split_planner(request);
+  options.mesh = plan.mesh;
+  options.values = plan.results;
+  for (size_t i = 0; i < of_arguments.size(); ++i) {
+    if (of_arguments[i] == nullptr) of_arguments[i] = plan.leaves[i];
+  }
+}
+
 // How the program's arguments and results are split. What is written is split as it was.
 void split(executor::PortableOptions& options, const Call& call, size_t num_results,
            std::vector<const spmd::Sharding*> of_arguments, const Tensors& arguments) {
@@ -152,6 +180,8 @@ void split(executor::PortableOptions& options, const Call& call, size_t num_resu
     if (s != nullptr) s = s->evened(arguments[i].sizes());
   }
   for (const auto& storage : call.storages) of_arguments.push_back(sharding_of_state(*storage));
+  if (executor::has_split_planner()) plan(options, call, of_arguments);
+  if (options.mesh != nullptr) all.push_back(spmd::Sharding::replicated(options.mesh, 0));
   for (const spmd::Sharding* s : of_arguments) {
     if (s != nullptr) all.push_back(s);
   }

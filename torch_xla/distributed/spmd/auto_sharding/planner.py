@@ -229,6 +229,8 @@ def choose(
 def _plan(
     asked: _Mesh | None,
     memory: float | None,
+    platform: str,
+    devices: int,
     text: str,
     leaves: Sequence[Any],
     replaces: Sequence[int],
@@ -238,14 +240,15 @@ def _plan(
     Args:
         asked: The mesh to use, None to choose one.
         memory: Bytes that the program may take on each device, None for what there is.
+        platform: What the devices are, "CPU", "TPU" or the like.
+        devices: How many there are.
         text: The program (`describe` in csrc/executor/lower.h).
         leaves: The OpSharding of each argument that is data, None for those that are whole.
         replaces: For each result, the argument that it takes the place of, or -1.
     """
     program = read(text)
     nothing = ([None] * len(leaves), [])
-    devices = len(_XLAC._xla_real_devices())
-    machine = costs.machine_of(_XLAC._xla_real_devices()[0].partition(":")[0])
+    machine = costs.machine_of(platform)
     if devices == 1 or not _is_worth(program):
         return nothing
     given, fixed = _given(leaves)
@@ -253,7 +256,7 @@ def _plan(
         meshes = [given or asked]
     else:
         meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in meshes_of(devices)]
-    budget = _memory() if memory is None else memory
+    budget = _memory(platform) if memory is None else memory
     mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, machine, budget)
     of_leaves = []
     for leaf, choice, value in zip(leaves, problem.arguments, program.arguments, strict=False):
@@ -273,10 +276,10 @@ def _is_worth(program: Program) -> bool:
     )
 
 
-def _memory() -> float | None:
+def _memory(platform: str) -> float | None:
     """Nine tenths of a device's memory, None where the platform does not tell."""
-    if _XLAC._xla_real_devices()[0].startswith("CPU"):
-        return None  # virtual devices share the memory of the host
+    if platform == "CPU" or not _XLAC._xla_real_devices()[0].startswith(platform):
+        return None  # virtual devices share the memory of the host; the others are not here
     from torch_xla.core.xla_model import get_memory_info
 
     total = get_memory_info("xla:0").get("bytes_limit", 0)  # of the devices together

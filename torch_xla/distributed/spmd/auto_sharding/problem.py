@@ -51,6 +51,7 @@ class Edge:
         source, target: Numbers of choices.
         have, want: The layouts of the value for each of their alternatives.
         size: Bytes to be sent where these differ.
+        times: How often.
     """
 
     source: int
@@ -58,6 +59,7 @@ class Edge:
     have: tuple[Layout, ...]
     want: tuple[Layout, ...]
     size: int
+    times: int = 1
 
 
 @dataclass
@@ -122,6 +124,9 @@ class _Maker:
     def operation(self, op: Operation) -> None:
         if op.name in FREE:
             return
+        if op.name == "loop.carry":
+            self._carry(op)
+            return
         rule = rule_of(op, self.types)
         if rule.pairs:
             for operand, result in zip(op.operands, op.results, strict=False):
@@ -132,19 +137,27 @@ class _Maker:
         else:
             self._follow(op, rule)
 
+    def _carry(self, op: Operation) -> None:
+        """What a loop leaves to its next time is split as what it took."""
+        value, argument = (self.of.get(v) for v in op.operands)
+        if value is not None and argument is not None:
+            taken = self.choices[argument.choice].states
+            want = [seen(state, argument.view) for state in taken]
+            self._edge(value, argument.choice, want, op.times)
+
     def _decide(self, op: Operation, rule: Rule) -> None:
         key = (op.name, op.attributes, *(self.types[v] for v in op.operands + op.results))
         if key not in self.alternatives:
             self.alternatives[key] = self._alternatives(op, rule)
         states, uses, seconds = self.alternatives[key]
-        self.choices.append(Choice(key, states, list(seconds), uses))
+        self.choices.append(Choice(key, states, [op.times * s for s in seconds], uses))
         made = len(self.choices) - 1
         depth = 1
         for i, operand in enumerate(op.operands):
             source = self.of.get(operand)
             if source is not None:
                 depth = max(depth, source.depth + 1)
-                self._edge(source, made, uses[i])
+                self._edge(source, made, uses[i], op.times)
         for result in op.results:
             identity = tuple(range(len(self.types[result].dims)))
             self.of[result] = _Followed(made, identity, self.types[result].bytes, depth)
@@ -214,7 +227,7 @@ class _Maker:
         chosen = self.choices[main.choice]
         have = [seen(state, main.view) for state in chosen.states]
         want = [tuple(-1 if d < 0 or factors[d] is None else d for d in x) for x in have]
-        self._stays(main, have, want)
+        self._stays(op, main, have, want)
         for result, dims in zip(op.results, rule.results, strict=True):
             to = [-1 if f is None or f not in dims else dims.index(f) for f in factors]
             view = tuple(-1 if d < 0 else to[d] for d in main.view)
@@ -229,13 +242,14 @@ class _Maker:
                 tuple(-1 if d < 0 else _index(rule.operands[i], factors[d]) for d in x)
                 for x in want
             ]
-            self._edge(source, main.choice, uses)
+            self._edge(source, main.choice, uses, op.times)
 
-    def _stays(self, main: _Followed, have: list[Layout], want: list[Layout]) -> None:
+    def _stays(
+        self, op: Operation, main: _Followed, have: list[Layout], want: list[Layout]
+    ) -> None:
         for state, (a, b) in enumerate(zip(have, want, strict=True)):
-            self.choices[main.choice].costs[state] += costs.change(
-                a, b, main.size, self.mesh, self.on
-            )
+            seconds = costs.change(a, b, main.size, self.mesh, self.on)
+            self.choices[main.choice].costs[state] += op.times * seconds
 
     def _sums(self, op, rule: Rule, factors, main: _Followed, have: list[Layout]) -> None:
         """A reduction along what is split adds over the devices."""
@@ -251,7 +265,8 @@ class _Maker:
                 if dim in gone:
                     after = tuple(-1 if d in gone else d for d in layout)
                     size = self.types[op.results[0]].bytes / costs.parts(after, self.mesh)
-                    self.choices[main.choice].costs[state] += costs.all_reduce(size, n, self.on)
+                    seconds = costs.all_reduce(size, n, self.on)
+                    self.choices[main.choice].costs[state] += op.times * seconds
 
     def _moves(self, op: Operation, main: _Followed) -> None:
         """Passes over memory, of which the compiler makes one of about four."""
@@ -261,11 +276,11 @@ class _Maker:
         view = self.of[result].view
         for state, layout in enumerate(self.choices[main.choice].states):
             local = self._local(result, seen(layout, view))
-            self.choices[main.choice].costs[state] += local / self.on.memory / 4
+            self.choices[main.choice].costs[state] += op.times * local / self.on.memory / 4
 
-    def _edge(self, source: _Followed, target: int, want: list[Layout]) -> None:
+    def _edge(self, source: _Followed, target: int, want: list[Layout], times: int = 1) -> None:
         have = tuple(seen(state, source.view) for state in self.choices[source.choice].states)
-        self.edges.append(Edge(source.choice, target, have, tuple(want), source.size))
+        self.edges.append(Edge(source.choice, target, have, tuple(want), source.size, times))
 
     def replaces(self, result: int, argument: int) -> None:
         source = self.of.get(result)

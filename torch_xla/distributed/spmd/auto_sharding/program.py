@@ -34,12 +34,21 @@ class Type:
 
 @dataclass
 class Operation:
-    """One operation of the main function. `attributes` is the text of all its attributes."""
+    """One operation of the main function, or of a loop in it.
+
+    Attributes:
+        name: Its name. `loop.carry` stands at the end of a loop's body, for each value: what it is
+            then, and what it was.
+        operands, results: Numbers of values.
+        attributes: The text of all its attributes.
+        times: How often it runs.
+    """
 
     name: str
     operands: list[int]
     results: list[int]
-    attributes: str
+    attributes: str = ""
+    times: int = 1
 
     def numbers(self, attribute: str) -> list[int]:
         """The numbers of an attribute such as `dimensions = array<i64: 0, 1>` or `[0, 1]`."""
@@ -75,10 +84,11 @@ def _types(text: str) -> list[Type]:
 
 
 def _statements(lines: list[str]) -> list[str]:
-    """The operations of a function's body, each with its regions."""
+    """The operations of a function or region, each with its regions."""
     statements: list[str] = []
+    indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
     for line in lines:
-        if line.startswith('    "') or line.startswith("    %"):
+        if line[indent] in '"%' and line[:indent].isspace():
             statements.append(line)
         else:
             statements[-1] += "\n" + line
@@ -100,11 +110,11 @@ def read(text: str) -> Program:
     for number, kind in given:
         program.types[int(number)] = _types(kind)[0]
     for statement in _statements(body):
-        _add(program, statement)
+        _add(program, statement, 1)
     return program
 
 
-def _add(program: Program, statement: str) -> None:
+def _add(program: Program, statement: str, times: int) -> None:
     found = _OPERATION.match(statement)
     assert found is not None, statement
     made, name, taken = found.groups()
@@ -122,4 +132,31 @@ def _add(program: Program, statement: str) -> None:
     results = [int(n) for n in _VALUE.findall(made or "")]
     types = _types(signature.rpartition(" -> ")[2])
     program.types.update(zip(results, types, strict=True))
-    program.operations.append(Operation(name, operands, results, attributes))
+    if name == "stablehlo.while":
+        _add_loop(program, statement, operands, results, times)
+    else:
+        program.operations.append(Operation(name, operands, results, attributes, times))
+
+
+def _add_loop(
+    program: Program, statement: str, operands: list[int], results: list[int], times: int
+) -> None:
+    """A loop is its body, once: what goes around is passed on before it and after it."""
+    lines = statement.split("\n")
+    indent = " " * (len(lines[0]) - len(lines[0].lstrip()))
+    between = lines.index(indent + "}, {")
+    condition, body = lines[1:between], lines[between + 1 : -1]
+    # It counts to the number of its times, which stands in its condition.
+    counts = [int(n) for line in condition for n in re.findall(r"dense<(\d+)> : tensor<i", line)]
+    inside = times * max([1, *counts])
+    arguments = [int(n) for n, _ in re.findall(r"%(\d+): (tensor<)", body[0])]
+    for argument, operand in zip(arguments, operands, strict=True):
+        program.types[argument] = program.types[operand]
+    program.operations.append(Operation("loop.pass", operands, arguments))
+    *statements, end = _statements(body[1:])
+    for inner in statements:
+        _add(program, inner, inside)
+    returned = [int(n) for n in _VALUE.findall(end.partition("(")[2].partition(")")[0])]
+    for value, argument in zip(returned, arguments, strict=True):
+        program.operations.append(Operation("loop.carry", [value, argument], [], times=inside))
+    program.operations.append(Operation("loop.pass", returned, results))

@@ -294,7 +294,7 @@ _RULES: dict[str, Callable[[Operation, list[Type], list[Type]], Rule]] = {
     "stablehlo.select_and_scatter": _nothing,
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,
-    "stablehlo.while": _pairs,
+    "loop.pass": _pairs,
     "stablehlo.optimization_barrier": _pairs,
     "sdy.sharding_constraint": _constraint,
 }

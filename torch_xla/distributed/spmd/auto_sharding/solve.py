@@ -94,14 +94,18 @@ class _Integer:
             a, b = self.kinds[e.source], self.kinds[e.target]
             if a == b:
                 ways = zip(e.have, e.want, strict=True)
-                self.seconds[a] += [self._change(h, w, e.size) for h, w in ways]
+                self.seconds[a] += [e.times * self._change(h, w, e.size) for h, w in ways]
             elif len(set(e.have)) == 1 or len(set(e.want)) == 1:
                 if len(set(e.have)) == 1:
-                    self.seconds[b] += [self._change(e.have[0], w, e.size) for w in e.want]
+                    self.seconds[b] += [
+                        e.times * self._change(e.have[0], w, e.size) for w in e.want
+                    ]
                 else:
-                    self.seconds[a] += [self._change(h, e.want[0], e.size) for h in e.have]
+                    self.seconds[a] += [
+                        e.times * self._change(h, e.want[0], e.size) for h in e.have
+                    ]
             else:
-                self.edges[(a, b, e.have, e.want, e.size)] += 1
+                self.edges[(a, b, e.have, e.want, e.size)] += e.times
 
     def _memory(self) -> None:
         self.bytes = [np.zeros(len(s)) for s in self.seconds]
