@@ -10,11 +10,13 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.fork_server import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 # The processes that tests start import this checkout too, from whatever folder.
@@ -26,11 +28,23 @@ os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
 Run = Callable[..., subprocess.CompletedProcess]
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer | None]:
+    """Runs programs as if PyTorch were imported at once; None where a sanitizer is loaded."""
+    if "LD_PRELOAD" in os.environ:
+        yield None
+        return
+    server = ForkServer("torch")
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def run_python(tmp_path: Path) -> Run:
+def run_python(tmp_path: Path, fork_server: ForkServer | None) -> Run:
     """Runs Python code in a process of its own and returns what came of it.
 
-    `env` adds variables, or removes those that are None. Its folder is a temporary one.
+    `env` adds variables, or removes those that are None. Its folder is a temporary one. PyTorch is
+    imported already, unless `fresh`.
     """
 
     def run(
@@ -38,16 +52,22 @@ def run_python(tmp_path: Path) -> Run:
         env: dict[str, str | None] | None = None,
         check: bool = True,
         timeout: float = 300,
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess:
+        code = textwrap.dedent(code)
         variables = {**os.environ, **(env or {})}
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            cwd=tmp_path,  # what is in this folder would be imported before PYTHONPATH
-            env={name: value for name, value in variables.items() if value is not None},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        variables = {name: value for name, value in variables.items() if value is not None}
+        if not fresh and fork_server is not None and fork_server.takes(variables):
+            done = fork_server.run(code, tmp_path, variables, timeout)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=tmp_path,  # what is in this folder would be imported before PYTHONPATH
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
         if check:
             assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-4000:]}"
         return done
