@@ -3,6 +3,7 @@
 pip install libtpu
 python examples/aot_llama.py --model 7b --topology v5p:2x2x1                      # FSDP on v5p-8
 python examples/aot_llama.py --model 70b --topology v5p:4x4x4 --tensor 4 --batch 32  # v5p-128
+python examples/aot_llama.py --auto  # it is chosen how weights and activations are split
 
 Weights are on meta, the mesh is of CPU devices that stand for the chips: nothing is allocated.
 """
@@ -87,6 +88,8 @@ def rotated(x):
 
 def split(x, last=None):
     """Activations, [batch, length, ..]: along the batch, whatever the weights are."""
+    if options.auto:
+        return x
     return xs.mark_sharding_with_gradients(x, mesh, ("fsdp", None, last))
 
 
@@ -116,6 +119,7 @@ parser.add_argument("--topology", default="v5p:2x2x1")
 parser.add_argument("--tensor", type=int, default=1, help="devices along the mesh axis 'tensor'")
 parser.add_argument("--batch", type=int, help="sequences in a step, default: one a chip")
 parser.add_argument("--length", type=int, default=2048)
+parser.add_argument("--auto", action="store_true", help="choose how weights and activations split")
 options = parser.parse_args()
 
 count = math.prod(int(size) for size in options.topology.partition(":")[2].split("x"))
@@ -124,15 +128,17 @@ os.environ.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES=str(count))
 import torch_xla.distributed.spmd as xs  # noqa: E402  after the environment is set
 import torch_xla.runtime as xr  # noqa: E402
 from torch_xla import aot  # noqa: E402
+from torch_xla.distributed.spmd import auto_sharding  # noqa: E402
 from torch_xla.experimental.scan import scan  # noqa: E402
 
-xr.use_spmd()
+xr.use_spmd(auto=options.auto)
 mesh = xs.Mesh(
     np.arange(count), (count // options.tensor, options.tensor), axis_names=("fsdp", "tensor")
 )
 with torch.device("meta"):
     model = Llama(*MODELS[options.model], torch.bfloat16)
-split_weights(model)
+if not options.auto:
+    split_weights(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 parameters = sum(p.numel() for p in model.parameters())
 batch = options.batch or count
@@ -140,11 +146,13 @@ batch = options.batch or count
 tokens, targets = (
     torch.empty(batch, options.length, dtype=torch.long, device="meta") for _ in range(2)
 )
-for data in (tokens, targets):
+for data in () if options.auto else (tokens, targets):
     xs.mark_sharding(data, mesh, ("fsdp", None))
 compiled = aot.compile(step, tokens, targets, topology=options.topology)
 print(f"{parameters / 1e9:.2f} billion parameters, {batch} x {options.length} tokens a step")
 print(compiled)
+if options.auto:
+    print(auto_sharding.plans()[-1])
 
 # The operations that the model needs: 6 for each parameter and token, and those of attention.
 width, layers = MODELS[options.model][:2]

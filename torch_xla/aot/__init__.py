@@ -21,6 +21,7 @@ docs/aot.md says what the figures mean.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,7 +82,8 @@ def compile(
     """Compiles a program for a topology of chips that need not be there.
 
     It is a program for one chip, or, in SPMD mode, where something in it is split
-    (`torch_xla.distributed.spmd.mark_sharding`, of tensors on `meta`, too), one for all chips.
+    (`torch_xla.distributed.spmd.mark_sharding`, of tensors on `meta`, too), one for all chips. With
+    `use_spmd(auto=True)` it is chosen how the program of a function or module is split.
 
     Nothing runs, and no memory is taken. A function runs as Python three times, on tensors without
     values: the first call makes an optimizer's state. Parameters, buffers and optimizer state may
@@ -109,17 +111,21 @@ def compile(
         ValueError: The exported program has dynamic sizes.
         TypeError: `what` is none of these.
     """
-    with _TopologyCompiler(topology, plugin, options) as compiler:
-        platform = compiler.target
+
+    def program(platform: str) -> _programs.Program:
         if what is None:
-            program = _programs.waiting(platform)
-        elif isinstance(what, ExportedProgram):
-            if args or kwargs:
-                raise TypeError(
-                    "aot.compile: expected an exported program alone, got arguments too. Its sizes "
-                    "are those that it was exported with."
-                )
-            program = _programs.of_exported(what, platform)
-        else:
-            program = _programs.of_call(what, args, kwargs, platform)
-        return compiler.compile(program)
+            return _programs.waiting(platform)
+        if not isinstance(what, ExportedProgram):
+            return _programs.of_call(what, args, kwargs, platform)
+        if args or kwargs:
+            raise TypeError(
+                "aot.compile: expected an exported program alone, got arguments too. Its sizes are "
+                "those that it was exported with."
+            )
+        return _programs.of_exported(what, platform)
+
+    with _TopologyCompiler(topology, plugin, options) as compiler:
+        auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
+        if auto_sharding is not None and auto_sharding.is_enabled():
+            return auto_sharding.compile_for(compiler, program)
+        return compiler.compile(program(compiler.target))

@@ -1,4 +1,10 @@
 """Auto-sharding: how a program is split among the devices, chosen by an integer program."""
 
-from torch_xla.distributed.spmd.auto_sharding.planner import Plan, enable, is_enabled, plans
+from torch_xla.distributed.spmd.auto_sharding.planner import (
+    Plan,
+    compile_for,
+    enable,
+    is_enabled,
+    plans,
+)
 from torch_xla.distributed.spmd.auto_sharding.solve import DoesNotFit

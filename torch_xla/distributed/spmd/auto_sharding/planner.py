@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +113,52 @@ def enable(mesh: Any = None, memory: float | None = None) -> None:
         asked = _Mesh(names, sizes, [int(d) for d in mesh.device_ids])
     _XLAC._set_split_planner(functools.partial(_plan, asked, memory))
     _enabled = True
+
+
+# What programs are planned for in place of the devices of this process: a machine, and the bytes
+# that a program may take.
+_elsewhere: tuple[Machine, float | None] | None = None
+_TRIES = 4
+
+
+def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
+    """Compiles a program for the chips of a topology, split as is chosen for them.
+
+    The model counts the memory of a program roughly: where the compiler finds that it does not fit,
+    it is planned for less.
+
+    Args:
+        compiler: A `TopologyCompiler`.
+        program: Makes the program for a platform.
+
+    Raises:
+        torch_xla.aot.DoesNotFit: No plan of those that were tried fits.
+        DoesNotFit: There is no plan that would need as little memory as it had to.
+    """
+    global _elsewhere
+    from torch_xla._src.aot_figures import DoesNotFit as ChipIsTooSmall
+
+    chip = compiler.chip
+    usual = costs.machine_of(compiler.target)
+    machine = dataclasses.replace(
+        usual,
+        operations=chip.flops_per_second or usual.operations,
+        memory=chip.bytes_per_second or usual.memory,
+    )
+    budget = None if chip.memory is None else 0.9 * chip.memory
+    for tries in range(_TRIES):
+        _elsewhere = (machine, budget)
+        try:
+            made = program(compiler.target)
+        finally:
+            _elsewhere = None
+        try:
+            return compiler.compile(made)
+        except ChipIsTooSmall:
+            if budget is None or tries == _TRIES - 1:
+                raise
+            budget = 0.6 * min(budget, _plans[-1].bytes)
+    raise AssertionError
 
 
 def is_enabled() -> bool:
@@ -248,7 +295,7 @@ def _plan(
     """
     program = read(text)
     nothing = ([None] * len(leaves), [])
-    machine = costs.machine_of(platform)
+    machine, available = _elsewhere or (costs.machine_of(platform), _memory(platform))
     if devices == 1 or not _is_worth(program):
         return nothing
     given, fixed = _given(leaves)
@@ -256,7 +303,7 @@ def _plan(
         meshes = [given or asked]
     else:
         meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in meshes_of(devices)]
-    budget = _memory(platform) if memory is None else memory
+    budget = available if memory is None else memory
     mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, machine, budget)
     of_leaves = []
     for leaf, choice, value in zip(leaves, problem.arguments, program.arguments, strict=False):
@@ -278,8 +325,8 @@ def _is_worth(program: Program) -> bool:
 
 def _memory(platform: str) -> float | None:
     """Nine tenths of a device's memory, None where the platform does not tell."""
-    if platform == "CPU" or not _XLAC._xla_real_devices()[0].startswith(platform):
-        return None  # virtual devices share the memory of the host; the others are not here
+    if platform == "CPU":
+        return None  # virtual devices share the memory of the host
     from torch_xla.core.xla_model import get_memory_info
 
     total = get_memory_info("xla:0").get("bytes_limit", 0)  # of the devices together
