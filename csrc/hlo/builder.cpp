@@ -156,8 +156,15 @@ bool Builder::may_read(const Value& value, const Value& whole) const {
 Values Builder::op(std::string_view name, std::span<const Value> given,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
+  Dims whole;
+  if (mesh_ != nullptr && results.size() == 1) whole = unevenly_changed(name, given, results[0]);
   Values even;
-  if (mesh_ != nullptr && results.size() == 1) even = even_operands(name, given, results[0]);
+  if (!whole.empty()) {
+    even.assign(given.begin(), given.end());
+    for (Value& x : even) {
+      if (x.rank() == std::ssize(results[0].dims)) x = unsplit(x, whole);
+    }
+  }
   const std::span<const Value> operands = even.empty() ? given : std::span<const Value>(even);
   for (const Value& operand : operands) {
     TXLA_CHECK(operand, name, ": expected an operand, got a value that was never built.");
@@ -218,6 +225,7 @@ Values Builder::op(std::string_view name, std::span<const Value> given,
     body_ += location_;
   }
   body_ += '\n';
+  if (!whole.empty()) values[0] = unsplit(values[0], whole);
   return values;
 }
 

@@ -33,14 +33,14 @@ Dims uneven_dims(const Value& x) {
   return dims;
 }
 
-Values even_operands(std::string_view op, std::span<const Value> operands, const Type& result) {
+Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result) {
   static constexpr std::array<std::string_view, 5> kChangeSizes = {
       "stablehlo.slice", "stablehlo.pad", "stablehlo.concatenate", "stablehlo.dynamic_slice",
       "stablehlo.dynamic_update_slice"};
-  if (std::ranges::find(kChangeSizes, op) == kChangeSizes.end()) return {};
+  Dims changed;  // of any operand
+  if (std::ranges::find(kChangeSizes, op) == kChangeSizes.end()) return changed;
   const auto n = std::ssize(operands[0].builder().mesh()->devices);
   const int64_t rank = std::ssize(result.dims);
-  Dims changed;  // of any operand
   for (const Value& x : operands) {
     if (x.rank() != rank) continue;
     for (int64_t i = 0; i < rank; ++i) {
@@ -48,11 +48,7 @@ Values even_operands(std::string_view op, std::span<const Value> operands, const
       if (from != to && (from % n != 0 || to % n != 0)) changed.push_back(i);
     }
   }
-  Values even(operands.begin(), operands.end());
-  for (Value& x : even) {
-    if (x.rank() == rank) x = unsplit(x, changed);
-  }
-  return even;
+  return changed;
 }
 
 }  // namespace torch_xla::hlo

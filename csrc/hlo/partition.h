@@ -15,9 +15,9 @@ Value constrained(const Value& x, std::string_view sharding);
 Value unsplit(const Value& x, const Dims& along);
 // Returns the dimensions that devices cannot hold equal parts of, along whichever axes.
 Dims uneven_dims(const Value& x);
-// Returns the operands of an operation that may change the sizes of dimensions (a slice, a
-// concatenation), whole along those that would be split in unequal parts before or after it. None
-// for other operations.
-Values even_operands(std::string_view op, std::span<const Value> operands, const Type& result);
+// Returns the dimensions whose sizes an operation changes (a slice, a concatenation) and that would
+// be split in unequal parts before or after it. Its operands and its result are to be whole along
+// these: a split of the result alone is one that the partitioner would compute it in.
+Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result);
 
 }  // namespace torch_xla::hlo

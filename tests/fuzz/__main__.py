@@ -16,14 +16,13 @@ from typing import Any
 import torch
 
 import torch_xla  # once, for all processes
-from tests.fuzz import known, plant
+from tests.fuzz import known, plant, splits
 from tests.fuzz import program as runs
 from tests.fuzz.compare import Difference
 from tests.fuzz.draw import draw
 from tests.fuzz.judge import Child, examine, examine_apart
 from tests.fuzz.program import Program, run, script, text
 from tests.fuzz.reduce import reduce
-from tests.fuzz.splits import splitter
 
 MODES = {
     "plain": {},
@@ -31,6 +30,7 @@ MODES = {
     "check-key": {"XLA_CHECK_GRAPH_KEY": "1"},
     "spmd": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
     "sharded": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
+    "planned": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
     "eager": {"XLA_USE_EAGER_DEBUG_MODE": "1"},
     # Recording is the same, and programs compile in a quarter of the time, by another way.
     "quick-compiler": {
@@ -99,7 +99,9 @@ class Search:
         if self.o.mode == "pieces":
             torch_xla._XLAC._xla_set_piece_limits(1, 2, 1, 1)
         if self.o.mode == "sharded":
-            runs.between_steps = splitter
+            runs.between_steps = splits.splitter
+        if self.o.mode == "planned":
+            torch_xla._XLAC._set_split_planner(splits.plan)
         if self.o.plant:
             plant.FAULTS[self.o.plant]()
 

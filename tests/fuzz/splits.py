@@ -10,6 +10,8 @@ import torch
 
 import torch_xla.distributed.spmd as xs
 from tests.fuzz.program import Step
+from torch_xla import _XLAC
+from torch_xla.distributed.spmd.auto_sharding.program import read
 
 SHARE = 0.3  # of the steps after which a tensor is split
 
@@ -34,3 +36,35 @@ def splitter(program: Sequence[Step]) -> Callable[[dict[str, torch.Tensor]], Non
         xs.mark_sharding(t.detach(), mesh, tuple(spec))
 
     return split
+
+
+def plan(platform: str, devices: int, text: str, leaves: Sequence, replaces: Sequence[int]):
+    """A plan of auto-sharding that splits some data and some results at random."""
+    rng = random.Random(zlib.crc32(text.encode()))
+    program = read(text)
+
+    def some(value: int):
+        sizes = program.types[value].dims
+        if rng.random() > SHARE or 0 in sizes:
+            return None
+        spec: list[list[int]] = [[] for _ in sizes]
+        left = list(sizes)
+        for axis in (0, 1):
+            dims = [d for d, size in enumerate(left) if size % 2 == 0]
+            if dims and rng.random() < 0.7:
+                dim = rng.choice(dims)
+                left[dim] //= 2
+                spec[dim].append(axis)
+        return _XLAC.OpSharding.along(["a", "b"], [2, 2], list(range(4)), spec)
+
+    of_leaves = [
+        some(value) if leaf is None else None
+        for leaf, value in zip(leaves, program.arguments, strict=False)
+    ]
+    of_results = [
+        (call, index, sharding)
+        for _, call, results in program.calls
+        for index, value in enumerate(results)
+        if (sharding := some(value)) is not None
+    ]
+    return of_leaves, of_results

@@ -245,6 +245,36 @@ def test_writes_keep_the_sharding(run):
     """)
 
 
+def test_writes_into_every_second_element_of_what_is_split(run):
+    """Strides of views do not fit the parts that devices hold."""
+    run(
+        """
+        def scaled(x, part):
+            x[part].mul_(10)
+            return x * 1
+
+        def put(x, part):
+            where = torch.tensor([0, 1], device=x.device)
+            x[part].put_(where, torch.tensor([10.0, 20.0]).to(x.device))
+            return x * 1
+
+        parts = (slice(2, 5, 2), slice(1, 6, 2), slice(0, 4), slice(1, None, 3), slice(0, None, 2))
+        for n in (6, 10, 12, 14, 20):
+            for part in parts:
+                for f in (scaled, put):
+                    plain = torch.arange(n, dtype=torch.float32)
+                    x = xs.mark_sharding(plain.to(device), mesh, ("model",))
+                    got, expected = f(x, part).cpu(), f(plain, part)
+                    assert torch.equal(got, expected), (n, part, f.__name__, got, expected)
+                rows = torch.arange(2.0 * n).view(2, n)
+                x = xs.mark_sharding(rows.to(device), mesh, ("model", "data"))
+                x[:, part].add_(1)
+                rows[:, part].add_(1)
+                assert torch.equal(x.cpu(), rows), (n, part)
+        """
+    )
+
+
 def test_a_resized_tensor_is_marked_no_more(run):
     run("""
     t = torch.zeros(8, 4).to(device)
