@@ -1,10 +1,15 @@
 #include "executor/lower.h"
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/Context.h>
+#include <c10/util/FunctionRef.h>
 
+#include "executor/manual_run.h"
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
 #include "hlo/recompute.h"
@@ -15,6 +20,7 @@
 #include "ops/host/numbers.h"
 #include "ops/host/on_host.h"
 #include "ops/lowering.h"
+#include "ops/manual_sharding.h"
 #include "ops/split_mix.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -91,6 +97,9 @@ class Lowerer {
     std::unordered_map<const Node*, hlo::Values> seeds = {};  // but for these, of each call
   };
 
+  // Says of a parameter that its argument is an array with an entry for every device.
+  void take_manual(const Node* parameter) { manual_.add(parameter); }
+
   // The results of a function of these arguments. Its numbers come from `source`; without one they
   // are constants but for the seeds, which are given.
   hlo::Values lower(const lazy::Function& function, const hlo::Values& arguments,
@@ -101,8 +110,9 @@ class Lowerer {
     }
     if (source != nullptr && source->all_constant) {
       lower_marked(MarkedCalls(function), results, *source);
+      expect_no_manual_results(function, manual_);
     } else {
-      lower_calls(function.calls, results, source, seeds);
+      lower_calls(function.calls, results, source, seeds, function.results);
     }
     hlo::Values values;
     for (const Value& v : function.results) {
@@ -116,7 +126,7 @@ class Lowerer {
     for (size_t i = 0; i < stretch.inputs.size(); ++i) {
       value_of(results, stretch.inputs[i].node, stretch.inputs[i].index) = arguments[i];
     }
-    lower_calls(stretch.calls, results, source, {});
+    lower_calls(stretch.calls, results, source, {}, {});
     hlo::Values values;
     for (const Result& r : stretch.outputs) values.push_back(results.at(r.node).at(r.index));
     return values;
@@ -134,8 +144,10 @@ class Lowerer {
     return rule(lowering);
   }
 
-  // A call by itself, of these tensors and of numbers that are all zero.
+  // A call by itself, of these tensors and of numbers that are all zero. A boundary of manual code
+  // is one in the programs of a mesh alone.
   void lower_alone(const Signature& s, const hlo::Values& tensors) {
+    if (ops::boundary_of(s) != ops::Boundary::None) return;
     hlo::Values numbers;
     for (const NumberKind kind : s.numbers) numbers.push_back(constant_number({}, kind));
     size_t next = 0;
@@ -163,19 +175,29 @@ class Lowerer {
     return values[index];
   }
 
+  // `read` are the results of the function of these calls.
   void lower_calls(std::span<const Node* const> calls, Results& results, NumberSource* source,
-                   std::span<const hlo::Value> seeds) {
+                   std::span<const hlo::Value> seeds, std::span<const Value> read) {
     std::unordered_map<const Node*, int> readers;
     if (target_.prefers_host_kernels()) {
       for (const Node* call : calls) {
         for (const Value& operand : call->operands()) ++readers[operand.node.get()];
       }
     }
-    for (const Node* call : calls) {
+    std::optional<LastReads> last_reads;
+    for (size_t i = 0; i < calls.size(); ++i) {
       // What an operator expands to belongs to the operator.
-      if (source != nullptr) b_.set_call(call->ordinal);
-      hlo::Values& made = lower_call(*call, results, source, seeds);
-      if (readers[call] > 1) end_fusions(made);
+      if (source != nullptr) b_.set_call(calls[i]->ordinal);
+      if (is_manual_call(*calls[i], manual_)) {
+        const ManualRun run(calls.subspan(i), manual_);
+        if (!last_reads) last_reads.emplace(calls, read);
+        i += run.calls.size() - 1;
+        lower_manual(run, results, source, seeds,
+                     [&](const Node* call) { return last_reads->is_read_after(call, i); });
+        continue;
+      }
+      hlo::Values& made = lower_call(*calls[i], results, source, seeds);
+      if (readers[calls[i]] > 1) end_fusions(made);
     }
   }
 
@@ -203,6 +225,9 @@ class Lowerer {
     hlo::Values given;
     std::vector<hlo::Type> types, result_types;
     for (const Composite::Input& input : composite.inputs) {
+      TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, !manual_.contains(input.node, input.index),
+                      "composite ", composite.name,
+                      ": expected inputs that are not manual. Leave out its marks.");
       given.push_back(value_of(results, input.node, input.index));
       types.push_back(given.back().type());
     }
@@ -233,13 +258,76 @@ class Lowerer {
     for (size_t i = 0; i < values.size(); ++i) results[composite.outputs[i]] = {values[i]};
   }
 
+  // What is built in its life has the place of a call.
+  class At {
+   public:
+    At(Lowerer& lowerer, const Node& node, bool has_source) : b_(lowerer.b_) {
+      const bool located = lowerer.with_locations_ && has_source && node.source();
+      const std::string& place = lowerer.place_;
+      if (located) {
+        b_.set_location(location_text(node.signature().op->name, node.source().frames()));
+      }
+      if (!place.empty()) b_.set_location("loc(" + hlo::attr::string(place) + ")");
+      is_set_ = located || !place.empty();
+    }
+    ~At() {
+      if (is_set_) b_.set_location("");
+    }
+    At(const At&) = delete;
+    At& operator=(const At&) = delete;
+
+   private:
+    hlo::Builder& b_;
+    bool is_set_;
+  };
+
   // Takes the seeds that it uses off `seeds`.
   hlo::Values& lower_call(const Node& node, Results& results, NumberSource* source,
                           std::span<const hlo::Value>& seeds) {
+    if (is_manual_call(node, manual_)) {
+      const Node* const call = &node;
+      lower_manual({std::span(&call, 1), manual_}, results, source, seeds,
+                   [](auto) { return true; });
+      return results.at(&node);
+    }
+    const At here(*this, node, source != nullptr);
+    const hlo::Values numbers = numbers_of(node, source, seeds);
+    return results[&node] = lower_on(node, results, numbers);
+  }
+
+  // Of the values among `results`.
+  hlo::Values lower_on(const Node& node, const Results& results, const hlo::Values& numbers) {
     const Signature& s = node.signature();
-    const bool located = with_locations_ && source != nullptr && node.source();
-    if (located) b_.set_location(location_text(s.op->name, node.source().frames()));
-    if (!place_.empty()) b_.set_location("loc(" + hlo::attr::string(place_) + ")");
+    size_t next = 0;
+    const bool is_constant = ops::is_constant(*s.op);
+    const hlo::Value none;
+    const auto tensor = [&]() -> const hlo::Value& {
+      if (is_constant) return none;
+      const Value& v = node.operands()[next++];
+      return results.at(v.node.get()).at(v.index);
+    };
+    const hlo::Values operands = operands_of(s, numbers, tensor);
+    if (ops::expands_to_boundaries(s)) return lower_with_boundaries(node, operands, numbers);
+    if (ops::boundary_of(s) == ops::Boundary::None) return lower_signature(s, operands, numbers);
+    if (b_.mesh() != nullptr) manual_.add_results_of(node);
+    return apply_rule(s, operands, numbers);
+  }
+
+  // Manual values may be among operands and results.
+  hlo::Values lower_with_boundaries(const Node& node, const hlo::Values& operands,
+                                    const hlo::Values& numbers) {
+    const Signature& s = node.signature();
+    ops::ManualValues within = manual_.parameters_of_expansion(node);
+    if (b_.mesh() != nullptr) manual_.add_results_of(node);
+    std::swap(manual_, within);
+    hlo::Values made = lower(*s.expansion, operands, nullptr, std::span(numbers).last(s.num_seeds));
+    std::swap(manual_, within);
+    return made;
+  }
+
+  hlo::Values numbers_of(const Node& node, NumberSource* source,
+                         std::span<const hlo::Value>& seeds) {
+    const Signature& s = node.signature();
     hlo::Values numbers;
     if (source != nullptr && s.num_seeds != 0) {
       if (const auto drawn = source->seeds.find(&node); drawn != source->seeds.end()) {
@@ -257,18 +345,53 @@ class Lowerer {
       numbers.push_back(is_constant ? constant_number(node.numbers()[i], s.numbers[i])
                                     : runtime_number(*source, s.numbers[i]));
     }
-    size_t next = 0;
-    const bool is_constant = ops::is_constant(*s.op);
-    const hlo::Value none;
-    const auto tensor = [&]() -> const hlo::Value& {
-      if (is_constant) return none;
-      const Value& v = node.operands()[next++];
-      return results.at(v.node.get()).at(v.index);
+    return numbers;
+  }
+
+  // One computation of all calls of the run, whose numbers are among what it is given. Of its
+  // results those stay that are read later.
+  void lower_manual(const ManualRun& run, Results& results, NumberSource* source,
+                    std::span<const hlo::Value>& seeds,
+                    c10::function_ref<bool(const Node*)> is_read_later) {
+    hlo::Values given;
+    for (const Result& input : run.inputs) {
+      given.push_back(results.at(input.node).at(input.index));
+    }
+    std::vector<std::ptrdiff_t> first_number;
+    for (const Node* call : run.calls) {
+      const At here(*this, *call, source != nullptr);
+      const hlo::Values numbers = numbers_of(*call, source, seeds);
+      first_number.push_back(std::ssize(given));
+      given.insert(given.end(), numbers.begin(), numbers.end());
+    }
+    std::vector<bool> is_manual = run.is_manual;
+    is_manual.resize(given.size());
+    std::vector<std::pair<const Node*, std::ptrdiff_t>> kept;  // with the number of its results
+    const auto body = [&](const hlo::Values& values) {
+      Results inner;
+      hlo::Values all;
+      for (size_t i = 0; i < run.inputs.size(); ++i) {
+        value_of(inner, run.inputs[i].node, run.inputs[i].index) = values[i];
+      }
+      for (size_t i = 0; i < run.calls.size(); ++i) {
+        const Node& call = *run.calls[i];
+        if (source != nullptr) b_.set_call(call.ordinal);
+        const At here(*this, call, source != nullptr);
+        const auto first = values.begin() + first_number[i];
+        const hlo::Values numbers(first, first + std::ssize(call.signature().numbers));
+        const hlo::Values& made = inner[&call] = lower_on(call, inner, numbers);
+        if (!is_read_later(&call)) continue;
+        kept.emplace_back(&call, std::ssize(made));
+        all.insert(all.end(), made.begin(), made.end());
+      }
+      return all;
     };
-    hlo::Values& made = results[&node] =
-        lower_signature(s, operands_of(s, numbers, tensor), numbers);
-    if (located || !place_.empty()) b_.set_location("");
-    return made;
+    const hlo::Values made = ops::on_each_device(b_, given, is_manual, body);
+    auto next = made.begin();
+    for (const auto& [call, count] : kept) {
+      results[call].assign(next, next + count);
+      next += count;
+    }
   }
 
   // `tensor` gives those operands, one by one, that are not numbers.
@@ -402,10 +525,15 @@ class Lowerer {
   const Node* call_ = nullptr;  // that is being lowered for every compiler
   std::string place_;           // that the program gives it
   int composites_ = 0;
+  ops::ManualValues manual_;  // of the function that is being lowered
   const ops::Lowering::LowerFunction lower_region_ = [this](const lazy::KeptFunction& function,
                                                             const hlo::Values& arguments,
                                                             std::span<const hlo::Value> seeds) {
-    return lower(function, arguments, nullptr, seeds);
+    ops::ManualValues outer = std::exchange(manual_, {});
+    hlo::Values values = lower(function, arguments, nullptr, seeds);
+    expect_no_manual_results(function, manual_);
+    manual_ = std::move(outer);
+    return values;
   };
 };
 
@@ -511,7 +639,10 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   std::vector<hlo::Type> types;
   std::vector<int32_t> reused_by;
   for (const Parameter& parameter : interface.parameters) {
-    types.push_back({ops::to_hlo(parameter.dtype), parameter.geometry->sizes});
+    const auto& sizes = parameter.geometry->sizes;
+    types.push_back({ops::to_hlo(parameter.dtype), parameter.sharding == nullptr
+                                                       ? sizes
+                                                       : parameter.sharding->held_sizes(sizes)});
     reused_by.push_back(reuses_buffers ? parameter.reused_by : -1);
   }
   const auto floats = static_cast<int64_t>(interface.num_floats);
@@ -543,7 +674,14 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
     numbers.floats.cut.assign(cut.begin(), cut.begin() + floats);
     numbers.ints.cut.assign(cut.begin() + floats, cut.end());
   }
-  b.end_function(Lowerer(b, target).lower(calls, arguments, &numbers), result_attributes);
+  Lowerer lowerer(b, target);
+  if constexpr (std::is_same_v<Calls, lazy::Function>) {
+    for (size_t i = 0; i < interface.parameters.size(); ++i) {
+      const spmd::Sharding* s = interface.parameters[i].sharding;
+      if (s != nullptr && s->is_manual) lowerer.take_manual(calls.parameters[i]);
+    }
+  }
+  b.end_function(lowerer.lower(calls, arguments, &numbers), result_attributes);
   return b.finish();
 }
 
