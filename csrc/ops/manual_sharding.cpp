@@ -76,6 +76,8 @@ hlo::Values full_to_shard(Lowering& l) {
   const hlo::Value x = l.in(0);
   const spmd::Sharding* s = in_program(l);
   if (s == nullptr) return {x};
+  TXLA_CHECK_KIND(util::ErrorKind::Value, x.rank() == l.out().rank(),
+                  "enable_manual_sharding: expected a tensor of the full shape, got a manual one.");
   return {across(x, split_by(*s, x.type()), as_entry, entry_on_each(s->mesh, l.out()))};
 }
 

@@ -314,6 +314,11 @@ void init_sharding(py::module_& m) {
     if (s == nullptr) return std::nullopt;
     return OpSharding{s, s->is_manual};
   });
+  m.def("_is_manual", [](const at::Tensor& t) {
+    if (!spmd::Sharding::any_manual() || lazy::as_lazy(t) == nullptr) return false;
+    const spmd::Sharding* s = dispatch::sharding_of(t);
+    return s != nullptr && s->is_manual;
+  });
   // On how many devices each part is, by the text of a sharding.
   m.def("_copies_of_parts", [](const std::string& text) {
     const spmd::Sharding* s = spmd::Sharding::find(text);

@@ -439,6 +439,16 @@ def test_misuse_is_told(run):
                  lambda: part.global_tensor[part.global_tensor > 0].cpu()):
         with error(ValueError, "disable_manual_sharding", "local_shards"):
             read()
+    with error(TypeError, "enable_manual_sharding", "on cpu"):
+        xs.enable_manual_sharding(torch.zeros(16, 6), ("data", None), mesh=mesh)
+    with error(TypeError, "disable_manual_sharding", "on cpu"):
+        xs.disable_manual_sharding(torch.zeros(4, 6), ("data", None), (16, 6), mesh=mesh)
+    for collective in (lambda t: xm.all_reduce("sum", t), lambda t: xm.all_reduce("sum", [t]),
+                       xm.all_gather, lambda t: xm.collective_permute(t, [(0, 0)])):
+        with error(NotImplementedError, "manual", "disable_manual_sharding"):
+            collective(part.global_tensor)
+    with error(NotImplementedError, "full_to_shard", "single device"):
+        xm.get_stablehlo([xs.enable_manual_sharding(t, ("data", None), mesh=mesh).global_tensor])
     with error(NotImplementedError, "manual"):
         part.load_local_shards_(part.local_shards)
     marked = torch.zeros(4, 6).to(device)
@@ -456,6 +466,118 @@ def test_misuse_is_told(run):
     constrained = xs.mark_sharding_with_gradients(part, mesh, ("data", None))
     with error(ValueError, "mark_sharding", "disable_manual_sharding"):
         torch_xla.sync()
+    del constrained
+    text = mesh.get_op_sharding(("data", None)).constraint(2)
+    twice = torch.ops.torch_xla.full_to_shard(part.global_tensor, text)
+    with error(ValueError, "enable_manual_sharding", "full shape"):
+        torch_xla.sync()
+    """)
+
+
+def test_spmd_mode_is_needed(run_python):
+    run_python(
+        """
+    import numpy as np, torch, torch_xla.distributed.spmd as xs
+    mesh = xs.Mesh(np.arange(8), (8,), ("all",))
+    leave = lambda t: xs.disable_manual_sharding(t, ("all",), (64,), mesh=mesh)
+    for name, call in [
+        ("enable_manual_sharding", lambda t: xs.enable_manual_sharding(t, ("all",), mesh=mesh)),
+        ("disable_manual_sharding", leave),
+        ("_mark_manual_sharding", xs._mark_manual_sharding),
+    ]:
+        try:
+            call(torch.zeros(8).to("xla"))
+            assert False, name
+        except RuntimeError as e:
+            assert name in str(e) and "use_spmd" in str(e), e
+    """,
+        env=EIGHT,
+    )
+
+
+def test_two_meshes_in_a_step(run):
+    run("""
+    value = torch.randn(16, 8)
+    other = xs.Mesh(np.arange(N), (2, 4), ("x", "y"))
+    ways = [(line, ("all", None)), (mesh, ("data", "model")), (other, ("x", "y"))]
+    total = 0
+    for over, partition in ways:
+        part = xs.enable_manual_sharding(value.to(device), partition, mesh=over) + 1
+        total = total + xs.disable_manual_sharding(part, partition, (16, 8), mesh=over)
+    torch.testing.assert_close(total.cpu(), 3 * (value + 1))
+    """)
+
+
+def test_loops_checkpoints_and_own_operators(run):
+    run("""
+    from torch.utils.checkpoint import checkpoint
+    from torch_xla.experimental.scan import scan
+
+    partition = ("data", "model")
+    value = torch.randn(3, 16, 8, dtype=torch.float64)
+
+    def scaled(t):
+        p = xs.enable_manual_sharding(t, partition, mesh=mesh)
+        return xs.disable_manual_sharding(p.sin() * p.sum(), partition, (16, 8), mesh=mesh) * 1
+
+    def expected(t):
+        return joined([p.sin() * p.sum() for p in parts_of(t, partition)], partition)
+
+    total, _ = scan(lambda c, t: (c + scaled(t), t), value[0].to(device), value.to(device))
+    torch.testing.assert_close(total.cpu(), value[0] + sum(expected(t) for t in value))
+    part = xs.enable_manual_sharding(value[0].to(device), partition, mesh=mesh).global_tensor
+    total, _ = scan(lambda c, row: (c + row, c * row), part[0], part)
+    check_parts(total, [p[0] + p.sum(0) for p in parts_of(value[0], partition)])
+
+    plain, there = value[0].clone().requires_grad_(), value[0].to(device).requires_grad_()
+    checkpoint(scaled, there, use_reentrant=False).square().sum().backward()
+    expected(plain).square().sum().backward()
+    torch.testing.assert_close(there.grad.cpu(), plain.grad)
+
+    library = torch.library.Library("manual_test", "FRAGMENT")
+    library.define("whole(Tensor x) -> Tensor")
+    library.define("part(Tensor x) -> Tensor")
+    library.impl("whole", scaled, "CompositeExplicitAutograd")
+    library.impl("part", lambda x: 2 * xs.enable_manual_sharding(x, partition, mesh=mesh),
+                 "CompositeExplicitAutograd")
+    whole = torch.ops.manual_test.whole(value[0].to(device))
+    torch.testing.assert_close(whole.cpu(), expected(value[0]))
+    part = torch.ops.manual_test.part(value[0].to(device))
+    check_parts(part + 1, [2 * p + 1 for p in parts_of(value[0], partition)])
+    """)
+
+
+def test_steps_for_other_chips(run):
+    run("""
+    from torch_xla._src import aot_programs
+
+    partition = ("data", None)
+    weight = torch.randn(8, 8).to(device)
+
+    def step(x):
+        part = xs.enable_manual_sharding(x, partition, mesh=mesh)
+        made = part @ xs.enable_manual_sharding(weight, (None, None), mesh=mesh)
+        return xs.disable_manual_sharding(made * 2, partition, (16, 8), mesh=mesh)
+
+    x = torch.empty(16, 8, device="meta")
+    made = aot_programs.of_call(step, (x,), {}, "TPU")
+    assert made.text.count("sdy.manual_computation") >= 3, made.text
+    assert "tensor<4x8xf32>" in made.text
+
+    def gives(x):
+        return xs.enable_manual_sharding(x, partition, mesh=mesh)
+
+    def takes(x):
+        return x + part
+
+    part = xs.enable_manual_sharding(torch.ones(16, 8).to(device), partition, mesh=mesh)
+    torch_xla.sync()
+    for refused, given in [(gives, x), (takes, torch.empty(4, 8, device="meta"))]:
+        try:
+            aot_programs.of_call(refused, (given,), {}, "TPU")
+            raise SystemExit(f"{refused} was not refused")
+        except RuntimeError as e:
+            assert "manual" in str(e), e
     """)
 
 

@@ -40,6 +40,7 @@ def enable_manual_sharding(
         ShardingError: The spec does not fit the tensor or the mesh, it does not divide a size, the
             tensor is manual, or there is no mesh.
         RuntimeError: The process is not in SPMD mode.
+        TypeError: The tensor is on another device.
 
     Example:
         >>> part = xs.enable_manual_sharding(q, ("data", None, None, None), mesh=mesh)
@@ -49,10 +50,13 @@ def enable_manual_sharding(
     who = "enable_manual_sharding"
     plain = sharding.unwrap_sharded_tensor(t)
     compiling = torch.compiler.is_compiling()
-    if not compiling and _XLAC._get_xla_sharding_type(plain) == sharding.ShardingType.MANUAL:
-        raise sharding.ShardingError(
-            f"{who}: expected a tensor of the full shape, got a manual one of {list(plain.shape)}."
-        )
+    if not compiling:
+        _check_device(plain, who)
+        if _XLAC._is_manual(plain):
+            raise sharding.ShardingError(
+                f"{who}: expected a tensor of the full shape, got a manual one of "
+                f"{list(plain.shape)}."
+            )
     mesh = _mesh_of(mesh, who)
     text, parts = _split(mesh._label, partition_spec, plain.dim(), who)
     for size, count in zip(plain.shape, parts, strict=True):
@@ -90,9 +94,13 @@ def disable_manual_sharding(
         ShardingError: The spec does not fit the tensor or the mesh, `full_shape` is not the parts
             together, or there is no mesh.
         RuntimeError: The process is not in SPMD mode.
+        TypeError: The tensor is on another device.
     """
     who = "disable_manual_sharding"
     plain = sharding.unwrap_sharded_tensor(t)
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
+        _check_device(plain, who)
     mesh = _mesh_of(mesh, who)
     text, parts = _split(mesh._label, partition_spec, plain.dim(), who)
     together = [size * count for size, count in zip(plain.shape, parts, strict=True)]
@@ -102,7 +110,7 @@ def disable_manual_sharding(
             f"{list(plain.shape)}, got {list(full_shape)}."
         )
     whole = torch.ops.torch_xla.shard_to_full(plain, text)
-    if torch.compiler.is_compiling():
+    if compiling:
         return whole
     return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec, mesh)
 
@@ -121,6 +129,13 @@ def _mark_manual_sharding(t: torch.Tensor | XLAShardedTensor) -> XLAShardedTenso
     kind = int(sharding.ShardingType.MANUAL)
     _XLAC._mark_manual_sharding(plain, _XLAC.OpSharding([], [], [], kind))
     return sharding.wrap_as_sharded_tensor(plain)
+
+
+def _check_device(t: torch.Tensor, who: str) -> None:
+    if t.device.type not in ("xla", "meta"):
+        raise TypeError(
+            f"{who}: expected a tensor on xla, got one on {t.device}. Move it with .to('xla')."
+        )
 
 
 def _mesh_of(mesh: sharding.Mesh | None, who: str) -> sharding.Mesh:
