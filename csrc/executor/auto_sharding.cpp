@@ -34,7 +34,7 @@ void set_split_planner(SplitPlanner planner) {
 
 bool has_split_planner() {
   const lazy::GraphLock lock;
-  return static_cast<bool>(plans().planner);
+  return plans().planner && !spmd::Sharding::any_manual();
 }
 
 SplitPlan ask_split_planner(const PlanRequest& request) {

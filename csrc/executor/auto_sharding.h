@@ -38,6 +38,7 @@ using SplitPlanner = std::function<SplitPlan(const PlanRequest&)>;
 
 // From now on programs are split as `planner` says.
 void set_split_planner(SplitPlanner planner);
+// Returns whether they are: not where there is manual code, which no planner understands.
 bool has_split_planner();
 // Asks it. There is one.
 SplitPlan ask_split_planner(const PlanRequest& request);

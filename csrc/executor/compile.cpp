@@ -183,6 +183,10 @@ void read_shardings(Program& program) {
   TXLA_CHECK(program.shardings.size() == program.results.size(),
              "sharding: expected the compiler to tell how it has split ", program.results.size(),
              " results, it has told of ", program.shardings.size(), ". Please report this.");
+  for (size_t i = 0; i < program.shardings.size(); ++i) {  // the compiler tells of their arrays
+    const spmd::Sharding* s = program.interface.results[i];
+    if (s != nullptr && s->is_manual) program.shardings[i] = s;
+  }
 }
 
 // From the disk where there is a cache that has it, else from the compiler.

@@ -54,8 +54,9 @@ std::string program_for(Does does, const hlo::Type& type, const spmd::Sharding* 
 // Under the graph lock.
 std::shared_ptr<pjrt::Array> run(Does does, const pjrt::Array& array, int device) {
   static auto& known = *new std::map<std::string, std::unique_ptr<pjrt::Executable>>;
-  const std::string text =
-      program_for(does, {ops::to_hlo(held_dtype(array)), array.dims()}, array.sharding());
+  const spmd::Sharding* s = array.sharding();
+  const hlo::Dims sizes = s == nullptr ? array.dims() : s->held_sizes(array.dims());
+  const std::string text = program_for(does, {ops::to_hlo(held_dtype(array)), sizes}, s);
   const pjrt::CompileOptions options = compile_options_of(device);
   std::string key = text;
   for (const int id : options.device_ids) key += std::to_string(id) + ",";

@@ -9,6 +9,7 @@
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "ops/lowering.h"
+#include "ops/manual_sharding.h"
 #include "ops/sharding.h"
 #include "pjrt/buffer.h"
 #include "util/error.h"
@@ -193,16 +194,17 @@ std::vector<const Node*> Graph::updated_leaves() const {
 
 // The rule: a result has the sharding that was asked for; what takes the place of data is split as
 // that is; all else is split as the compiler chooses. A program in which nothing is split is
-// computed by each device on its own.
+// computed by each device on its own. Manual results are so whatever they take the place of.
 void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
-  std::vector<const spmd::Sharding*> all;
+  ops::NamedShardings named;
+  std::vector<const spmd::Sharding*>& all = named.all;
   for (const WantedSplit& w : wanted) {
     if (w.sharding != nullptr) all.push_back(w.sharding);
   }
   for (const Node* leaf : parameters) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
   }
-  ops::add_shardings_given_by(*this, all);
+  named.add(*this);
   plan = plan_of(structure);
   if (plan != nullptr && plan->mesh != nullptr) {
     all.push_back(spmd::Sharding::replicated(plan->mesh, 0));
@@ -210,7 +212,7 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   if (all.empty() && !has_split_planner()) return;
   find_replaced(wanted);
   if (all.empty()) return;
-  mesh = spmd::common_mesh(all);
+  mesh = named.common_mesh();
   TXLA_CHECK(mesh != nullptr,
              "sharding: expected meshes over the same devices in the same order in one step, got ",
              all.front()->text, " beside others. Use one mesh, or call torch_xla.sync() between.");
@@ -222,7 +224,29 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
     } else if (replaces[i] >= 0) {
       const pjrt::Array& array = *parameters[static_cast<size_t>(replaces[i])]->data().array;
       shardings[i] = array.sharding() != nullptr ? array.sharding() : whole(sizes.size());
+      if (shardings[i]->is_manual) shardings[i] = nullptr;  // unless the result is
     }
+  }
+  if (spmd::Sharding::any_manual()) choose_manual(wanted);
+}
+
+void Graph::choose_manual(const std::vector<WantedSplit>& wanted) {
+  ops::ManualValues manual;
+  for (const Node* leaf : parameters) {
+    const spmd::Sharding* s = leaf->data().array->sharding();
+    if (s != nullptr && s->is_manual) manual.add(leaf);
+  }
+  for (const Node* call : calls) manual.add_results_of(*call);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!manual.contains(results[i])) continue;
+    const Geometry& g = results[i].geometry();
+    TXLA_CHECK_KIND(util::ErrorKind::Value, i >= wanted.size() || wanted[i].sharding == nullptr,
+                    "mark_sharding: expected a value of all devices for the tensor that is split "
+                    "by ",
+                    wanted[i].sharding->shardy(), ", got a manual one of the sizes ",
+                    at::IntArrayRef(g.sizes),
+                    ", of which each device has its own. Use disable_manual_sharding first.");
+    shardings[i] = spmd::Sharding::manual(mesh, g.sizes.size());
   }
 }
 

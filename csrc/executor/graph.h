@@ -46,6 +46,7 @@ struct Graph : lazy::Function {
   void walk(util::Hasher& h);
   void choose_shardings(const std::vector<WantedSplit>& wanted);
   void find_replaced(const std::vector<WantedSplit>& wanted);
+  void choose_manual(const std::vector<WantedSplit>& wanted);
   const spmd::Sharding* sharding_of_reuse(size_t parameter);
   const spmd::Sharding* whole(size_t rank);
 

@@ -1,5 +1,7 @@
 #include "executor/transfer.h"
 
+#include <unordered_set>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 
@@ -9,6 +11,7 @@
 #include "executor/sync.h"
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
+#include "ops/manual_sharding.h"
 #include "ops/sharding.h"
 #include "ops/target.h"
 #include "util/error.h"
@@ -113,10 +116,57 @@ void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
   }
 }
 
-const spmd::Sharding* sharding_of(const lazy::Value& value) {
-  if (!value.node->is_data()) return ops::sharding_given_by(value.node->signature());
-  const pjrt::Array* array = value.node->data().array.get();
+namespace {
+
+const spmd::Sharding* known_sharding(const lazy::Node& node) {
+  if (!node.is_data()) return ops::sharding_given_by(node.signature());
+  const pjrt::Array* array = node.data().array.get();
   return array == nullptr ? nullptr : array->sharding();
+}
+
+// That of a value which waits for manual ones, or null.
+const spmd::Sharding* pending_manual(const lazy::Value& value) {
+  lazy::Function waiting;
+  std::unordered_set<const lazy::Node*> entered;
+  std::vector<std::pair<const lazy::Node*, size_t>> stack;
+  const auto enter = [&](const lazy::Node* node) {
+    if (!entered.insert(node).second) return;
+    if (node->is_data()) {
+      waiting.parameters.push_back(node);
+    } else {
+      stack.emplace_back(node, 0);
+    }
+  };
+  enter(value.node.get());
+  while (!stack.empty()) {
+    auto& [node, next] = stack.back();
+    if (next < node->operands().size()) {
+      enter(node->operands()[next++].node.get());  // may move the stack
+      continue;
+    }
+    waiting.calls.push_back(node);
+    stack.pop_back();
+  }
+  ops::NamedShardings named;
+  named.add(waiting);
+  ops::ManualValues manual;
+  for (const lazy::Node* leaf : waiting.parameters) {
+    const spmd::Sharding* s = known_sharding(*leaf);
+    if (s == nullptr || !s->is_manual) continue;
+    manual.add(leaf);
+    named.of_boundaries.push_back(s);
+  }
+  for (const lazy::Node* call : waiting.calls) manual.add_results_of(*call);
+  if (!manual.contains(value)) return nullptr;
+  return spmd::Sharding::manual(named.of_boundaries.at(0)->mesh, value.geometry().sizes.size());
+}
+
+}  // namespace
+
+const spmd::Sharding* sharding_of(const lazy::Value& value) {
+  const spmd::Sharding* known = known_sharding(*value.node);
+  const bool waits = !value.node->is_data() && known == nullptr;
+  return waits && spmd::Sharding::any_manual() ? pending_manual(value) : known;
 }
 
 lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding) {
@@ -236,6 +286,14 @@ at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
 
 std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   materialize(values, device);
+  for (const lazy::Value& value : values) {
+    const spmd::Sharding* s = value.node->data().array->sharding();
+    TXLA_CHECK_KIND(util::ErrorKind::Value, s == nullptr || !s->is_manual,
+                    "to('cpu'): expected a tensor with one value, got a manual one, ",
+                    "of the sizes ", at::IntArrayRef(value.geometry().sizes),
+                    ", of which each device has its own. Use disable_manual_sharding first, or "
+                    "read XLAShardedTensor.local_shards.");
+  }
   using Buffers = std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>;
   Buffers buffers;
   std::vector<std::shared_ptr<const void>> on_host(values.size());
@@ -292,8 +350,10 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value val
     if (array.num_buffers() == 0) send(array, Runtime::get().devices(device));
     for (size_t i = 0; i < array.num_buffers(); ++i) {
       const pjrt::Buffer& buffer = array.buffer(i);
-      const at::ScalarType dtype = values[0].geometry().dtype;
-      buffers.emplace_back(&buffer, lazy::intern_contiguous(dtype, buffer.dims()));
+      const lazy::Geometry& g = values[0].geometry();
+      const bool is_manual = array.sharding() != nullptr && array.sharding()->is_manual;
+      buffers.emplace_back(&buffer,
+                           lazy::intern_contiguous(g.dtype, is_manual ? g.sizes : buffer.dims()));
     }
   }
   const std::vector<at::Tensor> tensors = read(buffers, device);

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "hlo/ops.h"
 #include "spmd/sharding.h"
 
 namespace torch_xla::hlo {
@@ -49,6 +50,78 @@ Dims unevenly_changed(std::string_view op, std::span<const Value> operands, cons
     }
   }
   return changed;
+}
+
+namespace {
+
+// While it lives the module's values are those of one device.
+class OneDevice {
+ public:
+  explicit OneDevice(Builder& b) : b_(b), mesh_(b.mesh()) { b_.set_mesh(nullptr); }
+  ~OneDevice() { b_.set_mesh(mesh_); }
+  OneDevice(const OneDevice&) = delete;
+  OneDevice& operator=(const OneDevice&) = delete;
+
+ private:
+  Builder& b_;
+  const spmd::Mesh* mesh_;
+};
+
+std::string shardings_of(std::span<const Split> splits) {
+  std::string text;
+  for (const Split& s : splits)
+    text += (text.empty() ? "<@mesh, " : ", <@mesh, ") + s.sharding + ">";
+  return "#sdy.sharding_per_value<[" + text + "]>";
+}
+
+std::string all_axes(const spmd::Mesh& mesh) {
+  std::string text;
+  for (const std::string& name : mesh.names) text += (text.empty() ? "\"" : ", \"") + name + "\"";
+  return "#sdy<manual_axes{" + text + "}>";
+}
+
+}  // namespace
+
+Values on_each_device(Builder& b, std::span<const Value> operands, std::span<const Split> splits,
+                      const std::function<Values(std::span<const Value>)>& body,
+                      const std::function<Split(const Type& part)>& joined) {
+  const spmd::Mesh& mesh = *b.mesh();
+  std::vector<Type> parts, wholes;
+  for (const Split& s : splits) parts.push_back(s.part);
+  std::vector<Split> results;
+  Region region;
+  {
+    const OneDevice within(b);
+    region = b.region(
+        parts,
+        [&](std::span<const Value> given) {
+          Values made = body(given);
+          for (const Value& part : made) results.push_back(joined(part.type()));
+          return made;
+        },
+        "sdy.return");
+  }
+  for (const Split& s : results) wholes.push_back(s.whole);
+  return b.op("sdy.manual_computation", operands, wholes,
+              {{"in_shardings", shardings_of(splits)},
+               {"out_shardings", shardings_of(results)},
+               {"manual_axes", all_axes(mesh)}},
+              std::span<const Region>(&region, 1));
+}
+
+Value sum_of_groups(const Value& x, const std::vector<std::vector<int64_t>>& groups) {
+  Builder& b = x.builder();
+  const std::array<Type, 2> numbers = {Type{x.dtype(), {}}, Type{x.dtype(), {}}};
+  const Region add = b.region(
+      numbers, [](std::span<const Value> args) { return Values{binary("add", args[0], args[1])}; });
+  Dims members;
+  for (const auto& group : groups) members.insert(members.end(), group.begin(), group.end());
+  return b.op("stablehlo.all_reduce", {x}, x.type(),
+              {{"replica_groups", attr::matrix(members, std::ssize(groups[0]))},
+               {"channel_handle",
+                "#stablehlo.channel_handle<handle = " + std::to_string(x.id() + 1) + ", type = 1>"},
+               {"use_global_device_ids", "unit"}},
+              std::span<const Region>(&add, 1));
 }
 
 }  // namespace torch_xla::hlo

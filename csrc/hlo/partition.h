@@ -2,7 +2,9 @@
 // it gets wrong. Elsewhere these functions return values as they are.
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "hlo/builder.h"
@@ -19,5 +21,21 @@ Dims uneven_dims(const Value& x);
 // be split in unequal parts before or after it. Its operands and its result are to be whole along
 // these: a split of the result alone is one that the partitioner would compute it in.
 Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result);
+
+// A value together with how it is split, in Shardy's words, and what one device has of it.
+struct Split {
+  std::string sharding;
+  Type whole, part;
+};
+
+// Returns values whose parts each device computes by itself, without communication of the
+// partitioner's, from its parts of `operands`. `body` gets these, and gives parts of the results,
+// which `joined` says the wholes of. Axes are split as they are, not in parts. Within `body` there
+// is no mesh.
+Values on_each_device(Builder& b, std::span<const Value> operands, std::span<const Split> splits,
+                      const std::function<Values(std::span<const Value>)>& body,
+                      const std::function<Split(const Type& part)>& joined);
+// The sum of what the devices of a group have, on each of them; for a body of on_each_device().
+Value sum_of_groups(const Value& x, const std::vector<std::vector<int64_t>>& groups);
 
 }  // namespace torch_xla::hlo

@@ -2,7 +2,9 @@
 
 #include "hlo/partition.h"
 #include "lazy/operator.h"
+#include "ops/manual_sharding.h"
 #include "ops/rules.h"
+#include "util/error.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -11,26 +13,37 @@ hlo::Values sharding_constraint(Lowering& l) {
   const hlo::Value x = l.in(0);
   const spmd::Mesh* mesh = l.b.mesh();
   if (mesh == nullptr) return {x};  // a program for one device
-  const spmd::Sharding* sharding =
-      sharding_given_by(l.signature())->in_mesh(mesh)->evened(x.dims());
-  return {hlo::constrained(x, sharding->shardy())};
+  const spmd::Sharding* sharding = sharding_named_by(l.signature()).in_mesh(mesh);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !sharding->is_manual,
+                  "sharding: expected one that splits a value, got {manual}. Use "
+                  "enable_manual_sharding.");
+  return {hlo::constrained(x, sharding->evened(x.dims())->shardy())};
+}
+
+bool names_sharding(const lazy::Signature& s) {
+  return (s.op->rule != nullptr && s.op->rule->lower == sharding_constraint) ||
+         boundary_of(s) != Boundary::None;
 }
 
 }  // namespace
 
 const spmd::Sharding* sharding_given_by(const lazy::Signature& signature) {
-  const Rule* rule = signature.op->rule;
-  if (rule == nullptr || rule->lower != sharding_constraint) return nullptr;
-  return spmd::Sharding::find(signature.arguments[1].value.toStringRef());
+  if (boundary_of(signature) == Boundary::Enters) {
+    return spmd::Sharding::manual(sharding_named_by(signature).mesh,
+                                  signature.outputs[0]->sizes.size());
+  }
+  return names_sharding(signature) ? &sharding_named_by(signature) : nullptr;
 }
 
-void add_shardings_given_by(const lazy::Function& function,
-                            std::vector<const spmd::Sharding*>& found) {
+void NamedShardings::add(const lazy::Function& function) {
   for (const lazy::Node* call : function.calls) {
     const lazy::Signature& s = call->signature();
-    if (const spmd::Sharding* given = sharding_given_by(s)) found.push_back(given);
-    if (s.expansion != nullptr) add_shardings_given_by(*s.expansion, found);
-    for (const auto& region : s.regions) add_shardings_given_by(*region, found);
+    if (names_sharding(s)) {
+      all.push_back(&sharding_named_by(s));
+      if (boundary_of(s) != Boundary::None) of_boundaries.push_back(all.back());
+    }
+    if (s.expansion != nullptr) add(*s.expansion);
+    for (const auto& region : s.regions) add(*region);
   }
 }
 

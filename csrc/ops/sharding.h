@@ -11,8 +11,13 @@ namespace torch_xla::ops {
 
 // Returns the sharding that a call gives its value; null for all other calls.
 const spmd::Sharding* sharding_given_by(const lazy::Signature& signature);
-// Adds those that the calls of a function give to values, and the calls of their expansions.
-void add_shardings_given_by(const lazy::Function& function,
-                            std::vector<const spmd::Sharding*>& found);
+// The shardings that the calls of a function name, and the calls of their expansions.
+struct NamedShardings {
+  std::vector<const spmd::Sharding*> all;
+  std::vector<const spmd::Sharding*> of_boundaries;  // of manual code (ops/manual_sharding.h)
+
+  void add(const lazy::Function& function);
+  const spmd::Mesh* common_mesh() const { return spmd::common_mesh(all, of_boundaries); }
+};
 
 }  // namespace torch_xla::ops

@@ -1,5 +1,6 @@
 // How tensors are split among devices.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -40,13 +41,21 @@ enum class Type : int {
 };
 
 // What torch_xla calls an OpSharding: a sharding, or that every device has the whole of a tensor of
-// any rank.
+// any rank, or its own.
 struct OpSharding {
   const spmd::Sharding* sharding = nullptr;
+  bool is_manual = false;
 
   const spmd::Sharding* of_rank(int64_t rank) const {
     if (sharding != nullptr) return sharding;
     const size_t n = executor::Runtime::get().devices(0).size();
+    if (is_manual) {
+      std::vector<int64_t> devices(n);
+      std::iota(devices.begin(), devices.end(), int64_t{0});
+      const auto count = static_cast<int64_t>(n);
+      return spmd::Sharding::manual(spmd::Mesh::of({"device"}, {count}, std::move(devices)),
+                                    static_cast<size_t>(rank));
+    }
     spmd::TileAssignment one;
     one.parts.assign(static_cast<size_t>(rank), 1);
     one.parts.push_back(static_cast<int64_t>(n));
@@ -54,10 +63,14 @@ struct OpSharding {
     for (size_t i = 0; i < n; ++i) one.devices.push_back(static_cast<int64_t>(i));
     return one.sharding();
   }
-  std::string text() const { return sharding == nullptr ? "{replicated}" : sharding->gspmd(); }
+  std::string text() const {
+    if (is_manual) return "{manual}";
+    return sharding == nullptr ? "{replicated}" : sharding->gspmd();
+  }
 };
 
 Type type_of(const spmd::Sharding& s) {
+  if (s.is_manual) return Type::Manual;
   if (s.is_replicated()) return Type::Replicated;
   int64_t parts = 1;
   for (const int64_t n : s.parts()) parts *= n;
@@ -85,9 +98,10 @@ OpSharding make_op_sharding(const py::object& tile_assignment, const py::object&
                             const py::object& replication_groups, int sharding_type) {
   const auto type = static_cast<Type>(sharding_type);
   if (type == Type::Replicated) return {};
+  if (type == Type::Manual) return {.is_manual = true};
   TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, type == Type::Tiled || type == Type::Partial,
-                  "OpSharding: expected the type REPLICATED, TILED or PARTIAL, got ", sharding_type,
-                  ".");
+                  "OpSharding: expected the type REPLICATED, TILED, PARTIAL or MANUAL, got ",
+                  sharding_type, ".");
   spmd::TileAssignment tiles;
   flatten(tile_assignment, 0, tiles.parts, tiles.devices);
   if (type == Type::Partial) {
@@ -127,7 +141,7 @@ std::string spec_of(const at::Tensor& tensor) {
 }
 
 py::object slices(const spmd::Sharding* s, const at::Tensor& tensor, int64_t device) {
-  if (s == nullptr || s->is_replicated()) return py::ellipsis();
+  if (s == nullptr || s->is_manual || s->is_replicated()) return py::ellipsis();
   const std::vector<int64_t> part = s->part_of(device), sizes = s->part_sizes(tensor.sizes());
   py::list list;
   for (size_t i = 0; i < part.size(); ++i) {
@@ -168,7 +182,8 @@ std::vector<std::vector<std::pair<int64_t, py::object>>> replicas_and_indices(
     auto& shards = all.emplace_back();
     for (size_t i = 0; i < n; ++i) {
       const auto device = static_cast<int64_t>(i);
-      shards.emplace_back(s == nullptr ? device : s->replica_of(device), slices(s, t, device));
+      const int64_t replica = s == nullptr ? device : s->is_manual ? 0 : s->replica_of(device);
+      shards.emplace_back(replica, slices(s, t, device));
     }
   }
   return all;
@@ -195,6 +210,29 @@ at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding*
   return executor::assemble(*even, sizes, parts);
 }
 
+// torch_xla's functions at the boundaries of manual code.
+at::Tensor full_to_shard_shape(const at::Tensor& tensor) {
+  const spmd::Sharding* s = dispatch::sharding_of(tensor);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, s != nullptr && !s->is_manual,
+                  "_spmd_full_to_shard_shape: expected a tensor that mark_sharding has split, got ",
+                  s == nullptr ? "another" : s->gspmd(), ".");
+  return dispatch::full_to_shard(tensor, *s);
+}
+
+at::Tensor shard_to_full_shape(const at::Tensor& tensor, const OpSharding& op_sharding,
+                               const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  constexpr const char* kWho = "_spmd_shard_to_full_shape";
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !op_sharding.is_manual, kWho,
+                  ": expected an OpSharding that splits a value, got {manual}.");
+  const spmd::Sharding* s = op_sharding.of_rank(tensor.dim());
+  const at::Tensor converted = tensor.to(dtype);
+  at::Tensor whole = dispatch::shard_to_full(converted, *s);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, whole.sizes() == sizes, kWho, ": expected the sizes ",
+                  whole.sizes(), " of ", op_sharding.text(), " parts of ", tensor.sizes(), ", got ",
+                  at::IntArrayRef(sizes), ".");
+  return whole;
+}
+
 void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& shards,
                        const std::vector<std::string>& devices) {
   constexpr const char* kWho = "_load_local_shards";
@@ -209,8 +247,12 @@ void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& 
     by_device.push_back(shards[static_cast<size_t>(it - devices.begin())].to(tensor.scalar_type()));
   }
   const c10::AutoGradMode no_grad(false);
+  const spmd::Sharding* split = dispatch::sharding_of(tensor);
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, split == nullptr || !split->is_manual, kWho,
+                  ": expected a tensor of all devices, got a manual one. Load the shards into the "
+                  "tensor that enable_manual_sharding takes.");
   at::Tensor target = tensor;
-  target.copy_(whole_of(by_device, dispatch::sharding_of(tensor), tensor.sizes(), kWho));
+  target.copy_(whole_of(by_device, split, tensor.sizes(), kWho));
 }
 
 at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpSharding& op_sharding,
@@ -324,8 +366,28 @@ void init_sharding(py::module_& m) {
   m.def("_get_xla_op_sharding", [](const at::Tensor& t) -> std::optional<OpSharding> {
     const spmd::Sharding* s = dispatch::sharding_of(t);
     if (s == nullptr) return std::nullopt;
-    return OpSharding{s};
+    return OpSharding{s, s->is_manual};
   });
+  m.def("_is_manual", [](const at::Tensor& t) {
+    if (!spmd::Sharding::any_manual() || lazy::as_lazy(t) == nullptr) return false;
+    const spmd::Sharding* s = dispatch::sharding_of(t);
+    return s != nullptr && s->is_manual;
+  });
+  // On how many devices each part is, by the text of a sharding.
+  m.def("_copies_of_parts", [](const std::string& text) {
+    const spmd::Sharding* s = spmd::Sharding::find(text);
+    int64_t parts = 1;
+    for (const int64_t n : s->parts()) parts *= n;
+    return static_cast<int64_t>(s->num_devices()) / parts;
+  });
+  m.def("_mark_manual_sharding", [](const at::Tensor& t, const OpSharding& s) {
+    TXLA_CHECK_KIND(util::ErrorKind::Value, s.is_manual,
+                    "_mark_manual_sharding: expected an OpSharding of the type MANUAL, got ",
+                    s.text(), ".");
+    dispatch::mark_manual(t, s.of_rank(t.dim()));
+  });
+  m.def("_spmd_full_to_shard_shape", &full_to_shard_shape);
+  m.def("_spmd_shard_to_full_shape", &shard_to_full_shape);
   m.def("_load_local_shards", &load_local_shards);
   m.def("_global_tensor_from_cpu_shards", &from_cpu_shards, py::arg("shards"), py::arg("sharding"),
         py::arg("global_shape") = std::nullopt);

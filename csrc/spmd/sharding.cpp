@@ -1,6 +1,7 @@
 #include "spmd/sharding.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -235,14 +236,44 @@ const Sharding* Sharding::of(const Mesh* mesh, std::vector<std::vector<Axis>> di
   return shardings().add(std::move(made));
 }
 
+namespace {
+std::atomic<bool> manual_was_made = false;
+}
+
+bool Sharding::any_manual() { return manual_was_made; }
+
+const Sharding* Sharding::manual(const Mesh* mesh, size_t rank) {
+  manual_was_made = true;
+  Sharding made{mesh, std::vector<std::vector<Axis>>(rank + 1), "", {}, true};
+  for (size_t i = 0; i < mesh->sizes.size(); ++i) {
+    if (mesh->sizes[i] != 1) made.dims[0].push_back({i, 1, mesh->sizes[i]});
+  }
+  made.text = mesh->text + " manual " + made.shardy();
+  made.hash = util::Hasher().add_bytes(made.text).finish();
+  return shardings().add(std::move(made));
+}
+
 const Sharding* Sharding::find(const std::string& text) {
   const Sharding* known = shardings().find(text);
   TXLA_CHECK(known != nullptr, "sharding: expected one that was made in this process, got ", text);
   return known;
 }
 
+Dims Sharding::held_sizes(std::span<const int64_t> sizes) const {
+  Dims held(sizes.begin(), sizes.end());
+  if (is_manual) held.insert(held.begin(), static_cast<int64_t>(num_devices()));
+  return held;
+}
+
+bool Sharding::has_whole_axes() const {
+  return std::ranges::all_of(dims, [this](const std::vector<Axis>& dim) {
+    return std::ranges::all_of(
+        dim, [this](const Axis& axis) { return axis.size == mesh->sizes[axis.index]; });
+  });
+}
+
 bool Sharding::is_replicated() const {
-  return std::ranges::all_of(parts(), [](int64_t n) { return n == 1; });
+  return !is_manual && std::ranges::all_of(parts(), [](int64_t n) { return n == 1; });
 }
 
 Dims Sharding::parts() const {
@@ -289,6 +320,7 @@ Dims Sharding::part_sizes(std::span<const int64_t> sizes) const {
 }
 
 const Sharding* Sharding::evened(std::span<const int64_t> sizes) const {
+  if (is_manual) return this;
   std::vector<std::vector<Axis>> even = dims;
   for (size_t i = 0; i < even.size(); ++i) {
     int64_t n = 1;
@@ -304,6 +336,8 @@ const Sharding* Sharding::evened(std::span<const int64_t> sizes) const {
 const Sharding* Sharding::in_mesh(const Mesh* other) const {
   if (other == mesh) return this;
   if (other->devices.size() != mesh->devices.size()) return nullptr;
+  // Which place of the array is a device's own makes no difference.
+  if (is_manual) return manual(other, dims.size() - 1);
   auto axes = axes_of_split(*other, parts(), [this](int64_t d) { return part_of(d); });
   return axes ? of(other, std::move(*axes)) : nullptr;
 }
@@ -321,6 +355,7 @@ std::string Sharding::shardy() const {
 }
 
 std::string Sharding::gspmd() const {
+  if (is_manual) return "{manual}";
   if (is_replicated()) return "{replicated}";
   Dims tiles = parts();
   const int64_t replicas = static_cast<int64_t>(num_devices()) / product(tiles);
@@ -366,9 +401,15 @@ const Sharding* TileAssignment::sharding(const Mesh* mesh) const {
              joined(parts), "] of the devices ", joined(devices), ".");
 }
 
-const Mesh* common_mesh(std::span<const Sharding* const> all) {
+const Mesh* common_mesh(std::span<const Sharding* const> all,
+                        std::span<const Sharding* const> along_axes) {
   const auto says_all = [&](const Mesh* mesh) {
-    return std::ranges::all_of(all, [&](const Sharding* s) { return s->in_mesh(mesh) != nullptr; });
+    return std::ranges::all_of(all,
+                               [&](const Sharding* s) { return s->in_mesh(mesh) != nullptr; }) &&
+           std::ranges::all_of(along_axes, [&](const Sharding* s) {
+             const Sharding* there = s->in_mesh(mesh);
+             return there != nullptr && there->has_whole_axes();
+           });
   };
   std::vector<const Mesh*> seen;
   for (const Sharding* s : all) {

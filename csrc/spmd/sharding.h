@@ -38,22 +38,33 @@ struct Axis {
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
+// Of a manual value each device has its own, of the value's sizes. A program holds such values in
+// one array with a dimension more, the first, which is split along all axes.
 struct Sharding {
   const Mesh* mesh;
-  std::vector<std::vector<Axis>> dims;  // of each dimension, the axis that changes slowest first
+  // Of each dimension, the axis that changes slowest first; of a manual value, those of the array.
+  std::vector<std::vector<Axis>> dims;
   std::string text;
   util::Hash128 hash;
+  bool is_manual = false;
 
   // Returns the one sharding with these axes. Throws a ValueError where an axis is used twice.
   static const Sharding* of(const Mesh* mesh, std::vector<std::vector<Axis>> dims);
   static const Sharding* replicated(const Mesh* mesh, size_t rank) {
     return of(mesh, std::vector<std::vector<Axis>>(rank));
   }
+  // Returns the sharding of manual values of so many dimensions.
+  static const Sharding* manual(const Mesh* mesh, size_t rank);
+  // Returns whether manual() was ever called: nothing is manual before.
+  static bool any_manual();
   // Returns the sharding with this text, which there is.
   static const Sharding* find(const std::string& text);
 
   size_t num_devices() const { return mesh->devices.size(); }
+  // Of a value of these sizes, the sizes of the array that a program holds.
+  std::vector<int64_t> held_sizes(std::span<const int64_t> sizes) const;
   bool is_replicated() const;  // each device holds all of the value
+  // The next four are not of manual values.
   // Along each dimension: into how many parts it is split, and which of them a device holds.
   std::vector<int64_t> parts() const;
   std::vector<int64_t> part_of(int64_t device) const;
@@ -66,9 +77,12 @@ struct Sharding {
   const Sharding* evened(std::span<const int64_t> sizes) const;
   // Returns the same split along the axes of another mesh, or null where that cannot say it.
   const Sharding* in_mesh(const Mesh* other) const;
+  // Returns whether it goes along axes as they are, not along parts of them.
+  bool has_whole_axes() const;
 
   std::string shardy() const;  // [{"data"}, {}]
-  std::string gspmd() const;   // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}
+  // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}, {replicated} or {manual}
+  std::string gspmd() const;
 };
 
 // A tile assignment, which is how GSPMD writes shardings: `devices` go through the parts of a value
@@ -83,7 +97,8 @@ struct TileAssignment {
 };
 
 // Returns a mesh that can say all of these shardings, of one number of devices: theirs, where it is
-// one. Null where there is none.
-const Mesh* common_mesh(std::span<const Sharding* const> shardings);
+// one. Null where there is none. Those among `along_axes` go along whole axes of it.
+const Mesh* common_mesh(std::span<const Sharding* const> shardings,
+                        std::span<const Sharding* const> along_axes = {});
 
 }  // namespace torch_xla::spmd

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_xla import _XLAC
 from torch_xla._src import replication as _replication
 
 REDUCE_SUM = "sum"
@@ -49,6 +50,7 @@ def all_reduce(
         )
     _replication.world_size()
     _replication.check_groups("all_reduce", groups)
+    _check_of_all_devices("all_reduce", inputs)
     if isinstance(inputs, torch.Tensor):
         return _scaled(inputs, scale)
     for tensor in inputs:
@@ -87,6 +89,7 @@ def all_gather(
     _replication.world_size()
     _replication.check_groups("all_gather", groups)
     _check_dim("all_gather", value, dim)
+    _check_of_all_devices("all_gather", value)
     return value.clone() if output is None else output.copy_(value)
 
 
@@ -106,6 +109,7 @@ def collective_broadcast(
     """
     world_size = _replication.world_size()
     _replication.check_groups("collective_broadcast", groups)
+    _check_of_all_devices("collective_broadcast", tensors)
     if not 0 <= root_ordinal < world_size:
         raise ValueError(
             f"collective_broadcast: expected a root_ordinal below {world_size}, got {root_ordinal}."
@@ -134,6 +138,7 @@ def all_to_all(
     _check_count("all_to_all", "split_count", split_count)
     _check_dim("all_to_all", value, split_dimension)
     _check_dim("all_to_all", value, concat_dimension)
+    _check_of_all_devices("all_to_all", value)
     return value.clone()
 
 
@@ -154,6 +159,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
         raise ValueError(
             f"collective_permute: expected each replica to get at most one tensor, got {pairs}."
         )
+    _check_of_all_devices("collective_permute", value)
     return value.clone() if _replication.global_ordinal() in targets else torch.zeros_like(value)
 
 
@@ -197,6 +203,18 @@ def reduce_scatter(
             target.copy_(result)
         return output
     return results[0] if isinstance(input, torch.Tensor) else results
+
+
+def _check_of_all_devices(function: str, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    """Refuses manual tensors of SPMD: all devices are one replica, and each has its own of them."""
+    if torch.compiler.is_compiling():
+        return
+    for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+        if _XLAC._is_manual(tensor):
+            raise NotImplementedError(
+                f"{function}: expected a tensor of all devices, got a manual one. Use "
+                "disable_manual_sharding first, and operators of PyTorch on its result."
+            )
 
 
 def _check_count(function: str, argument: str, count: int) -> None:

@@ -4,6 +4,7 @@
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/new_empty.h>
 #include <torch/library.h>
 
 #include "dispatch/calls/call.h"
@@ -11,6 +12,7 @@
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "lazy/tensor.h"
+#include "ops/manual_sharding.h"
 #include "ops/rules.h"
 #include "util/error.h"
 
@@ -24,6 +26,53 @@ at::Tensor same_shape(const at::Tensor& self, c10::string_view /*sharding*/) {
 const OwnOperator sharding_constraint("sharding_constraint(Tensor self, str sharding) -> Tensor",
                                       same_shape, ops::rules::sharding_constraint);
 
+enum class Sizes { DividedByParts, TimesParts };
+
+at::Tensor resized(const at::Tensor& self, c10::string_view sharding, Sizes how, const char* who) {
+  const spmd::Sharding* s = spmd::Sharding::find(std::string(sharding));
+  c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !s->is_manual && s->dims.size() == sizes.size(), who,
+                  ": expected a sharding of the ", sizes.size(), " dimensions of the tensor, got ",
+                  s->gspmd(), ".");
+  const std::vector<int64_t> parts = s->parts();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (how == Sizes::TimesParts) {
+      sizes[i] = sizes[i] * parts[i];
+      continue;
+    }
+    TXLA_CHECK_KIND(util::ErrorKind::Value, sizes[i] % parts[i] == 0, who,
+                    ": expected sizes that the numbers of parts ", at::IntArrayRef(parts),
+                    " divide, got ", self.sym_sizes(), ".");
+    sizes[i] = sizes[i] / parts[i];
+  }
+  return self.new_empty_symint(sizes);
+}
+
+at::Tensor part_of(const at::Tensor& self, c10::string_view sharding) {
+  at::Tensor part = resized(self, sharding, Sizes::DividedByParts, "full_to_shard");
+  // Makes any_manual() true before there is a call.
+  spmd::Sharding::manual(spmd::Sharding::find(std::string(sharding))->mesh,
+                         static_cast<size_t>(self.dim()));
+  return part;
+}
+
+at::Tensor whole_of(const at::Tensor& self, c10::string_view sharding, bool /*sum*/) {
+  return resized(self, sharding, Sizes::TimesParts, "shard_to_full");
+}
+
+const OwnOperator to_shard("full_to_shard(Tensor self, str sharding) -> Tensor", part_of,
+                           ops::rules::full_to_shard);
+const OwnOperator to_full("shard_to_full(Tensor self, str sharding, bool sum=False) -> Tensor",
+                          whole_of, ops::rules::shard_to_full);
+const OwnOperator to_manual("mark_manual(Tensor self, str sharding) -> Tensor", same_shape,
+                            ops::rules::mark_manual);
+
+void expect_of_all(const spmd::Sharding* present, const char* who) {
+  TXLA_CHECK_KIND(util::ErrorKind::Value, present == nullptr || !present->is_manual, who,
+                  ": expected a value of all devices, got a manual one, of which each has its own. "
+                  "Use disable_manual_sharding first.");
+}
+
 void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char* who) {
   TXLA_CHECK(executor::is_spmd(), who,
              ": expected SPMD mode, where all devices are one. Call "
@@ -36,6 +85,7 @@ void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char*
       util::ErrorKind::Value, static_cast<int64_t>(sharding->dims.size()) == tensor.dim(), who,
       ": expected a partition spec with an entry for each of the ", tensor.dim(),
       " dimensions of the tensor, got ", sharding->dims.size(), ": ", sharding->shardy(), ".");
+  if (spmd::Sharding::any_manual()) expect_of_all(sharding_of(tensor), who);
 }
 
 // Whether the tensor is all of its storage, as it lies there.
@@ -84,10 +134,35 @@ void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding)
   split(impl, sharding);
 }
 
+void mark_manual(const at::Tensor& tensor, const spmd::Sharding* sharding) {
+  constexpr const char* kWho = "_mark_manual_sharding";
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, kWho);
+  TXLA_CHECK(executor::is_spmd(), kWho,
+             ": expected SPMD mode, where all devices are one. Call "
+             "torch_xla.runtime.use_spmd() first.");
+  const lazy::GraphLock lock;
+  TXLA_CHECK_KIND(util::ErrorKind::Value, asked_sharding(impl) == nullptr, kWho,
+                  ": expected a tensor that mark_sharding has not split, got one. Use "
+                  "enable_manual_sharding, or clear_sharding first.");
+  const lazy::Geometry& g = *impl.geometry();
+  write(impl, call("torch_xla::mark_manual", impl.device_index(),
+                   {impl.read(), c10::IValue(sharding->text)},
+                   lazy::intern_contiguous(g.dtype, g.sizes)));
+}
+
+at::Tensor full_to_shard(const at::Tensor& self, const spmd::Sharding& sharding) {
+  return to_shard(self, sharding.text);
+}
+
+at::Tensor shard_to_full(const at::Tensor& self, const spmd::Sharding& sharding) {
+  return to_full(self, sharding.text, false);
+}
+
 void clear_sharding(const at::Tensor& tensor) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "clear_sharding");
   const spmd::Sharding* present = sharding_of(tensor);
   if (present == nullptr) return;
+  expect_of_all(present, "clear_sharding");
   {
     const lazy::GraphLock lock;
     impl.lazy_storage().set_sharding(nullptr);
@@ -109,8 +184,11 @@ const spmd::Sharding* asked_sharding(const lazy::TensorImpl& impl) {
 const spmd::Sharding* sharding_of(const at::Tensor& tensor) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "sharding_of");
   const lazy::GraphLock lock;
-  if (const spmd::Sharding* asked = asked_sharding(impl)) return asked;
-  return executor::sharding_of(impl.read());
+  const spmd::Sharding* asked = asked_sharding(impl);
+  const bool may_be_manual = spmd::Sharding::any_manual() && impl.lazy_storage().has_value();
+  if (asked != nullptr && !may_be_manual) return asked;
+  const spmd::Sharding* present = executor::sharding_of(impl.read());
+  return asked != nullptr && (present == nullptr || !present->is_manual) ? asked : present;
 }
 
 namespace {

@@ -20,6 +20,12 @@ void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding)
 void clear_sharding(const at::Tensor& tensor);
 // What is made like a tensor is split like it, be it optimizer state of a parameter.
 void split_like(const at::Tensor& model, const at::Tensor& made);
+// Says that each device has its own of the tensor's present value, now that of all of them.
+void mark_manual(const at::Tensor& tensor, const spmd::Sharding* sharding);
+// What each device has of a value that is split evenly, as a manual value; and the value whose
+// parts these are (ops/manual_sharding.h).
+at::Tensor full_to_shard(const at::Tensor& self, const spmd::Sharding& sharding);
+at::Tensor shard_to_full(const at::Tensor& self, const spmd::Sharding& sharding);
 // Returns what mark_sharding() has said of all that the tensor's storage holds, or null.
 const spmd::Sharding* asked_sharding(const lazy::TensorImpl& impl);
 // Returns how a tensor is split, or will be; null where nothing says so.

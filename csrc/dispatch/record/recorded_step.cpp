@@ -172,7 +172,8 @@ void plan(executor::PortableOptions& options, const Call& call,
 // How the program's arguments and results are split. What is written is split as it was.
 void split(executor::PortableOptions& options, const Call& call, size_t num_results,
            std::vector<const spmd::Sharding*> of_arguments, const Tensors& arguments) {
-  std::vector<const spmd::Sharding*> all;
+  ops::NamedShardings named;
+  std::vector<const spmd::Sharding*>& all = named.all;
   of_arguments.resize(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     const spmd::Sharding*& s = of_arguments[i];
@@ -183,11 +184,15 @@ void split(executor::PortableOptions& options, const Call& call, size_t num_resu
   if (executor::has_split_planner()) plan(options, call, of_arguments);
   if (options.mesh != nullptr) all.push_back(spmd::Sharding::replicated(options.mesh, 0));
   for (const spmd::Sharding* s : of_arguments) {
-    if (s != nullptr) all.push_back(s);
+    if (s == nullptr) continue;
+    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, !s->is_manual,
+                    "expected arguments and state that are not manual, got ", s->gspmd(),
+                    ". Begin and end manual code within the step.");
+    all.push_back(s);
   }
-  ops::add_shardings_given_by(*call.recorded.function, all);
+  named.add(*call.recorded.function);
   if (all.empty()) return;
-  options.mesh = spmd::common_mesh(all);
+  options.mesh = named.common_mesh();
   TXLA_CHECK(options.mesh != nullptr,
              "expected meshes over the same devices in the same order in one step, got ",
              all.front()->text, " beside others. Use one mesh.");

@@ -20,6 +20,8 @@ from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
     apply_backward_optimization_barrier,
     apply_xla_patch_to_nn_linear,
     clear_sharding,
+    disable_manual_sharding,
+    enable_manual_sharding,
     get_1d_mesh,
     get_global_mesh,
     mark_sharding,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_xla import _XLAC
 from torch_xla.distributed.spmd.xla_sharding import Mesh, constrained, marked
 
 
@@ -64,6 +65,31 @@ def _keep_sharding(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Ten
 _own = torch.library.Library("torch_xla", "FRAGMENT")
 torch.library.register_autograd(
     "torch_xla::sharding_constraint", _backward, setup_context=_keep_sharding, lib=_own
+)
+
+
+def _back_to_full(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    # Devices that had copies of one part used it each for itself.
+    return torch.ops.torch_xla.shard_to_full(grad, ctx.sharding, True), None
+
+
+def _back_to_shard(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    part = torch.ops.torch_xla.full_to_shard(grad, ctx.sharding)
+    copies = _XLAC._copies_of_parts(ctx.sharding)
+    return part if ctx.sum or copies == 1 else part / copies, None, None
+
+
+def _keep_sharding_and_sum(
+    ctx: Any, inputs: tuple[torch.Tensor, str, bool], output: torch.Tensor
+) -> None:
+    ctx.sharding, ctx.sum = inputs[1:]
+
+
+torch.library.register_autograd(
+    "torch_xla::full_to_shard", _back_to_full, setup_context=_keep_sharding, lib=_own
+)
+torch.library.register_autograd(
+    "torch_xla::shard_to_full", _back_to_shard, setup_context=_keep_sharding_and_sum, lib=_own
 )
 
 _library = torch.library.Library("xla", "FRAGMENT")

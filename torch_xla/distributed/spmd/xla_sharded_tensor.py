@@ -25,6 +25,7 @@ class XLAShard:
     Attributes:
         data: The part, on the CPU.
         indices: Where it lies in the tensor: a slice for each dimension, or `...` for all of it.
+            What a device has of a manual tensor is all of it, too, and no other device's.
         shard_device: The device's name, "CPU:0" for example.
         replica_id: Numbers the devices that hold this same part.
     """
@@ -221,6 +222,8 @@ class XLAShardedTensor(torch.Tensor):
         return whole.to_local(grad_placements=grad_placements)
 
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
+        if self.sharding_spec == "{manual}":  # it has no one value
+            return f"XLAShardedTensor(sizes={list(self.shape)}, dtype={self.dtype}, {{manual}})"
         return f"XLAShardedTensor({self.global_tensor!r}, {self.sharding_spec})"
 
 

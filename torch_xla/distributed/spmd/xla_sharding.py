@@ -351,7 +351,7 @@ def _get_tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> np.ndarra
     split = _axes_of_dimensions(mesh, partition_spec)
     used = [axis for axes in split for axis in axes]
     rest = [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
-    parts = [math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in split]
+    parts = list(_parts_of(mesh, partition_spec))
     replicas = [math.prod(mesh.mesh_shape[axis] for axis in rest)] if rest else []
     return mesh.get_logical_mesh().transpose([*used, *rest]).reshape(parts + replicas)
 
@@ -526,6 +526,12 @@ def _sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int, wh
     return mesh.get_op_sharding(partition_spec).constraint(rank)
 
 
+def _parts_of(mesh: Mesh, partition_spec: PartitionSpec) -> tuple[int, ...]:
+    """Into how many parts a spec splits each dimension."""
+    axes_of = _axes_of_dimensions(mesh, partition_spec)
+    return tuple(math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in axes_of)
+
+
 # What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
 _sharding_text._dynamo_marked_constant = True
 
@@ -588,3 +594,11 @@ def wrap_if_sharded(x: Any) -> Any:
     else:
         is_split = hasattr(x, "_xla_sharding")
     return wrap_as_sharded_tensor(x) if is_split else x
+
+
+# Made of the names above, and torch_xla's users look for it here.
+from torch_xla.distributed.spmd.manual import (  # noqa: E402, F401
+    _mark_manual_sharding,
+    disable_manual_sharding,
+    enable_manual_sharding,
+)

@@ -1,0 +1,225 @@
+#include "ops/manual_sharding.h"
+
+#include <algorithm>
+#include <map>
+
+#include "hlo/ops.h"
+#include "hlo/partition.h"
+#include "lazy/function.h"
+#include "lazy/operator.h"
+#include "ops/lowering.h"
+#include "util/error.h"
+
+namespace torch_xla::ops {
+namespace {
+
+hlo::Split whole_on_each(const hlo::Type& type) {
+  std::string dims;
+  for (size_t i = 0; i < type.dims.size(); ++i) dims += i == 0 ? "{}" : ", {}";
+  return {"[" + dims + "]", type, type};
+}
+
+// How an array with an entry for every device is split.
+hlo::Split entry_on_each(const spmd::Mesh* mesh, const hlo::Type& entry) {
+  const spmd::Sharding* s = spmd::Sharding::manual(mesh, entry.dims.size());
+  hlo::Type part = entry;
+  part.dims.insert(part.dims.begin(), 1);
+  return {s->shardy(), {entry.dtype, s->held_sizes(entry.dims)}, part};
+}
+
+hlo::Dims without_first(const hlo::Dims& dims) { return {dims.begin() + 1, dims.end()}; }
+
+// Whether a value is manual: an array of such entries.
+bool is_array_of(const hlo::Value& x, const hlo::Type& entry) {
+  return x.rank() == entry.rank() + 1;
+}
+
+hlo::Value as_entry(const hlo::Value& x) {
+  hlo::Dims dims = x.dims();
+  dims.insert(dims.begin(), 1);
+  return hlo::reshape(x, dims);
+}
+
+// Of a boundary with one operand, which is given as a value split by `from`, or null: as an array
+// of entries. The result likewise.
+hlo::Value across(const hlo::Value& x, const hlo::Split& from,
+                  const std::function<hlo::Value(const hlo::Value&)>& body, const hlo::Split& to) {
+  return hlo::on_each_device(
+      x.builder(), std::span(&x, 1), std::span(&from, 1),
+      [&](std::span<const hlo::Value> given) { return hlo::Values{body(given[0])}; },
+      [&](const hlo::Type&) { return to; })[0];
+}
+
+// The sharding along the axes of the program's mesh; null in the program of one device, where
+// manual values are as all others.
+const spmd::Sharding* in_program(Lowering& l) {
+  const spmd::Sharding& named = sharding_named_by(l.signature());
+  const spmd::Mesh* mesh = l.b.mesh();
+  if (mesh == nullptr) {
+    TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, named.num_devices() == 1,
+                    l.signature().op->name, ": expected a program for the ", named.num_devices(),
+                    " devices of the mesh outside of manual code, got one for a single device.");
+    return nullptr;
+  }
+  const spmd::Sharding* s = named.in_mesh(mesh);
+  TXLA_CHECK(s->is_manual || s->has_whole_axes(), l.signature().op->name,
+             ": expected a sharding along axes of the program's mesh, got ", s->shardy(), " in ",
+             mesh->text, ". Please report this.");
+  return s;
+}
+
+hlo::Split split_by(const spmd::Sharding& s, const hlo::Type& whole) {
+  return {s.shardy(), whole, {whole.dtype, s.part_sizes(whole.dims)}};
+}
+
+hlo::Values full_to_shard(Lowering& l) {
+  const hlo::Value x = l.in(0);
+  const spmd::Sharding* s = in_program(l);
+  if (s == nullptr) return {x};
+  TXLA_CHECK_KIND(util::ErrorKind::Value, x.rank() == l.out().rank(),
+                  "enable_manual_sharding: expected a tensor of the full shape, got a manual one.");
+  return {across(x, split_by(*s, x.type()), as_entry, entry_on_each(s->mesh, l.out()))};
+}
+
+hlo::Values mark_manual(Lowering& l) {
+  const hlo::Value x = l.in(0);
+  const spmd::Sharding* s = in_program(l);
+  if (s == nullptr || is_array_of(x, l.out())) return {x};
+  return {across(x, whole_on_each(x.type()), as_entry, entry_on_each(s->mesh, l.out()))};
+}
+
+// The devices that have the same part.
+std::vector<std::vector<int64_t>> groups_of(const spmd::Sharding& s) {
+  std::map<std::vector<int64_t>, std::vector<int64_t>> of_part;
+  for (const int64_t device : s.mesh->devices) of_part[s.part_of(device)].push_back(device);
+  std::vector<std::vector<int64_t>> groups;
+  for (auto& [part, devices] : of_part) groups.push_back(std::move(devices));
+  return groups;
+}
+
+hlo::Values shard_to_full(Lowering& l) {
+  const hlo::Value x = l.in(0);
+  const spmd::Sharding* s = in_program(l);
+  if (s == nullptr) return {x};
+  const bool sum = l.flag(2);
+  const hlo::Split to = split_by(*s, l.out());
+  const hlo::Split from =
+      is_array_of(x, to.part) ? entry_on_each(s->mesh, to.part) : whole_on_each(x.type());
+  return {across(
+      x, from,
+      [&](const hlo::Value& given) {
+        const hlo::Value part = hlo::reshape(given, to.part.dims);
+        const auto groups = groups_of(*s);
+        return sum && groups[0].size() != 1 ? hlo::sum_of_groups(part, groups) : part;
+      },
+      to)};
+}
+
+}  // namespace
+
+Boundary boundary_of(const lazy::Signature& signature) {
+  const Rule* rule = signature.op->rule;
+  if (rule == nullptr) return Boundary::None;
+  if (rule->lower == full_to_shard) return Boundary::Enters;
+  if (rule->lower == mark_manual) return Boundary::Marks;
+  return rule->lower == shard_to_full ? Boundary::Leaves : Boundary::None;
+}
+
+const spmd::Sharding& sharding_named_by(const lazy::Signature& signature) {
+  return *spmd::Sharding::find(signature.arguments[1].value.toStringRef());
+}
+
+bool expands_to_boundaries(const lazy::Signature& signature) {
+  if (signature.expansion == nullptr || !spmd::Sharding::any_manual()) return false;
+  return std::ranges::any_of(signature.expansion->calls, [](const lazy::Node* call) {
+    return boundary_of(call->signature()) != Boundary::None ||
+           expands_to_boundaries(call->signature());
+  });
+}
+
+bool ManualValues::contains(const lazy::Node* node, uint32_t index) const {
+  const auto it = results_.find(node);
+  return it != results_.end() && it->second.at(index);
+}
+
+bool ManualValues::has_among_operands(const lazy::Node& call) const {
+  return !empty() &&
+         std::ranges::any_of(call.operands(), [this](const lazy::Value& v) { return contains(v); });
+}
+
+ManualValues ManualValues::parameters_of_expansion(const lazy::Node& call) const {
+  const lazy::Signature& s = call.signature();
+  ManualValues parameters;
+  size_t next = 0;
+  for (size_t i = 0; i < s.operands.size(); ++i) {
+    if (s.operands[i].number < 0 && contains(call.operands()[next++])) {
+      parameters.add(s.expansion->parameters[i]);
+    }
+  }
+  return parameters;
+}
+
+void ManualValues::add_results_of(const lazy::Node& call) {
+  const lazy::Signature& s = call.signature();
+  const size_t count = s.outputs.size();
+  if (expands_to_boundaries(s)) {
+    const lazy::Function& function = *s.expansion;
+    ManualValues within = parameters_of_expansion(call);
+    for (const lazy::Node* inner : function.calls) within.add_results_of(*inner);
+    std::vector<bool> results;
+    for (const lazy::Value& v : function.results) results.push_back(v && within.contains(v));
+    if (std::ranges::count(results, true) != 0) results_[&call] = std::move(results);
+    return;
+  }
+  const Boundary boundary = boundary_of(s);
+  if (boundary == Boundary::None ? has_among_operands(call) : boundary != Boundary::Leaves) {
+    results_[&call].assign(count, true);
+  }
+}
+
+hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands,
+                           const std::vector<bool>& is_manual,
+                           const std::function<hlo::Values(const hlo::Values&)>& body) {
+  const spmd::Mesh* mesh = b.mesh();
+  hlo::Values given;
+  std::vector<hlo::Split> splits;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i]) continue;
+    const hlo::Type& type = operands[i].type();
+    given.push_back(operands[i]);
+    splits.push_back(is_manual[i] ? entry_on_each(mesh, {type.dtype, without_first(type.dims)})
+                                  : whole_on_each(type));
+  }
+  std::vector<bool> is_there;
+  const auto of_one = [&](std::span<const hlo::Value> parts) {
+    hlo::Values values(operands.size());
+    size_t next = 0;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (!operands[i]) continue;
+      const hlo::Value& part = parts[next++];
+      values[i] = is_manual[i] ? hlo::reshape(part, without_first(part.dims())) : part;
+    }
+    hlo::Values entries;
+    for (const hlo::Value& value : body(values)) {
+      is_there.push_back(static_cast<bool>(value));
+      if (value) entries.push_back(as_entry(value));
+    }
+    return entries;
+  };
+  const hlo::Values made =
+      hlo::on_each_device(b, given, splits, of_one, [&](const hlo::Type& part) {
+        return entry_on_each(mesh, {part.dtype, without_first(part.dims)});
+      });
+  hlo::Values results;
+  size_t next = 0;
+  for (const bool there : is_there) results.push_back(there ? made[next++] : hlo::Value());
+  return results;
+}
+
+namespace rules {
+const RuleFunction full_to_shard = ops::full_to_shard;
+const RuleFunction mark_manual = ops::mark_manual;
+const RuleFunction shard_to_full = ops::shard_to_full;
+}  // namespace rules
+
+}  // namespace torch_xla::ops

@@ -1,0 +1,59 @@
+// Manual values (spmd/sharding.h) in programs: of each, an array has an entry for every device. The
+// operators at the boundaries of manual code are
+//   torch_xla::full_to_shard(self, sharding): each device has its part of a value;
+//   torch_xla::mark_manual(self, sharding): each device has all of it, and goes on by itself;
+//   torch_xla::shard_to_full(self, sharding, sum): a value of which these are the parts. Of devices
+//     that have the same part one may be taken, or the sum of what they have.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "hlo/builder.h"
+#include "lazy/node.h"
+#include "ops/registry.h"
+#include "spmd/sharding.h"
+
+namespace torch_xla::ops {
+
+enum class Boundary : uint8_t { None, Enters, Marks, Leaves };
+Boundary boundary_of(const lazy::Signature& signature);
+// Returns the sharding that a boundary, or a sharding_constraint, has as its argument.
+const spmd::Sharding& sharding_named_by(const lazy::Signature& signature);
+
+// Returns whether a call expands to calls among which there are boundaries.
+bool expands_to_boundaries(const lazy::Signature& signature);
+
+// The values of a function that are manual, as far as its calls were added.
+class ManualValues {
+ public:
+  bool empty() const { return results_.empty(); }
+  bool contains(const lazy::Node* node, uint32_t index) const;
+  bool contains(const lazy::Value& v) const { return contains(v.node.get(), v.index); }
+  bool has_among_operands(const lazy::Node& call) const;
+  // Adds what has a single value.
+  void add(const lazy::Node* node) { results_[node] = {true}; }
+  // Adds those of the call's results that are, in the order of the calls.
+  void add_results_of(const lazy::Node& call);
+  // Returns those of the parameters of what a call expands to.
+  ManualValues parameters_of_expansion(const lazy::Node& call) const;
+
+ private:
+  std::unordered_map<const lazy::Node*, std::vector<bool>> results_;
+};
+
+// Returns manual results of a call that each device computes by itself: `body` gets the values of
+// one device. Of `operands`, those that are manual come as arrays with an entry for every device,
+// as the results do. Undefined operands stay so.
+hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands,
+                           const std::vector<bool>& is_manual,
+                           const std::function<hlo::Values(const hlo::Values&)>& body);
+
+namespace rules {
+extern const RuleFunction full_to_shard, mark_manual, shard_to_full;
+}
+
+}  // namespace torch_xla::ops
