@@ -4,6 +4,7 @@ pip install libtpu
 python examples/aot_llama.py --model 7b --topology v5p:2x2x1                      # FSDP on v5p-8
 python examples/aot_llama.py --model 70b --topology v5p:4x4x4 --tensor 4 --batch 32  # v5p-128
 python examples/aot_llama.py --auto  # it is chosen how weights and activations are split
+python examples/aot_llama.py --mfu   # and the time of a step, by the compiler's estimates
 
 Weights are on meta, the mesh is of CPU devices that stand for the chips: nothing is allocated.
 """
@@ -25,12 +26,14 @@ MODELS = {  # width, layers, heads, heads of keys and values, width of the MLP
     "70b": (8192, 80, 64, 8, 28672),
 }
 WORDS = 32000
+# Published rates of a chip's links, in bytes a second.
+LINKS = {"v4:": 3e11, "v5e": 2e11, "v5p": 6e11, "v6e": 4.48e11}
 
 
 class Llama(nn.Module):
-    """Llama 2 with the weights of all layers stacked, so that a loop runs through them."""
+    """Llama 2. The weights of all layers are stacked, for a loop to run through, or apart."""
 
-    def __init__(self, width, layers, heads, kv_heads, hidden, dtype):
+    def __init__(self, width, layers, heads, kv_heads, hidden, dtype, apart=False):
         super().__init__()
         self.heads, self.kv_heads, self.dtype = heads, kv_heads, dtype
         kv = width // heads * kv_heads
@@ -45,9 +48,14 @@ class Llama(nn.Module):
             "attention_norm": (width,),
             "mlp_norm": (width,),
         }
-        self.layers = nn.ParameterDict(
-            {name: nn.Parameter(torch.empty(layers, *shape)) for name, shape in shapes.items()}
-        )
+        self.apart = apart
+        self.layers = nn.ModuleList()
+        for _ in range(layers if apart else 1):
+            stacked = () if apart else (layers,)
+            weights = {
+                n: nn.Parameter(torch.empty(*stacked, *shape)) for n, shape in shapes.items()
+            }
+            self.layers.append(nn.ParameterDict(weights))
         self.embedding = nn.Parameter(torch.empty(WORDS, width))
         self.norm = nn.Parameter(torch.empty(width))
         self.head = nn.Parameter(torch.empty(WORDS, width))
@@ -71,7 +79,11 @@ class Llama(nn.Module):
             return checkpoint(self.layer, x, w, use_reentrant=False), None
 
         x = split(F.embedding(tokens, self.embedding.to(self.dtype)))
-        x, _ = scan(body, x, dict(self.layers))
+        if self.apart:
+            for weights in self.layers:
+                x, _ = body(x, dict(weights))
+        else:
+            x, _ = scan(body, x, dict(self.layers[0]))
         logits = F.linear(F.rms_norm(x, x.shape[-1:], self.norm.to(x), 1e-5), self.head.to(x))
         return split(logits, "tensor")
 
@@ -96,21 +108,52 @@ def split(x, last=None):
 def split_weights(model):
     """FSDP along "fsdp"; heads and neurons along "tensor"."""
     columns, rows = (None, "tensor", "fsdp"), (None, "fsdp", "tensor")
-    for name, weight in model.layers.items():
-        spec = rows if name in ("o", "down") else columns
-        xs.mark_sharding(weight, mesh, spec if weight.dim() == 3 else (None, "fsdp"))
-    for weight in (model.embedding, model.head):
-        xs.mark_sharding(weight, mesh, ("tensor", "fsdp"))
-    xs.mark_sharding(model.norm, mesh, ("fsdp",))
+    for name, weight in model.named_parameters():
+        kind = name.rpartition(".")[2]
+        spec = rows if kind in ("o", "down") else columns
+        if kind in ("embedding", "head"):
+            spec = ("tensor", "fsdp")
+        elif "norm" in kind:
+            spec = (None, "fsdp")
+        xs.mark_sharding(weight, mesh, spec[len(spec) - weight.dim() :])
 
 
-def step(tokens, targets):
-    optimizer.zero_grad()
-    logits = model(tokens)
-    loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-    loss.backward()
-    optimizer.step()
-    return loss
+def compiled_step(shape, apart, split_as):
+    """The training step of a model of this shape, compiled for the topology."""
+    with torch.device("meta"):
+        model = Llama(*shape, torch.bfloat16, apart)
+    split_as(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    tokens, targets = (
+        torch.empty(batch, options.length, dtype=torch.long, device="meta") for _ in range(2)
+    )
+    for data in () if options.auto else (tokens, targets):
+        xs.mark_sharding(data, mesh, ("fsdp", None))
+
+    def step(tokens, targets):
+        optimizer.zero_grad()
+        logits = model(tokens)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return aot.compile(step, tokens, targets, topology=options.topology)
+
+
+def as_planned(compiled):
+    """Splits the weights of another model as auto-sharding has split those of the first."""
+    plan = auto_sharding.plans()[-1]
+    names = [given.name.rpartition(".")[2] for given in compiled.inputs]
+    specs = dict(reversed(list(zip(names, plan.specs, strict=False))))
+    along = xs.Mesh(np.arange(count), tuple(plan.mesh.values()), tuple(plan.mesh))
+
+    def split_weights(model):
+        for name, weight in model.named_parameters():
+            spec = specs[name.rpartition(".")[2]]
+            xs.mark_sharding(weight, along, spec[len(spec) - weight.dim() :])
+
+    return split_weights
 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -120,6 +163,7 @@ parser.add_argument("--tensor", type=int, default=1, help="devices along the mes
 parser.add_argument("--batch", type=int, help="sequences in a step, default: one a chip")
 parser.add_argument("--length", type=int, default=2048)
 parser.add_argument("--auto", action="store_true", help="choose how weights and activations split")
+parser.add_argument("--mfu", action="store_true", help="estimate the time and utilization")
 options = parser.parse_args()
 
 count = math.prod(int(size) for size in options.topology.partition(":")[2].split("x"))
@@ -135,30 +179,42 @@ xr.use_spmd(auto=options.auto)
 mesh = xs.Mesh(
     np.arange(count), (count // options.tensor, options.tensor), axis_names=("fsdp", "tensor")
 )
-with torch.device("meta"):
-    model = Llama(*MODELS[options.model], torch.bfloat16)
-if not options.auto:
-    split_weights(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-parameters = sum(p.numel() for p in model.parameters())
 batch = options.batch or count
-
-tokens, targets = (
-    torch.empty(batch, options.length, dtype=torch.long, device="meta") for _ in range(2)
-)
-for data in () if options.auto else (tokens, targets):
-    xs.mark_sharding(data, mesh, ("fsdp", None))
-compiled = aot.compile(step, tokens, targets, topology=options.topology)
+shape = MODELS[options.model]
+compiled = compiled_step(shape, False, (lambda model: None) if options.auto else split_weights)
+with torch.device("meta"):
+    parameters = sum(p.numel() for p in Llama(*shape, torch.bfloat16).parameters())
 print(f"{parameters / 1e9:.2f} billion parameters, {batch} x {options.length} tokens a step")
 print(compiled)
 if options.auto:
     print(auto_sharding.plans()[-1])
 
 # The operations that the model needs: 6 for each parameter and token, and those of attention.
-width, layers = MODELS[options.model][:2]
+width, layers = shape[:2]
 needed = 6 * parameters * batch * options.length
 needed += 12 * layers * width * batch * options.length**2 / 2
 seconds = needed / count / compiled.chip.flops_per_second
 print(
     f"  {'model operations':18} {needed / count / 1e9:,.0f} GFLOP, {seconds * 1e3:.1f} ms at peak"
 )
+if options.mfu:
+    # What a loop repeats is counted once. So the layers are compiled apart, of two numbers of them,
+    # and the difference is the time of a layer.
+    few = 1, 3
+    split_as = as_planned(compiled) if options.auto else split_weights
+    on_chip, sending = [], []
+    for number in few:
+        made = compiled_step((width, number, *shape[2:]), True, split_as)
+        on_chip.append(made.least_seconds)
+        sending.append(sum(c.bytes for c in made.collectives) / LINKS[options.topology[:3]])
+    on_chip, sending = (
+        times[0] + (layers - few[0]) * (times[1] - times[0]) / (few[1] - few[0])
+        for times in (on_chip, sending)
+    )
+    low, high = max(on_chip, sending), on_chip + sending
+    print(
+        f"  {'estimated time':18} {on_chip * 1e3:.1f} ms on the chip by the compiler, "
+        f"{sending * 1e3:.1f} ms of sending at the links' rate\n"
+        f"  {'model utilization':18} {seconds / high:.0%} where nothing overlaps, "
+        f"{seconds / low:.0%} where all does"
+    )

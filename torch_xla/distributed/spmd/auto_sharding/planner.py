@@ -48,7 +48,8 @@ class Plan:
 
     Attributes:
         mesh: Sizes of the mesh's axes, by name.
-        rows: What was chosen for its arguments.
+        rows: What was chosen for its arguments, those that are alike together.
+        specs: The partition spec of each argument, in their order.
         seconds: Of the step, by the model of `costs`: it compares ways to split, and predicts no
             times.
         bytes: What lives on a device when most does, by the model.
@@ -57,6 +58,7 @@ class Plan:
 
     mesh: dict[str, int]
     rows: list[Row]
+    specs: list[tuple[Any, ...]]
     seconds: float
     bytes: float
     alternatives: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -354,14 +356,16 @@ def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solut
 
 def _explained(program: Program, mesh: _Mesh, problem: Problem, solution: Solution, tried) -> Plan:
     rows: dict[tuple[Type, Layout], Row] = {}
+    specs = []
     for choice, value in zip(problem.arguments, program.arguments, strict=False):
         kind = program.types[value]
         layout = problem.choices[choice].states[solution.states[choice]]
         name = f"{kind.dtype}[{', '.join(map(str, kind.dims))}]"
         spec = mesh.spec(layout, len(kind.dims))
+        specs.append(spec)
         row = rows.setdefault((kind, layout), Row(name, 0, spec, 0))
         row.count += 1
         row.bytes += kind.bytes // costs.parts(layout, mesh.sizes)
     ordered = sorted(rows.values(), key=lambda row: -row.bytes)
     sizes = dict(zip(mesh.names, mesh.sizes, strict=True))
-    return Plan(sizes, ordered, solution.seconds, solution.bytes, tried)
+    return Plan(sizes, ordered, specs, solution.seconds, solution.bytes, tried)
