@@ -109,6 +109,7 @@ def test_export_model():
     assert "tensor<?x16xf32>" in out and out.count("differs from PyTorch by at most") == 2
 
 
+@pytest.mark.slow
 def test_train_digits_follows_pytorch():
     """Few epochs, the same on both devices: data, model and loop are sound."""
     arguments = ("--epochs", "2", "--seed", "3")

@@ -22,7 +22,7 @@ NATIVE = [
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch would have triangular_solve replaced
-@pytest.mark.parametrize("kernels", ["auto", "none"])
+@pytest.mark.parametrize("kernels", ["auto", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NATIVE)
 def test_native(name, kernels, monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", kernels)

@@ -179,7 +179,9 @@ LAYERS = [
 
 @pytest.mark.parametrize("batch", [1, 8, 17])
 @pytest.mark.parametrize("options", LAYERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+)
 def test_inference_of_lstm(batch, options, dtype):
     """Without gradients all layers are one call: on the CPU PyTorch's, in parts of the batch."""
     module = nn.LSTM(6, 5, dtype=dtype, **options).eval()

@@ -56,7 +56,15 @@ def run(run_python):
     return run
 
 
-@pytest.mark.parametrize("kind", ["cnn", "transformer", "lstm", "experts"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cnn",
+        "transformer",
+        pytest.param("lstm", marks=pytest.mark.slow),
+        pytest.param("experts", marks=pytest.mark.slow),
+    ],
+)
 def test_training_is_that_of_the_cpu(run, kind):
     run(
         """

@@ -391,7 +391,9 @@ def test_names_are_those_of_pytorch(run):
     )
 
 
-@pytest.mark.parametrize("devices", [8, 0], ids=["split", "one device"])
+@pytest.mark.parametrize(
+    "devices", [8, pytest.param(0, marks=pytest.mark.slow)], ids=["split", "one device"]
+)
 def test_a_primed_optimizer_has_its_state_and_nothing_else(run, devices):
     run(
         """

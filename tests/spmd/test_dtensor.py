@@ -622,6 +622,7 @@ def test_fully_shard_chooses_and_refuses(run):
     """)
 
 
+@pytest.mark.slow
 def test_parameters_of_another_dtype_are_split_alike(run):
     run("""
     marked = nn.Linear(8, 8).to(device)

@@ -82,7 +82,15 @@ def run(run_python):
     return run
 
 
-@pytest.mark.parametrize("form", ["whole", "wrapped", "checkpointed", "global"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "wrapped",
+        "checkpointed",
+        pytest.param("whole", marks=pytest.mark.slow),
+        pytest.param("global", marks=pytest.mark.slow),
+    ],
+)
 def test_fsdpv2_trains_as_the_plain_module(run, form):
     run(
         """
@@ -118,6 +126,7 @@ def test_fsdpv2_trains_as_the_plain_module(run, form):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["torch.utils.checkpoint", "torch_xla.utils.checkpoint"])
 def test_gradients_of_checkpointed_layers(run, module):
     """Split parameters get the same gradients whether activations are kept or computed again."""
@@ -172,6 +181,7 @@ def test_gradients_of_checkpointed_layers(run, module):
     )
 
 
+@pytest.mark.slow
 def test_fsdpv2_with_another_data_axis(run):
     run("""
     mesh = xs.Mesh(np.arange(8), (2, 4), ("data", "fsdp"))

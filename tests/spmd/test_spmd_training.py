@@ -303,6 +303,7 @@ def test_loaded_state_is_sent_in_parts(run):
     """)
 
 
+@pytest.mark.slow
 def test_caches_of_keys_and_values(run):
     run("""
     mesh = mesh_of("data model")

@@ -114,6 +114,7 @@ def test_a_hybrid_mesh_follows_the_torus(monkeypatch):
         xs.HybridMesh(ici_mesh_shape=(4, 2), dcn_mesh_shape=(2, 1))
 
 
+@pytest.mark.slow
 def test_arrays_of_devices_say_the_same(run_python):
     run_python(
         PRELUDE

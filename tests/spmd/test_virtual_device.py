@@ -180,6 +180,7 @@ def test_random_numbers_are_the_same_on_all_devices_and_reproducible(run):
     )
 
 
+@pytest.mark.slow
 def test_same_numbers_as_one_device(run):
     code = """
         torch.manual_seed(5)

@@ -129,7 +129,9 @@ def train(name, device):
     return model, [loss.item() for loss in losses]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "resnet18" else n for n in MODELS]
+)
 def test_losses_follow_the_cpu(name):
     model, losses = train(name, "xla")
     compiled = met.counter_value("UncachedCompile")
