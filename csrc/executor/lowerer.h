@@ -309,15 +309,15 @@ class Lowerer {
       return results.at(v.node.get()).at(v.index);
     };
     const hlo::Values operands = operands_of(s, numbers, tensor);
-    if (ops::expands_to_boundaries(s)) return lower_with_boundaries(node, operands, numbers);
+    if (manual_.mixes(node)) return lower_mixed(node, operands, numbers);
     if (ops::boundary_of(s) == ops::Boundary::None) return lower_signature(s, operands, numbers);
     if (b_.mesh() != nullptr) manual_.add_results_of(node);
     return apply_rule(s, operands, numbers);
   }
 
-  // Manual values may be among operands and results.
-  hlo::Values lower_with_boundaries(const Node& node, const hlo::Values& operands,
-                                    const hlo::Values& numbers) {
+  // What the call expands to, some of which each device computes by itself.
+  hlo::Values lower_mixed(const Node& node, const hlo::Values& operands,
+                          const hlo::Values& numbers) {
     const Signature& s = node.signature();
     ops::ManualValues within = manual_.parameters_of_expansion(node);
     if (b_.mesh() != nullptr) manual_.add_results_of(node);

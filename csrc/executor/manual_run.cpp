@@ -12,8 +12,7 @@ using lazy::Node;
 
 bool is_manual_call(const Node& call, const ops::ManualValues& manual) {
   return manual.has_among_operands(call) &&
-         ops::boundary_of(call.signature()) == ops::Boundary::None &&
-         !ops::expands_to_boundaries(call.signature());
+         ops::boundary_of(call.signature()) == ops::Boundary::None && !manual.mixes(call);
 }
 
 void expect_no_manual_results(const lazy::Function& function, const ops::ManualValues& manual) {
@@ -26,14 +25,27 @@ void expect_no_manual_results(const lazy::Function& function, const ops::ManualV
   }
 }
 
+namespace {
+
+// What it expands to may say some, too.
+void expect_no_shardings(const Node& call) {
+  lazy::Function alone;
+  alone.calls = {&call};
+  ops::NamedShardings named;
+  named.add(alone);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, named.all.empty(),
+                  "mark_sharding or enable_manual_sharding: expected a value of all devices, got a "
+                  "manual one, of which each has its own. Use disable_manual_sharding first.");
+}
+
+}  // namespace
+
 ManualRun::ManualRun(std::span<const Node* const> all, ops::ManualValues& manual) {
   std::set<Result> seen;
   std::unordered_set<const Node*> made;
   for (const Node* call : all) {
     if (!is_manual_call(*call, manual)) break;
-    TXLA_CHECK_KIND(util::ErrorKind::Value, !ops::sharding_given_by(call->signature()),
-                    "mark_sharding: expected a value of all devices, got a manual one, of which "
-                    "each has its own. Use disable_manual_sharding first.");
+    expect_no_shardings(*call);
     for (const lazy::Value& v : call->operands()) {
       const Result input{v.node.get(), v.index};
       if (made.contains(input.node) || !seen.insert(input).second) continue;

@@ -14,7 +14,7 @@
 namespace torch_xla::executor {
 
 // Returns whether each device computes the call by itself: a manual operand makes it so, but for
-// boundaries and for what expands to some.
+// boundaries and for what mixes manual values with others.
 bool is_manual_call(const lazy::Node& call, const ops::ManualValues& manual);
 
 // Throws a NotImplementedError where the results of a function are manual that must not be.
@@ -27,7 +27,7 @@ struct ManualRun {
   std::vector<bool> is_manual;  // of the inputs
 
   // Takes those at the beginning of `calls`, up to the first that is none, and adds them to what is
-  // `manual`. Throws a ValueError where one of them says how its value is split.
+  // `manual`. Throws a ValueError where one of them says how a value is split.
   ManualRun(std::span<const lazy::Node* const> calls, ops::ManualValues& manual);
 };
 

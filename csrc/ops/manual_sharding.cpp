@@ -129,12 +129,26 @@ const spmd::Sharding& sharding_named_by(const lazy::Signature& signature) {
   return *spmd::Sharding::find(signature.arguments[1].value.toStringRef());
 }
 
+namespace {
+
 bool expands_to_boundaries(const lazy::Signature& signature) {
   if (signature.expansion == nullptr || !spmd::Sharding::any_manual()) return false;
   return std::ranges::any_of(signature.expansion->calls, [](const lazy::Node* call) {
     return boundary_of(call->signature()) != Boundary::None ||
            expands_to_boundaries(call->signature());
   });
+}
+
+}  // namespace
+
+bool ManualValues::mixes(const lazy::Node& call) const {
+  const lazy::Signature& s = call.signature();
+  if (s.expansion == nullptr) return false;
+  if (expands_to_boundaries(s)) return true;
+  const auto is_there = [this](const lazy::Value& v) { return contains(v); };
+  const auto has_elements = [](const lazy::Geometry* g) { return g == nullptr || g->numel != 0; };
+  return has_among_operands(call) && !std::ranges::all_of(call.operands(), is_there) &&
+         std::ranges::any_of(s.outputs, has_elements);
 }
 
 bool ManualValues::contains(const lazy::Node* node, uint32_t index) const {
@@ -162,7 +176,7 @@ ManualValues ManualValues::parameters_of_expansion(const lazy::Node& call) const
 void ManualValues::add_results_of(const lazy::Node& call) {
   const lazy::Signature& s = call.signature();
   const size_t count = s.outputs.size();
-  if (expands_to_boundaries(s)) {
+  if (mixes(call)) {
     const lazy::Function& function = *s.expansion;
     ManualValues within = parameters_of_expansion(call);
     for (const lazy::Node* inner : function.calls) within.add_results_of(*inner);

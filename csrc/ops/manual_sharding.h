@@ -24,9 +24,6 @@ Boundary boundary_of(const lazy::Signature& signature);
 // Returns the sharding that a boundary, or a sharding_constraint, has as its argument.
 const spmd::Sharding& sharding_named_by(const lazy::Signature& signature);
 
-// Returns whether a call expands to calls among which there are boundaries.
-bool expands_to_boundaries(const lazy::Signature& signature);
-
 // The values of a function that are manual, as far as its calls were added.
 class ManualValues {
  public:
@@ -34,6 +31,9 @@ class ManualValues {
   bool contains(const lazy::Node* node, uint32_t index) const;
   bool contains(const lazy::Value& v) const { return contains(v.node.get(), v.index); }
   bool has_among_operands(const lazy::Node& call) const;
+  // Returns whether some of the results of a call may be manual and others not, as what it expands
+  // to tells: there are boundaries in it, or only some of its operands are manual.
+  bool mixes(const lazy::Node& call) const;
   // Adds what has a single value.
   void add(const lazy::Node* node) { results_[node] = {true}; }
   // Adds those of the call's results that are, in the order of the calls.

@@ -259,6 +259,8 @@ at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpShardi
                            const std::optional<std::vector<int64_t>>& global_shape) {
   constexpr const char* kWho = "_global_tensor_from_cpu_shards";
   TXLA_CHECK_KIND(util::ErrorKind::Value, !shards.empty(), kWho, ": expected shards, got none.");
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !op_sharding.is_manual, kWho,
+                  ": expected an OpSharding that splits a value, got {manual}.");
   const spmd::Sharding* s = op_sharding.of_rank(shards[0].dim());
   std::vector<int64_t> sizes = shards[0].sizes().vec();
   const std::vector<int64_t> parts = s->parts();

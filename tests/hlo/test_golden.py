@@ -14,9 +14,12 @@ NOT_RECORDED = {
     "aten::conj_physical",
     "aten::range",
     "torch_xla::as_strided_update",
+    "torch_xla::full_to_shard",  # tests/spmd
+    "torch_xla::mark_manual",
     "torch_xla::masked_select",
     "torch_xla::nonzero",
-    "torch_xla::sharding_constraint",  # tests/spmd
+    "torch_xla::shard_to_full",
+    "torch_xla::sharding_constraint",
     "torch_xla::unique",
     "torch_xla::user_operation",
 }

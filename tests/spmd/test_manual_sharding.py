@@ -471,6 +471,18 @@ def test_misuse_is_told(run):
     twice = torch.ops.torch_xla.full_to_shard(part.global_tensor, text)
     with error(ValueError, "enable_manual_sharding", "full shape"):
         torch_xla.sync()
+    del twice
+    tiled, manual = mesh.get_op_sharding(("data", None)), _XLAC.OpSharding([], [], [], 4)
+    with error(ValueError, "_spmd_shard_to_full_shape", "[16, 6]", "[8, 6]"):
+        _XLAC._spmd_shard_to_full_shape(part.global_tensor, tiled, (8, 6), torch.float32)
+    with error(ValueError, "_spmd_full_to_shard_shape", "mark_sharding"):
+        _XLAC._spmd_full_to_shard_shape(torch.ones(16, 6, device=device))
+    with error(ValueError, "_mark_manual_sharding", "MANUAL"):
+        _XLAC._mark_manual_sharding(torch.ones(16, 6, device=device), tiled)
+    with error(ValueError, "mark_sharding", "{manual}"):
+        _XLAC._xla_mark_sharding(torch.ones(16, 6, device=device), manual)
+    with error(ValueError, "_global_tensor_from_cpu_shards", "{manual}"):
+        _XLAC._global_tensor_from_cpu_shards([torch.ones(16, 6)] * N, manual)
     """)
 
 
@@ -607,10 +619,38 @@ def test_in_compiled_functions(run, backend):
     value = torch.randn(16, 8)
     for _ in range(2):
         part = xs.enable_manual_sharding(value.to(device), ("data", "model"), mesh=mesh)
-        got = scaled(part.global_tensor, torch.full((4,), 2.0).to(device))
+        part = part.global_tensor
+        got = scaled(part, torch.full((4,), 2.0).to(device))
         torch_xla.sync()
         check_parts(got[0], [p * 2 + p.sum() for p in parts_of(value, ("data", "model"))])
         check_parts(got[1], [p.max() for p in parts_of(value, ("data", "model"))])
+    plain = torch.randn(4, 4)
+    doubled = torch.compile(lambda p: p * 2 + p.sum(), backend={backend!r}, fullgraph=True)
+    for _ in range(2):  # of either kind, by one graph
+        want = plain * 2 + plain.sum()
+        torch.testing.assert_close(doubled(plain.to(device)).cpu(), want)
+        check_parts(doubled(part), [p * 2 + p.sum() for p in parts_of(value, ("data", "model"))])
+    both = torch.compile(lambda p, y: (p * 3, y * 3, p.add_(1).sum()), backend={backend!r},
+                         fullgraph=True)
+    part = (part * 1).clone()
+    got = both(part, plain.to(device))
+    torch.testing.assert_close(got[1].cpu(), plain * 3)
+    check_parts(got[0], [p * 3 for p in parts_of(value, ("data", "model"))])
+    check_parts(got[2], [(p + 1).sum() for p in parts_of(value, ("data", "model"))])
+    check_parts(part, [p + 1 for p in parts_of(value, ("data", "model"))])
+
+    def marks(p):
+        h = p * 2
+        xs.mark_sharding(h, mesh, ("data", "model"))
+        return h + 1
+
+    marks = torch.compile(marks, backend={backend!r}, fullgraph=True)
+    try:
+        kept = marks(part)
+        torch_xla.sync()
+        raise SystemExit("a mark of a manual tensor was not refused")
+    except ValueError as e:
+        assert "mark_sharding" in str(e) and "disable_manual_sharding" in str(e), e
     """)
 
 

@@ -77,6 +77,9 @@ void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char*
   TXLA_CHECK(executor::is_spmd(), who,
              ": expected SPMD mode, where all devices are one. Call "
              "torch_xla.runtime.use_spmd() first.");
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !sharding->is_manual, who,
+                  ": expected a sharding that splits a value, got {manual}. Use "
+                  "_mark_manual_sharding.");
   const size_t devices = executor::Runtime::get().devices(0).size();
   TXLA_CHECK_KIND(util::ErrorKind::Value, sharding->num_devices() == devices, who,
                   ": expected a mesh of the ", devices, " devices of this process, got one of ",
