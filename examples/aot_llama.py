@@ -138,6 +138,7 @@ def compiled_step(shape, apart, split_as):
         optimizer.step()
         return loss
 
+    step.__qualname__ = "step"
     return aot.compile(step, tokens, targets, topology=options.topology)
 
 
