@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.hlo import golden
 from tests.ops.harness import HAS_BFLOAT16
 from torch_xla import _XLAC
+from torch_xla.distributed.spmd.auto_sharding import costs, problem, program
 
 # Views by schema, so that no call is recorded under these names; what autograd or PyTorch calls by
 # another; what is computed when it is called, since its values tell the shape; and what is always a
@@ -36,6 +39,26 @@ def test_programs_are_those_that_are_pinned():
     assert not changed, many + "\n".join(changed[:20])
     rules = set(_XLAC._xla_lowered_ops())
     assert sorted(rules - lowered.rules) == sorted(NOT_RECORDED), "a rule that no case lowers"
+
+
+@pytest.mark.slow
+def test_auto_sharding_understands_all_programs():
+    """Whatever is recorded has choices, of which each says how it splits all that it reads."""
+    count = 0
+    for text in golden.lower(golden.cases()).texts.values():
+        for module in text.split("module @")[1:]:
+            read = program.read("module @" + module)
+            leaves, replaces = [None] * len(read.arguments), [-1] * len(read.results)
+            made = problem.make(read, (2, 2), costs.MACHINES["TPU"], leaves, replaces)
+            for choice in made.choices:
+                assert choice.states
+                for split in (choice.costs, *choice.uses):
+                    assert len(split) == len(choice.states)
+            for edge in made.edges:
+                assert len(edge.have) == len(made.choices[edge.source].states)
+                assert len(edge.want) == len(made.choices[edge.target].states)
+            count += 1
+    assert count > 3000
 
 
 def test_a_change_is_seen():

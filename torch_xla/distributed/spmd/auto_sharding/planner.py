@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import importlib.util
@@ -80,7 +81,7 @@ class Plan:
         return "\n".join(lines)
 
 
-_plans: list[Plan] = []
+_plans: collections.deque[Plan] = collections.deque(maxlen=256)
 _enabled = False
 
 
@@ -169,7 +170,7 @@ def is_enabled() -> bool:
 
 
 def plans() -> list[Plan]:
-    """What was chosen in this process, for each program that was worth splitting, the last last."""
+    """What was chosen in this process for programs that were worth splitting: 256, the last last."""
     return list(_plans)
 
 
