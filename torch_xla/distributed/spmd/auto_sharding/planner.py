@@ -170,7 +170,7 @@ def is_enabled() -> bool:
 
 
 def plans() -> list[Plan]:
-    """What was chosen in this process for programs that were worth splitting: 256, the last last."""
+    """What was chosen for the last 256 programs of this process that were worth splitting."""
     return list(_plans)
 
 
