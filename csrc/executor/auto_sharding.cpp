@@ -54,14 +54,15 @@ std::shared_ptr<const SplitPlan> plan_of(const util::Hash128& structure) {
 
 Unplanned unplanned(const Graph& graph) {
   Unplanned all;
-  if (!has_split_planner()) return all;
+  const Runtime& runtime = Runtime::get();
+  const size_t num_devices = runtime.devices(graph.device).size();
+  if (num_devices == 1 || !has_split_planner()) return all;
   if (graph.plan == nullptr) {
     PlanRequest request;
     request.structure = graph.structure;
-    const Runtime& runtime = Runtime::get();
     request.platform = runtime.target().platform;
-    request.num_devices = runtime.devices(graph.device).size();
-    request.text = describe(graph, runtime.target(), request.num_devices);
+    request.num_devices = num_devices;
+    request.text = describe(graph, runtime.target(), num_devices);
     for (const lazy::Node* leaf : graph.parameters) {
       request.leaves.push_back(leaf->data().array->sharding());
     }

@@ -184,6 +184,7 @@ void split_data(const lazy::Value& data, int device, const spmd::Sharding* shard
   std::shared_ptr<const void> host;
   {
     const lazy::GraphLock lock;
+    if (array.is_deleted()) return;  // a run of another thread has taken it over meanwhile
     host = array.host_data();
   }
   if (host == nullptr) {

@@ -156,6 +156,33 @@ def test_what_does_not_fit_raises_and_stays_recorded(run):
     )
 
 
+def test_one_device_is_planned_for_nothing(run):
+    run(
+        """
+        x = torch.randn(64, 64)
+        y = x.to("xla") @ x.to("xla")
+        close(y, x @ x, "y")
+        assert auto_sharding.plans() == []
+        """,
+        env={"CPU_NUM_DEVICES": "1"},
+    )
+
+
+def test_data_that_is_made_in_the_program(run):
+    """Nothing of it is on the devices before: the plan splits what is computed alone."""
+    run(
+        """
+        torch.manual_seed(1)
+        w = torch.randn(64, 256, device="xla")
+        x = torch.rand(128, 64, device="xla")
+        y = torch.relu(x @ w).sum(1)
+        torch_xla.sync()
+        assert auto_sharding.plans() and collectives() == [], collectives()
+        close(y, torch.relu(x.cpu() @ w.cpu()).sum(1), "y")
+        """
+    )
+
+
 def test_the_mesh_of_the_environment(run):
     run(
         """
