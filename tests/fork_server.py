@@ -18,8 +18,9 @@ import threading
 from pathlib import Path
 from types import CodeType
 
-# What these name is read when Python or PyTorch starts: other values need a start of their own.
-_READ_LATER = ("CPU_", "GPU_", "PJRT_", "PT_XLA_", "TPU_", "XLA_", "XRT_")
+# Variables of these names are read later than at the start of Python and of PyTorch. Another value
+# of any other variable needs a start of its own.
+_READ_LATER = ("CPU_", "GPU_", "HOME", "PJRT_", "PT_XLA_", "TPU_", "XDG_CACHE_", "XLA_", "XRT_")
 
 
 class ForkServer:

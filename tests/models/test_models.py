@@ -16,7 +16,7 @@ from .zoo_vision import CASES as VISION
 
 # `make test` trains an encoder, a decoder, a mixture of experts and a vision model.
 QUICK = {"Bert", "Llama", "Mixtral", "ViT"}
-QUICK_COMPILED = {"Llama", "ViT"}
+QUICK_COMPILED = {"Llama"}
 
 
 @pytest.fixture(autouse=True)

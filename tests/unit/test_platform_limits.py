@@ -68,6 +68,7 @@ def test_a_missing_dtype_is_not_uploaded(run_as_tpu):
     """)
 
 
+@pytest.mark.slow
 def test_products_of_int64_are_exact_in_limbs(run_as_tpu):
     run_as_tpu("""
         import torch, torch_xla
