@@ -242,6 +242,7 @@ def test_reflectors_of_several_panels(dtype):
             assert_near(y, torch.ormqr(a, tau, c, *arguments), dtype, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_loops")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_eigenvectors_of_several_blocks(dtype):
@@ -280,7 +281,9 @@ def test_eigenvalues_that_are_near_each_other():
 
 @pytest.mark.usefixtures("in_loops")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
+@pytest.mark.parametrize(
+    "full", [pytest.param(False, marks=pytest.mark.slow), True], ids=["reduced", "full"]
+)
 def test_singular_vectors_of_several_blocks(dtype, full):
     for a in blocks(dtype):
         u, s, vh = (t.cpu() for t in torch.linalg.svd(a.to("xla"), full_matrices=full))

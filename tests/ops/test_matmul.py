@@ -203,7 +203,7 @@ def test_out_and_in_place():
 
 def test_recording_a_product_computes_nothing():
     """PyTorch's kernel is asked for its dtypes only, on a corner of the operands."""
-    size = 2000
+    size = 800  # in bfloat16, of which many processors have no products
     a, b = torch.zeros(size, size, dtype=torch.bfloat16), torch.zeros(size, size).bfloat16()
     start = time.perf_counter()
     a @ b
