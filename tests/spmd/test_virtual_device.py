@@ -282,18 +282,21 @@ def test_tensors_on_another_device_are_refused(run):
     )
 
 
-def test_auto_is_refused(run):
+def test_auto_needs_scipy(run):
     run(
         """
+        import importlib.util
+        find, importlib.util.find_spec = importlib.util.find_spec, lambda *names: None
         try:
             xr.use_spmd(auto=True)
-        except NotImplementedError as error:
-            assert "expected auto=False" in str(error)
+        except ImportError as error:
+            assert "pip install scipy" in str(error), error
         else:
-            raise AssertionError("there is no auto-sharding")
+            raise AssertionError("a planner without a solver")
+        importlib.util.find_spec = find
         assert not xr.is_spmd()
         xr.use_spmd(auto=None)
-        assert xr.is_spmd()
+        assert xr.is_spmd() and not torch_xla._XLAC._xla_get_auto_sharding()
         """,
         spmd=False,
     )
