@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
-from .test_sharding import EIGHT
+from .test_sharding import EIGHT, runner
 
 PRELUDE = """
 import torch_xla.runtime as xr
@@ -47,13 +45,7 @@ def train(plain, model, optimizer, steps=4, batch=16):
 @pytest.fixture
 def run(run_python):
     """Runs code in an SPMD process of eight devices that splits by itself."""
-
-    def run(code, env=None, **names):
-        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-        code = given + PRELUDE + textwrap.dedent(code)
-        return run_python(code, env=EIGHT | (env or {}), timeout=800)
-
-    return run
+    return runner(run_python, PRELUDE, timeout=800)
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,21 @@ def check_shards(t, value):
 """
 
 
+def runner(run_python, prelude, timeout=300):
+    """A function that runs code after a prelude in a process of eight devices, with names given."""
+
+    def run(code, env=None, **names):
+        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+        code = given + prelude + textwrap.dedent(code)
+        return run_python(code, env=EIGHT | (env or {}), timeout=timeout)
+
+    return run
+
+
 @pytest.fixture
 def run(run_python):
     """Runs code in an SPMD process of eight devices."""
-
-    def run(code, env=None):
-        return run_python(PRELUDE + textwrap.dedent(code), env={**EIGHT, **(env or {})})
-
-    return run
+    return runner(run_python, PRELUDE)
 
 
 def test_each_device_holds_its_part(run):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
-from .test_sharding import EIGHT, PRELUDE
+from .test_sharding import PRELUDE, runner
 
 MODELS = """
 import functools
@@ -74,12 +72,7 @@ def check_parameters(model, plain, **tolerance):
 @pytest.fixture
 def run(run_python):
     """Runs code in an SPMD process of eight devices, with a small transformer."""
-
-    def run(code, **names):
-        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-        return run_python(given + PRELUDE + MODELS + textwrap.dedent(code), env=EIGHT)
-
-    return run
+    return runner(run_python, PRELUDE + MODELS)
 
 
 @pytest.mark.parametrize(

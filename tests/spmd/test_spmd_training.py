@@ -5,11 +5,9 @@ All in float64, so that what differs is wrong: 1e-9 of the largest value of each
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
-from .test_sharding import EIGHT
+from .test_sharding import runner
 from .training import MESHES
 
 PRELUDE = """
@@ -48,12 +46,7 @@ def two(kind, mesh, **options):
 @pytest.fixture
 def run(run_python):
     """Runs code in an SPMD process of eight devices, with the models of training.py."""
-
-    def run(code, **names):
-        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-        return run_python(given + PRELUDE + textwrap.dedent(code), env=EIGHT, timeout=800)
-
-    return run
+    return runner(run_python, PRELUDE, timeout=800)
 
 
 def meshes(*parts: str) -> list[str]:

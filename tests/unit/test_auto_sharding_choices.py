@@ -142,3 +142,9 @@ def test_no_way_fits():
     made = problem.make(program.read(LAYERS), (4,), MACHINE, [None] * 3, [-1])
     with pytest.raises(solve.DoesNotFit, match="fit 100 bytes on each device"):
         solve.solve(made, MACHINE, 100)
+
+
+def test_no_time_is_not_no_memory():
+    made = problem.make(program.read(LAYERS), (4,), MACHINE, [None] * 3, [-1])
+    with pytest.raises(RuntimeError, match="within 1e-09 s, found none"):
+        solve.solve(made, MACHINE, time_limit=1e-9)

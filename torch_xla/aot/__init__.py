@@ -21,12 +21,12 @@ docs/aot.md says what the figures mean.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from torch.export import ExportedProgram
 
+from torch_xla import _XLAC
 from torch_xla._src import aot_programs as _programs
 from torch_xla._src.aot_collectives import Collective
 from torch_xla._src.aot_compiler import TopologyCompiler as _TopologyCompiler
@@ -125,7 +125,8 @@ def compile(
         return _programs.of_exported(what, platform)
 
     with _TopologyCompiler(topology, plugin, options) as compiler:
-        auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
-        if auto_sharding is not None and auto_sharding.is_enabled():
+        if _XLAC._xla_get_auto_sharding():
+            from torch_xla.distributed.spmd import auto_sharding
+
             return auto_sharding.compile_for(compiler, program)
         return compiler.compile(program(compiler.target))

@@ -22,8 +22,8 @@ from torch_xla.distributed.spmd.auto_sharding.solve import DoesNotFit, Solution,
 from torch_xla.distributed.spmd.xla_sharding import ShardingError
 
 _AXES = ("x", "y")
-# A program with fewer floating point operations in products is not worth splitting anew.
-_LEAST_WORK = 1e3
+# A program whose products have fewer elements is not worth a plan.
+_LEAST_ELEMENTS = 1e3
 
 
 @dataclass
@@ -112,8 +112,7 @@ def enable(mesh: Any = None, memory: float | None = None) -> None:
             raise ShardingError(
                 f"auto_sharding: expected a mesh of one or two axes, got {tuple(sizes)}."
             )
-        names = mesh.axis_names or _AXES[: len(sizes)]
-        asked = _Mesh(names, sizes, [int(d) for d in mesh.device_ids])
+        asked = _Mesh(mesh.axis_names, sizes, [int(d) for d in mesh.device_ids])
     _XLAC._set_split_planner(functools.partial(_plan, asked, memory))
     _enabled = True
 
@@ -150,6 +149,7 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
     )
     budget = None if chip.memory is None else 0.9 * chip.memory
     for tries in range(_TRIES):
+        last = plans()[-1:]
         _elsewhere = (machine, budget)
         try:
             made = program(compiler.target)
@@ -158,7 +158,8 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
         try:
             return compiler.compile(made)
         except ChipIsTooSmall:
-            if budget is None or tries == _TRIES - 1:
+            # Without a plan, the next program would be the same one.
+            if budget is None or tries == _TRIES - 1 or plans()[-1:] == last:
                 raise
             budget = 0.6 * min(budget, _plans[-1].bytes)
     raise AssertionError
@@ -220,8 +221,8 @@ class _Mesh:
 def _given(leaves: Sequence[Any]) -> tuple[_Mesh | None, list[Layout | None]]:
     """The mesh that values are split along already, and their layouts.
 
-    Of a value that is split in a way that no layout says, the layout is that of a whole one: its
-    split then costs less than the model says.
+    None for values that are whole, and for those that are split as no layout says: the model takes
+    these for what can be chosen, too, though they stay as they are.
     """
     mesh: _Mesh | None = None
     fixed: list[Layout | None] = []
@@ -242,10 +243,6 @@ def _given(leaves: Sequence[Any]) -> tuple[_Mesh | None, list[Layout | None]]:
                 layout[axis] = dim
         fixed.append(tuple(layout))
     return mesh, fixed
-
-
-def _replicates(sizes: Sequence[int]) -> Layout:
-    return (-1,) * len(sizes)
 
 
 def choose(
@@ -291,16 +288,15 @@ def _plan(
         asked: The mesh to use, None to choose one.
         memory: Bytes that the program may take on each device, None for what there is.
         platform: What the devices are, "CPU", "TPU" or the like.
-        devices: How many there are.
+        devices: How many there are; several.
         text: The program (`describe` in csrc/executor/lower.h).
         leaves: The OpSharding of each argument that is data, None for those that are whole.
         replaces: For each result, the argument that it takes the place of, or -1.
     """
     program = read(text)
-    nothing = ([None] * len(leaves), [])
+    if not _is_worth(program):
+        return [None] * len(leaves), []
     machine, available = _elsewhere or (costs.machine_of(platform), _memory(platform))
-    if devices == 1 or not _is_worth(program):
-        return nothing
     given, fixed = _given(leaves)
     if given is not None or asked is not None:
         meshes = [given or asked]
@@ -310,8 +306,8 @@ def _plan(
     mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, machine, budget)
     of_leaves = []
     for leaf, choice, value in zip(leaves, problem.arguments, program.arguments, strict=False):
-        layout = problem.choices[choice].states[solution.states[choice]]
-        is_new = leaf is None and layout != _replicates(mesh.sizes)
+        layout = solution.layout(problem, choice)
+        is_new = leaf is None and layout != (-1,) * len(mesh.sizes)
         rank = len(program.types[value].dims)
         of_leaves.append(mesh.sharding(layout, rank) if is_new else None)
     _plans.append(_explained(program, mesh, problem, solution, tried))
@@ -321,7 +317,7 @@ def _plan(
 def _is_worth(program: Program) -> bool:
     products = ("stablehlo.dot_general", "stablehlo.convolution")
     return any(
-        op.name in products and program.types[op.results[0]].elements >= _LEAST_WORK
+        op.name in products and program.types[op.results[0]].elements >= _LEAST_ELEMENTS
         for op in program.operations
     )
 
@@ -350,8 +346,8 @@ def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solut
                 continue
             rank = len(program.types[value].dims)
             if rank != 0:
-                state = problem.choices[choice].states[solution.states[choice]]
-                said.append((call, index, mesh.sharding(seen(state, view), rank)))
+                layout = seen(solution.layout(problem, choice), view)
+                said.append((call, index, mesh.sharding(layout, rank)))
     return said
 
 
@@ -360,7 +356,7 @@ def _explained(program: Program, mesh: _Mesh, problem: Problem, solution: Soluti
     specs = []
     for choice, value in zip(problem.arguments, program.arguments, strict=False):
         kind = program.types[value]
-        layout = problem.choices[choice].states[solution.states[choice]]
+        layout = solution.layout(problem, choice)
         name = f"{kind.dtype}[{', '.join(map(str, kind.dims))}]"
         spec = mesh.spec(layout, len(kind.dims))
         specs.append(spec)

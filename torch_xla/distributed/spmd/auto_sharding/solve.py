@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from torch_xla.distributed.spmd.auto_sharding import costs
-from torch_xla.distributed.spmd.auto_sharding.costs import Machine
+from torch_xla.distributed.spmd.auto_sharding.costs import Layout, Machine
 from torch_xla.distributed.spmd.auto_sharding.problem import Problem, seen
 
+_INFEASIBLE = 2  # scipy.optimize.milp's status
 _ROUNDS = 1  # how far away neighbours may be that make choices differ
 
 
@@ -31,6 +32,10 @@ class Solution:
     states: list[int]
     seconds: float
     bytes: float
+
+    def layout(self, problem: Problem, choice: int) -> Layout:
+        """How what is chosen is split."""
+        return problem.choices[choice].states[self.states[choice]]
 
 
 class DoesNotFit(ValueError):
@@ -95,15 +100,10 @@ class _Integer:
             if a == b:
                 ways = zip(e.have, e.want, strict=True)
                 self.seconds[a] += [e.times * self._change(h, w, e.size) for h, w in ways]
-            elif len(set(e.have)) == 1 or len(set(e.want)) == 1:
-                if len(set(e.have)) == 1:
-                    self.seconds[b] += [
-                        e.times * self._change(e.have[0], w, e.size) for w in e.want
-                    ]
-                else:
-                    self.seconds[a] += [
-                        e.times * self._change(h, e.want[0], e.size) for h in e.have
-                    ]
+            elif len(set(e.have)) == 1:
+                self.seconds[b] += [e.times * self._change(e.have[0], w, e.size) for w in e.want]
+            elif len(set(e.want)) == 1:
+                self.seconds[a] += [e.times * self._change(h, e.want[0], e.size) for h in e.have]
             else:
                 self.edges[(a, b, e.have, e.want, e.size)] += e.times
 
@@ -120,13 +120,12 @@ class _Integer:
         from scipy.sparse import csr_array
 
         starts = np.cumsum([0] + [len(s) for s in self.seconds])
-        objective = list(np.concatenate(self.seconds)) if self.seconds else []
         # Of equally fast ways the one that needs least memory.
         most = sum(float(b.max()) for b in self.bytes) or 1.0
         scale = max(sum(float(s.max()) for s in self.seconds), 1e-12)
         objective = [
             c + 1e-4 * scale * b / most
-            for c, b in zip(objective, np.concatenate(self.bytes), strict=True)
+            for c, b in zip(np.concatenate(self.seconds), np.concatenate(self.bytes), strict=True)
         ]
         rows = _Rows()
         for kind, seconds in enumerate(self.seconds):
@@ -150,6 +149,11 @@ class _Integer:
             constraints=LinearConstraint(matrix, rows.low, rows.high),
             options={"time_limit": time_limit, "mip_rel_gap": 1e-3},
         )
+        if found.x is None and found.status != _INFEASIBLE:
+            raise RuntimeError(
+                f"auto-sharding: expected a way to split a program within {time_limit:g} s, found "
+                f"none: {found.message} Name the mesh by XLA_AUTO_SPMD_MESH, or mark by hand."
+            )
         if found.x is None:
             raise DoesNotFit(
                 "auto-sharding: expected the values of a program to fit "
@@ -200,5 +204,6 @@ def solve(
 
     Raises:
         DoesNotFit: No way keeps within `budget`.
+        RuntimeError: None was found within `time_limit`.
     """
     return _Integer(problem, machine, budget).solve(time_limit)
