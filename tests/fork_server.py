@@ -18,9 +18,12 @@ import threading
 from pathlib import Path
 from types import CodeType
 
-# Variables of these names are read later than at the start of Python and of PyTorch. Another value
-# of any other variable needs a start of its own.
-_READ_LATER = ("CPU_", "GPU_", "HOME", "PJRT_", "PT_XLA_", "TPU_", "XDG_CACHE_", "XLA_", "XRT_")
+# Variables of these names are read later than at the start of Python and of PyTorch, if at all.
+# Another value of any other variable needs a start of its own.
+_READ_LATER = (
+    *("CPU_", "GPU_", "HOME", "PJRT_", "PT_XLA_", "TPU_", "XDG_CACHE_", "XLA_", "XRT_"),
+    "PYTEST_",  # the name of the test
+)
 
 
 class ForkServer:

@@ -19,7 +19,7 @@ spec = torch_xla._XLAC._get_xla_sharding_spec
 
 def close(x, y, what):
     x, y = x.detach().cpu(), y.detach()
-    scale = y.abs().max().clamp(min=1e-6)  # what cancels is noise
+    scale = y.abs().max().clamp(min=1e-4)  # what cancels is noise
     assert ((x - y).abs().max() / scale) < 1e-9, (what, x, y)
 
 def train(plain, model, optimizer, steps=4, batch=16):
@@ -69,6 +69,7 @@ def test_training_is_that_of_the_cpu(run, kind):
     )
 
 
+@pytest.mark.slow
 def test_with_little_memory_parameters_are_split(run):
     run(
         """

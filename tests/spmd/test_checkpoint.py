@@ -164,8 +164,8 @@ for planner in planners:
 @pytest.mark.parametrize(
     "old, ours, loaders",
     [
-        (False, True, [8, None]),
-        pytest.param(False, True, [4, 1, 0], marks=pytest.mark.slow),
+        (False, True, [8]),
+        pytest.param(False, True, [4, 1, 0, None], marks=pytest.mark.slow),
         pytest.param(False, False, [4, 8, 1, 0, None], marks=pytest.mark.slow),
         pytest.param(True, True, [4, 8, 1, 0, None], marks=pytest.mark.slow),
         pytest.param(True, False, [8, None], marks=pytest.mark.slow),

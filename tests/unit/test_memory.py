@@ -184,6 +184,7 @@ def test_large_temporaries_come_in_huge_pages():
     assert faults < 8192, f"{faults} page faults"
 
 
+@pytest.mark.slow
 @pytest.mark.process_memory
 @pytest.mark.skipif(xr.device_type() != "CPU", reason="the memory of the CPU plugin")
 def test_large_temporaries_are_kept():
