@@ -142,7 +142,7 @@ class Lowerer {
   void end_fusions(hlo::Values& values) const {
     constexpr int64_t kMost = 32;
     for (hlo::Value& value : values) {
-      if (value && b_.recomputed(value) > kMost) value = ops::in_memory(value);
+      if (value && b_.recomputed(value) > kMost) value = ops::in_memory({value})[0];
     }
   }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._src import checkpointing
 from torch_xla.utils.checkpoint import checkpoint
 
 
@@ -66,3 +69,104 @@ def test_it_transfers_nothing():
     checkpoint(model, x).sum().backward()
     assert met.metric_data("TransferFromDeviceTime") is None
     assert met.metric_data("ExecuteTime") is None
+
+
+def nested(use_reentrant):
+    def inner(t):
+        return torch.tanh(t * 2)
+
+    def outer(t):
+        made, given = (
+            torch.utils.checkpoint.checkpoint(inner, u, use_reentrant=use_reentrant)
+            for u in (torch.exp(t), t)
+        )
+        return made * given
+
+    return outer
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize(
+    "function",
+    [
+        nested,
+        lambda _: lambda t: t.mul(2).sin_().mul_(3),
+        lambda _: lambda t: t[torch.tensor([1, 0]).to(t.device)].sin(),
+    ],
+    ids=["nested", "in place", "indices"],
+)
+def test_what_is_computed_again_is_what_it_was(function, use_reentrant):
+    def gradient(device):
+        x = torch.linspace(-1, 1, 6, dtype=torch.float64).view(3, 2).to(device).requires_grad_()
+        out = torch.utils.checkpoint.checkpoint(
+            function(use_reentrant), x.t() * 1.5, use_reentrant=use_reentrant
+        )
+        out.sum().backward(retain_graph=True)
+        out.sum().backward()
+        return x.grad.cpu()
+
+    torch.testing.assert_close(gradient("xla"), gradient("cpu"))
+
+
+def test_gradients_of_gradients():
+    def both(device):
+        x = torch.linspace(-1, 1, 6, dtype=torch.float64).to(device).requires_grad_()
+        scale = x.detach() * 2
+        out = torch.utils.checkpoint.checkpoint(
+            lambda t, s: torch.sin(t) * s, x * 2, s=scale, use_reentrant=False
+        )
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        first.pow(2).sum().backward()
+        return first.detach().cpu(), x.grad.cpu()
+
+    torch.testing.assert_close(both("xla"), both("cpu"))
+
+
+def test_gradients_end_with_the_backward_pass():
+    def failing(t):
+        t.register_hook(lambda g: 1 / 0)
+        return t * 2
+
+    x = torch.ones(3, device="xla", requires_grad=True)
+    for use_reentrant in (True, False):
+        y = checkpoint(torch.sin, x * 2, use_reentrant=use_reentrant)
+        z = checkpoint(failing, y, use_reentrant=use_reentrant)
+        with pytest.raises(ZeroDivisionError):
+            z.sum().backward()
+        y = x
+        for _ in range(3):
+            y = checkpoint(torch.sin, y * 2, use_reentrant=use_reentrant)
+        y.sum().backward()
+        assert checkpointing._come_to == (-1, ())
+
+
+def test_it_saves_memory(run_python, tmp_path):
+    """By the compiler's account of what the program of a training step needs."""
+    code = """
+        import torch, torch_xla
+        from torch import nn
+        from torch.utils.checkpoint import checkpoint
+
+        layers = [nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64)).to("xla")
+                  for _ in range(6)]
+        x = torch.ones(512, 64, device="xla", requires_grad=True)
+        torch_xla.sync()
+        y = x
+        for layer in layers:
+            y = HOW
+        y.sum().backward()
+        torch_xla.sync(wait=True)
+    """
+
+    def needed(name, how):
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path / name}"
+        run_python(code.replace("HOW", how), env={"XLA_FLAGS": flags})
+        reports = list((tmp_path / name).glob("*memory-usage-report.txt"))
+        assert reports
+        text = "".join(report.read_text() for report in reports)
+        return max(map(int, re.findall(r"Total bytes used: (\d+)", text)))
+
+    plain = needed("plain", "layer(y)")
+    for use_reentrant in (True, False):
+        how = f"checkpoint(layer, y, use_reentrant={use_reentrant})"
+        assert needed(str(use_reentrant), how) < plain / 2

@@ -340,6 +340,34 @@ def test_gradients_are_split_alike(run):
     """)
 
 
+def test_a_marked_leaf_has_its_gradient_from_functions_of_autograd(run):
+    """Their C++ sees an alias of the tensor, which wants a gradient when the tensor does."""
+    run("""
+    from torch.utils.checkpoint import checkpoint
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    marked = lambda: xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("data", None))
+    for function in (Double.apply, lambda x: checkpoint(lambda y: y * 2, x, use_reentrant=True)):
+        for wants in (lambda x: x.requires_grad_(), lambda x: setattr(x, "requires_grad", True)):
+            x = marked()
+            wants(x)
+            wants(x)
+            for count in (1, 2):
+                (function(x) + x * 3).sum().backward()
+                assert torch.equal(x.grad.cpu(), torch.full((8, 4), 5.0 * count)), x.grad
+            x.requires_grad_(False)
+            assert not Double.apply(x).requires_grad
+    """)
+
+
 def test_what_does_not_fit_is_refused(run):
     run("""
     import pytest

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 from torch_xla import aot
@@ -89,6 +90,29 @@ def test_state_takes_over_its_memory():
     assert state <= memory.arguments < state + 10**5
     assert memory.outputs - memory.aliased < 10**4
     assert memory.total < 2 * state
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_take_no_memory(use_reentrant):
+    with torch.device("meta"):
+        layers = [
+            nn.Sequential(nn.Linear(256, 2048), nn.GELU(), nn.Linear(2048, 256)).bfloat16()
+            for _ in range(4)
+        ]
+
+    def temporaries(call):
+        def step(x):
+            for layer in layers:
+                x = call(layer, x)
+            x.sum().backward()
+
+        x = meta(4096, 256, dtype=torch.bfloat16).requires_grad_()
+        return aot.compile(step, x).memory.temporaries
+
+    def checkpointed(layer, x):
+        return checkpoint(layer, x, use_reentrant=use_reentrant)
+
+    assert temporaries(checkpointed) < temporaries(lambda layer, x: layer(x)) / 2
 
 
 def test_what_waits_and_what_is_exported():

@@ -42,6 +42,7 @@ def install() -> None:
     dlpack.install()
     device_mesh.install()
     after_import("torch._higher_order_ops.while_loop", _record_control_flow)
+    after_import("torch.utils.checkpoint", _compute_again)
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
@@ -55,6 +56,12 @@ def _describe_to_dynamo() -> None:
     from torch_xla._src import dynamo_device
 
     dynamo_device.register()
+
+
+def _compute_again() -> None:
+    from torch_xla._src import checkpointing
+
+    checkpointing.install()
 
 
 def _record_control_flow() -> None:

@@ -1,6 +1,7 @@
 #include "ops/host/in_memory.h"
 
-#include <array>
+#include <utility>
+#include <vector>
 
 #include "hlo/ops.h"
 #include "ops/host/ffi_frame.h"
@@ -9,7 +10,7 @@ namespace torch_xla::ops {
 namespace {
 
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
-  ffi_executes(*frame);  // the result lies where the operand does
+  ffi_executes(*frame);  // results lie where the operands do
   return nullptr;
 }
 
@@ -17,11 +18,15 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
 
 void* in_memory_handler() { return reinterpret_cast<void*>(&handle); }
 
-hlo::Value in_memory(const hlo::Value& value) {
-  const std::array<hlo::Type, 1> types = {value.type()};
-  const std::array<std::pair<int64_t, int64_t>, 1> aliases = {{{0, 0}}};
-  return hlo::custom_call(value.builder(), kInMemoryTarget, std::span(&value, 1), types, "{}",
-                          false, aliases)[0];
+hlo::Values in_memory(const hlo::Values& values) {
+  std::vector<hlo::Type> types;
+  std::vector<std::pair<int64_t, int64_t>> aliases;
+  for (const hlo::Value& value : values) {
+    aliases.emplace_back(types.size(), types.size());
+    types.push_back(value.type());
+  }
+  return hlo::custom_call(values[0].builder(), kInMemoryTarget, values, types, "{}", false,
+                          aliases);
 }
 
 }  // namespace torch_xla::ops

@@ -54,6 +54,14 @@ class XLAShard:
         )
 
 
+def _hand_over_gradient(alias: XLAShardedTensor) -> None:
+    tensor = alias.global_tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        gradient, alias.grad = alias.grad, None
+    if gradient is not None:
+        tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+
+
 class XLAShardedTensor(torch.Tensor):
     """A tensor on `xla` together with how it is split; computes as the tensor itself does.
 
@@ -93,6 +101,8 @@ class XLAShardedTensor(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         plain, named = tree_map_only(cls, lambda t: t.global_tensor, (args, kwargs or {}))
         result = func(*plain, **named)
+        if func in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
+            args[0]._want_what_the_tensor_wants()
         if func in (
             torch.Tensor.detach,
             torch.Tensor.requires_grad_,
@@ -100,6 +110,15 @@ class XLAShardedTensor(torch.Tensor):
             given = args[0]
             return cls(result, given.mesh_shape, given.partition_spec, given.mesh)
         return result
+
+    def _want_what_the_tensor_wants(self) -> None:
+        """The alias, too, has a gradient from now on, or none; it goes to the tensor."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if self.grad_fn is not None:  # the tensor wanted one when the alias was made
+                return
+            self.requires_grad_(self.global_tensor.requires_grad)
+            if self.requires_grad and not self._post_accumulate_grad_hooks:
+                self.register_post_accumulate_grad_hook(_hand_over_gradient)
 
     @property
     def local_shards(self) -> list[XLAShard]:
