@@ -3,6 +3,7 @@ and nothing else: the program is run again on the CPU with noise of that size to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,6 +144,8 @@ def _find(program: Program, got: Trace, want: Trace, noisy: Sequence[Trace] | No
                 if what == "_version" and isinstance(value, int) and isinstance(at[what], int):
                     # How often a new tensor was written before anyone saw it is nobody's business,
                     # nor by how many calls an optimizer writes a parameter, if it does.
+                    if re.search(rf"\b{name} = ", program[i].line):  # another tensor by now
+                        first.pop(name, None)
                     last, before[name] = before.get(name), (at[what], value)
                     if last and ".step()" in program[i].line:
                         if (at[what] > last[0]) == (value > last[1]):
