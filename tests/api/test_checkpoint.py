@@ -170,3 +170,22 @@ def test_it_saves_memory(run_python, tmp_path):
     for use_reentrant in (True, False):
         how = f"checkpoint(layer, y, use_reentrant={use_reentrant})"
         assert needed(str(use_reentrant), how) < plain / 2
+
+
+def test_inputs_on_two_devices(run_python):
+    code = """
+        import torch, torch_xla
+        from torch.utils.checkpoint import checkpoint
+
+        for use_reentrant in (True, False):
+            def gradients(first, second):
+                a = torch.ones(3, device=first, requires_grad=True)
+                b = torch.full((3,), 2.0, device=second, requires_grad=True)
+                product = lambda x, y: x.sin().to(second) * y
+                inner = checkpoint(torch.exp, a * 1, use_reentrant=use_reentrant)
+                checkpoint(product, inner, b * 1, use_reentrant=use_reentrant).sum().backward()
+                return a.grad.cpu(), b.grad.cpu()
+
+            torch.testing.assert_close(gradients("xla:0", "xla:1"), gradients("cpu", "cpu"))
+    """
+    run_python(code, env={"CPU_NUM_DEVICES": "2"})

@@ -85,15 +85,16 @@ def _is_ours(value: Any) -> bool:
 
 def _behind_barrier(values: Sequence[Any]) -> tuple[Any, ...]:
     """Equal values, computed after the gradients of now; those of xla are leaves."""
-    places = [i for i, value in enumerate(values) if _is_ours(value)]
+    backward_pass, gradients = _come_to
+    if backward_pass != torch._C._current_graph_task_id():
+        gradients = ()
     result = list(values)
-    if places:
-        backward_pass, gradients = _come_to
-        if backward_pass != torch._C._current_graph_task_id():
-            gradients = ()
+    for device in dict.fromkeys(value.device for value in values if _is_ours(value)):
+        places = [i for i, v in enumerate(values) if _is_ours(v) and v.device == device]
+        waits_for = [g for g in gradients if _is_ours(g) and g.device == device]
         with torch.no_grad():
-            given = [values[i].detach() for i in places] + [g for g in gradients if _is_ours(g)]
-            copies = torch.ops.torch_xla.optimization_barrier(given)
+            given = [values[i].detach() for i in places]
+            copies = torch.ops.torch_xla.optimization_barrier(given + waits_for)
         for i, copy in zip(places, copies, strict=False):  # what follows is of the gradients
             result[i] = copy.requires_grad_(values[i].requires_grad)
     return tuple(result)
