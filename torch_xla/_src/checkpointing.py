@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.names import is_xla_tensor
+
 # A backward pass, and gradients that it has come to. Of two at once, one is forgotten: then it
 # computes again as early as the compiler likes.
 _come_to: tuple[int, Sequence[Any]] = (-1, ())
@@ -54,7 +56,7 @@ def install() -> None:
     def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
         if torch.is_grad_enabled():
             for value in (*args, *kwargs.values()):
-                if _is_ours(value) and value.grad_fn is not None:
+                if is_xla_tensor(value) and value.grad_fn is not None:
                     value.register_hook(_come_here)
         return begin(*args, **kwargs)
 
@@ -79,19 +81,15 @@ def _come_here(gradient: torch.Tensor) -> None:
     _come(backward_pass, (gradient,))
 
 
-def _is_ours(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
-
-
 def _behind_barrier(values: Sequence[Any]) -> tuple[Any, ...]:
     """Equal values, computed after the gradients of now; those of xla are leaves."""
     backward_pass, gradients = _come_to
     if backward_pass != torch._C._current_graph_task_id():
         gradients = ()
     result = list(values)
-    for device in dict.fromkeys(value.device for value in values if _is_ours(value)):
-        places = [i for i, v in enumerate(values) if _is_ours(v) and v.device == device]
-        waits_for = [g for g in gradients if _is_ours(g) and g.device == device]
+    for device in dict.fromkeys(value.device for value in values if is_xla_tensor(value)):
+        places = [i for i, v in enumerate(values) if is_xla_tensor(v) and v.device == device]
+        waits_for = [g for g in gradients if is_xla_tensor(g) and g.device == device]
         with torch.no_grad():
             given = [values[i].detach() for i in places]
             copies = torch.ops.torch_xla.optimization_barrier(given + waits_for)

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
 from torch_xla._src.held_tensors import Place, named_places, replaced
+from torch_xla._src.names import is_xla_tensor
 
 _log = logging.getLogger("torch_xla._dynamo.dynamo_bridge")
 
@@ -175,4 +176,4 @@ def _held_tensors(module: torch.fx.GraphModule) -> list[Place]:
             if name in attributes and (attributes, name) not in places:
                 places.append((attributes, name))
     tensors = [(table[name], (table, name)) for table, name in places]
-    return [p for t, p in tensors if isinstance(t, torch.Tensor) and t.device.type == "xla"]
+    return [p for t, p in tensors if is_xla_tensor(t)]

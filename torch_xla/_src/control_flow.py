@@ -19,6 +19,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._src.names import is_xla_tensor
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +55,8 @@ def _recorded_or_run(operator: Any, arguments: tuple, record: Callable[[], Any])
         raise error from reason
 
 
-def _is_xla(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
-
-
 def _on_device(values: Sequence) -> bool:
-    return all(_is_xla(v) for v in values if isinstance(v, torch.Tensor))
+    return all(is_xla_tensor(v) for v in values if isinstance(v, torch.Tensor))
 
 
 def _while_loop(
@@ -77,7 +74,7 @@ def _while_loop(
     written = [int(i) - len(carried) for i in mutated_arg_indices.split(",") if i]
 
     def record() -> tuple:
-        device = next(v.device for v in (*carried, *additional) if _is_xla(v))
+        device = next(v.device for v in (*carried, *additional) if is_xla_tensor(v))
         state = [_as_tensor(v, device) for v in (*carried, *(additional[i] for i in written))]
 
         def inputs(values: Sequence[torch.Tensor]) -> list:
@@ -107,7 +104,7 @@ def _while_loop(
             for value, result in zip(carried, results, strict=False)
         )
 
-    if not _on_device(carried) or not any(map(_is_xla, (*carried, *additional))):
+    if not _on_device(carried) or not any(map(is_xla_tensor, (*carried, *additional))):
         return while_loop_op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*arguments)
     return _recorded_or_run(while_loop_op, arguments, record)
 
@@ -117,7 +114,7 @@ def _as_tensor(value: Any, device: torch.device) -> torch.Tensor:
 
 
 def _cond(predicate: Any, on_true: Callable, on_false: Callable, operands: Sequence) -> Any:
-    if not _is_xla(predicate):  # known already
+    if not is_xla_tensor(predicate):  # known already
         return on_true(*operands) if predicate else on_false(*operands)
 
     def record() -> Any:
@@ -153,7 +150,7 @@ def _scan(combine: Callable, init: Sequence, xs: Sequence, additional: Sequence)
     def step(*values: torch.Tensor) -> Sequence:
         return combine(*values, *additional)
 
-    if not xs or not all(map(_is_xla, (*init, *xs))):
+    if not xs or not all(map(is_xla_tensor, (*init, *xs))):
         return scan_op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*arguments)
     return _recorded_or_run(scan_op, arguments, lambda: tuple(_stacked(step, init, xs)[0]))
 
@@ -165,7 +162,7 @@ def _map(function: Callable, xs: Sequence, additional: Sequence) -> Any:
         leaves, spec = _stacked(lambda *rows: function(*rows, *additional), [], xs)
         return pytree.tree_unflatten(leaves, spec)
 
-    if not xs or not all(map(_is_xla, xs)):
+    if not xs or not all(map(is_xla_tensor, xs)):
         return map_impl.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*arguments)
     return _recorded_or_run(map_impl, arguments, record)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src.names import is_xla_tensor
 
 
 def install() -> None:
@@ -49,7 +50,7 @@ def _of_lent(original: Callable) -> Callable:
     """The function, which for an xla tensor gets the tensor that shares its memory."""
 
     def function(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type == "xla":
+        if is_xla_tensor(tensor):
             tensor = lend(tensor)
         return original(tensor, *args, **kwargs)
 

@@ -13,6 +13,8 @@ import torch
 from torch._dynamo.backends.registry import register_experimental_backend
 from torch.utils import _pytree as pytree
 
+from torch_xla._src.names import is_xla_tensor
+
 
 def torchxla_trace_once(model: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
     from torch._dynamo.backends.torchxla import openxla_eval
@@ -55,4 +57,4 @@ def _is_on_xla(model: torch.fx.GraphModule, inputs: Sequence) -> bool:
     made = [n.meta.get("val", n.meta.get("example_value")) for n in nodes]
     held = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
     leaves = pytree.tree_leaves([list(inputs), made, held])
-    return any(isinstance(t, torch.Tensor) and t.device.type == "xla" for t in leaves)
+    return any(map(is_xla_tensor, leaves))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src.names import is_xla_tensor
 
 
 def install() -> None:
@@ -23,7 +24,7 @@ def install() -> None:
     def load_state_dict(self: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         load(self, state_dict)
         for param, state in self.state.items():
-            if isinstance(param, torch.Tensor) and param.device.type == "xla":
+            if is_xla_tensor(param):
                 _split(state, param)
 
     torch.optim.Optimizer.load_state_dict = load_state_dict

@@ -1,6 +1,8 @@
-"""The names of devices, as the extension takes them."""
+"""The names of devices, as the extension takes them, and what is on one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -19,3 +21,8 @@ def device_name(device: str | int | torch.device | None) -> str:
     if device.type != "xla":
         raise ValueError(f"expected an xla device, got '{device}'. Pass torch_xla.device().")
     return "" if device.index is None else str(device)
+
+
+def is_xla_tensor(value: Any) -> bool:
+    """Whether a value is a tensor on xla; a fake one is, too."""
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"

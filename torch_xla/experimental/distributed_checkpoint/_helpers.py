@@ -11,6 +11,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as dedup_tensors
 
 from torch_xla import _XLAC
+from torch_xla._src.names import is_xla_tensor
 from torch_xla.distributed.spmd import ShardingType, XLAShard, XLAShardedTensor, wrap_if_sharded
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
@@ -34,10 +35,6 @@ class _CpuShards:
 
     def __repr__(self) -> str:
         return f"_CpuShards({len(self.shards)} parts of {tuple(self.global_shape)})"
-
-
-def _is_xla_tensor(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.device.type == "xla"
 
 
 def _unwrap_xla_sharded_tensor(x: Any) -> Any:
@@ -181,7 +178,7 @@ def _sharded_cpu_state_dict(state_dict: StateDict) -> StateDict:
     """
     flat, paths = flatten_state_dict(state_dict)
     flat = {name: _unwrap_xla_sharded_tensor(value) for name, value in flat.items()}
-    on_xla = {name: value.detach() for name, value in flat.items() if _is_xla_tensor(value)}
+    on_xla = {name: value.detach() for name, value in flat.items() if is_xla_tensor(value)}
     _compute(list(on_xla.values()))
     split = {name: t for name, t in on_xla.items() if _is_sharded_tensor(t)}
     whole = {name: t for name, t in on_xla.items() if name not in split}

@@ -35,6 +35,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
+from torch_xla._src.names import is_xla_tensor
 from torch_xla.distributed.spmd import XLAShardedTensor
 from torch_xla.experimental.distributed_checkpoint._helpers import (
     StateDict,
@@ -43,7 +44,6 @@ from torch_xla.experimental.distributed_checkpoint._helpers import (
     _CpuShards,
     _distinct_places,
     _is_sharded_tensor,
-    _is_xla_tensor,
     _unwrap_xla_sharded_tensor,
     flatten_state_dict,
     set_element,
@@ -85,7 +85,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
 
     def create_local_plan(self) -> SavePlan:
         """What this process could write: computes the tensors that wait, reads none."""
-        _compute([t.detach() for t in self.state_dict.values() if _is_xla_tensor(t)])
+        _compute([t.detach() for t in self.state_dict.values() if is_xla_tensor(t)])
         split = {n: v for n, v in self.state_dict.items() if _is_split(v)}
         others = {n: v for n, v in self.state_dict.items() if n not in split}
         items = create_default_local_save_plan(others, self.is_coordinator).items
@@ -201,7 +201,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             ValueError: Sizes differ, or the chunks of a tensor do not cover it.
         """
         plan = super().create_local_plan()  # also finds the names that checkpoints used to have
-        on_xla = {fqn: value for fqn, value in self.state_dict.items() if _is_xla_tensor(value)}
+        on_xla = {fqn: value for fqn, value in self.state_dict.items() if is_xla_tensor(value)}
         others = [item for item in plan.items if item.dest_index.fqn not in on_xla]
         items = _create_xla_read_items(on_xla, self.metadata)
         self._on_host.clear()
@@ -220,7 +220,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """The tensor to write to: of an xla tensor, its place on the host."""
         target = self.state_dict[index.fqn]
-        if not _is_xla_tensor(target):
+        if not is_xla_tensor(target):
             return super().lookup_tensor(index)
         if index.fqn not in self._on_host:
             self._on_host[index.fqn] = torch.empty(target.shape, dtype=target.dtype)
