@@ -163,7 +163,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   }
   TXLA_CHECK(from != nullptr, "copy_: expected an xla tensor among ", self.device().str(), " and ",
              src.device().str(), ".");
-  return self.copy_(fetch({src})[0]);
+  return self.copy_(fetch({src}, "a copy to the CPU")[0]);
 }
 
 // PyTorch's own takes XLA for a device without strides.
@@ -203,12 +203,14 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return copy_from(self, dst, false);
 }
 
-std::vector<at::Tensor> to_cpu(at::TensorList tensors) { return fetch(tensors.vec()); }
+std::vector<at::Tensor> to_cpu(at::TensorList tensors) {
+  return fetch(tensors.vec(), "a copy to the CPU");
+}
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   static const debug::Counter counter("aten::_local_scalar_dense");
   counter.add();
-  return fetch({self})[0].item();
+  return fetch({self}, "a number that Python reads")[0].item();
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {

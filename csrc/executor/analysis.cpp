@@ -69,8 +69,7 @@ void tell(const std::string& what, std::string_view cause, const Program& progra
   block.line("  Number of Graph Outputs: " + std::to_string(program.results.size()));
   block.line("Python Frame Triggered Execution:");
   for (const lazy::SourceFrame& frame : lazy::stack_here()) {
-    const std::string name = frame.function.substr(frame.function.rfind('.') + 1);
-    block.line("  " + name + " (" + frame.file + ":" + std::to_string(frame.line) + ")");
+    block.line("  " + frame.short_str());
   }
   block.finish();
 }

@@ -13,12 +13,13 @@ namespace torch_xla::executor {
 struct Cause {
   std::string_view of_run;
   std::string_view of_compilation = of_run;
+  std::string_view program = "read";  // Program::name, where it is not a sync's
 };
 
 inline constexpr Cause kValueIsRead = {
     "most likely user code trying to access tensor value before mark_step"};
 inline constexpr Cause kDynamo = {"dynamo is executing a compiled program",
-                                  "dynamo is compiling a FX graph to HLO"};
+                                  "dynamo is compiling a FX graph to HLO", "torch.compile"};
 inline constexpr Cause kEagerMode = {"an operation in eager mode"};
 inline constexpr Cause kSynchronize = {"user synchronize"};
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <unordered_set>
@@ -13,11 +15,15 @@
 
 #include "debug/metrics.h"
 #include "executor/disk_cache.h"
+#include "executor/dumps.h"
 #include "executor/in_flight.h"
 #include "executor/new_state.h"
 #include "executor/pieces.h"
 #include "executor/program_cache.h"
+#include "executor/recompiles.h"
 #include "executor/runtime.h"
+#include "executor/waits.h"
+#include "lazy/source.h"
 #include "spmd/compiled_module.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -99,6 +105,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   made->interface = graph.interface();
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
   made->recipe = Recipe(graph);
+  made->flags = util::flags::cache_key_text();
   std::optional<LoweredPieces> pieces;
   if (runtime.devices(graph.device).size() == 1) {
     pieces = lower_in_pieces(graph, made->interface, runtime.target());
@@ -140,6 +147,7 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
   }
   std::atomic<size_t> next = 0;
   std::vector<std::exception_ptr> failures(absent.size());
+  size_t failed = 0;
   const auto compile_next = [&] {
     for (size_t i; (i = next++) < absent.size();) {
       const std::string& text = missing.lowered[absent[i]].text;
@@ -166,11 +174,11 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
       }
       compile_next();
     }
-    for (const std::exception_ptr& failure : failures) {
-      if (failure) std::rethrow_exception(failure);
+    for (; failed < failures.size(); ++failed) {
+      if (failures[failed]) std::rethrow_exception(failures[failed]);
     }
   } catch (const pjrt::Error& e) {
-    fail(e);
+    fail(e, show_failed(missing.lowered[absent[failed]].text));
   }
 }
 
@@ -189,8 +197,10 @@ void read_shardings(Program& program) {
   }
 }
 
-// From the disk where there is a cache that has it, else from the compiler.
-void make_executables(const Missing& missing, Program& program, const Cause& cause) {
+// From the disk where there is a cache that has it, else from the compiler: returns the seconds
+// that it took.
+std::optional<double> make_executables(const Missing& missing, Program& program,
+                                       const Cause& cause) {
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
@@ -203,27 +213,35 @@ void make_executables(const Missing& missing, Program& program, const Cause& cau
   }
   if (absent.empty()) {
     read_shardings(program);
-    return hits.add();
+    hits.add();
+    return std::nullopt;
   }
   tell_compilation(program, cause);
+  const auto start = std::chrono::steady_clock::now();
   {
     const debug::TimedScope scope(time);
     compile(missing, absent, program.executables);
   }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  WaitScope::pause(taken.count());
   read_shardings(program);
   misses.add();
   tell_compiled(program);
-  if (disk == nullptr) return;
-  for (const size_t i : absent) {
-    disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);
+  if (disk != nullptr) {
+    for (const size_t i : absent) {
+      disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);
+    }
   }
+  return taken.count();
 }
 
 }  // namespace
 
 void provide(Missing& missing, const Cause& cause) {
   std::shared_ptr<Program> program = std::move(missing.program);
-  make_executables(missing, *program, cause);
+  program->place = lazy::source_line();
+  const std::optional<double> seconds = make_executables(missing, *program, cause);
+  note_program(*program, cause, seconds);
   if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = text_of(missing.lowered);
   const lazy::GraphLock lock;
   programs().insert(missing.key, std::move(program),
@@ -253,6 +271,7 @@ void drop_programs_with(const util::Hash128& signature) { programs().drop_users_
 void clear_cached_programs() {
   const lazy::GraphLock lock;
   programs().clear();
+  forget_lines();
 }
 
 }  // namespace torch_xla::executor

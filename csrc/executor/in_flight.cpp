@@ -133,9 +133,9 @@ std::shared_ptr<const Mark> InFlight::mark() {
   return mark;
 }
 
-void InFlight::fail_read(const pjrt::Error& error) {
+void InFlight::fail_read(const pjrt::Error& error, const std::string& context) {
   wait();
-  fail(error);
+  fail(error, context);
 }
 
 }  // namespace torch_xla::executor

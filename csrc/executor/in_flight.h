@@ -58,8 +58,8 @@ class InFlight {
   bool idle();
   std::shared_ptr<const Mark> mark();
   // Called when a result cannot be read. Throws the failure of the run that should have made it, if
-  // that was not reported yet, else `error`.
-  [[noreturn]] void fail_read(const pjrt::Error& error);
+  // that was not reported yet, else `error`, with `context`.
+  [[noreturn]] void fail_read(const pjrt::Error& error, const std::string& context = "");
 
  private:
   struct Run {

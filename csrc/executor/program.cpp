@@ -2,68 +2,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 
 #include "debug/metrics.h"
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
-#include "lazy/operator.h"
-#include "lazy/print.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
-
-Recipe::Recipe(const lazy::Function& function) {
-  std::unordered_map<const lazy::Node*, uint32_t> index;
-  for (const lazy::Node* parameter : function.parameters) index.emplace(parameter, index.size());
-  num_parameters = static_cast<uint32_t>(index.size());
-  calls.reserve(function.calls.size());
-  for (const lazy::Node* call : function.calls) {
-    calls.push_back({call->shared_signature(), call->source(),
-                     static_cast<uint32_t>(operands.size()),
-                     static_cast<uint32_t>(call->operands().size())});
-    for (const lazy::Value& operand : call->operands()) {
-      operands.push_back({index.at(operand.node.get()), operand.index});
-    }
-    index.emplace(call, index.size());
-  }
-}
-
-std::string Recipe::text_of(const Call& call, const std::string& operands) {
-  std::string text = call.signature->op->name + "(" + operands + ") : ";
-  text += lazy::types_of(call.signature->outputs);
-  const std::string place = call.source.str();
-  return place.empty() ? text : text + "  // " + place;
-}
-
-std::vector<std::string> Recipe::lines() const {
-  std::vector<std::string> lines;
-  for (const Call& call : calls) {
-    std::string given;
-    for (uint32_t i = 0; i < call.num_operands; ++i) {
-      const Operand& operand = operands[call.first_operand + i];
-      given += (i == 0 ? "%" : ", %") + std::to_string(operand.index);
-      if (operand.result != 0) given += "." + std::to_string(operand.result);
-    }
-    lines.push_back("%" + std::to_string(num_parameters + lines.size()) + " = " +
-                    text_of(call, given));
-  }
-  return lines;
-}
-
-std::string Recipe::difference_from(const Recipe& last) const {
-  const auto same = [](const Call& a, const Call& b) {
-    return a.signature->key == b.signature->key;
-  };
-  const auto [old, call] = std::ranges::mismatch(last.calls, calls, same);
-  if (old != last.calls.end() && call != calls.end()) {
-    return "It first differs at " + text_of(*call) + ", where the last had " + text_of(*old);
-  }
-  if (calls.size() != last.calls.size()) {
-    return util::concat("It has ", calls.size(), " calls, the last had ", last.calls.size());
-  }
-  return "Its calls are those of the last, with other operands or other memory to reuse";
-}
 
 namespace {
 

@@ -46,7 +46,7 @@ void Region::check_number(const Graph& graph) const {
   if (!most_graphs_ || graphs_.size() < *most_graphs_ || graphs_.contains(graph.key)) return;
   util::fail(util::ErrorKind::Runtime, "torch_xla.compile: expected at most ", *most_graphs_,
              " different graphs of \"", name_, "\", got another. ",
-             Recipe(graph).difference_from(last_),
+             first_difference(Recipe(graph), last_),
              ". Give its arguments the shapes of an earlier call, or raise max_different_graphs.");
 }
 

@@ -11,11 +11,13 @@
 #include "debug/metrics.h"
 #include "executor/compile.h"
 #include "executor/donation.h"
+#include "executor/dumps.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
+#include "executor/waits.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
 #include "util/error.h"
@@ -47,7 +49,7 @@ using lazy::Value;
     pjrt::Array& array = *graph.parameters[i]->data().array;
     if (graph.reused_by[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
   }
-  fail(error);
+  fail(error, show_failed(graph));
 }
 
 // A call whose kernel has found fault with values, and the exception for that.
@@ -79,7 +81,7 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
     // An earlier run may have failed, whose results it reads.
-    InFlight::of(graph.device).fail_read(e);
+    InFlight::of(graph.device).fail_read(e, show_failed(graph));
   }
 }
 
@@ -97,6 +99,7 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   StandIns stand_ins(graph.device);
   pjrt::Executable::ArrayResult result;
   tell_run(program, cause);
+  save_graph(graph);
   try {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
@@ -115,7 +118,8 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   }
   Launched launched;
   if (donation_check() != DonationCheck::Off) launched.taken_over = taken_over;
-  if (program.can_fail) {
+  if (program.can_fail || shows_failed()) {
+    const WaitScope waits("a run that may fail");
     await(result.done, graph);
   } else {
     InFlight::of(graph.device)
@@ -393,7 +397,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program("read", graph, missing);
+    const auto program = find_program(cause.program, graph, missing);
     if (program == nullptr) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
@@ -412,7 +416,10 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
   while (!complete) with_program(device, cause, attempt);
 }
 
-void wait_device(int device) { InFlight::of(device).wait(); }
+void wait_device(int device) {
+  const WaitScope waits("a wait for the device");
+  InFlight::of(device).wait();
+}
 
 namespace {
 

@@ -77,6 +77,10 @@ std::string SourceFrame::str() const {
   return file + ":" + std::to_string(line) + " (" + function + ")";
 }
 
+std::string SourceFrame::short_str() const {
+  return function.substr(function.rfind('.') + 1) + " (" + file + ":" + std::to_string(line) + ")";
+}
+
 SourceFrames Source::frames() const {
   return code.defined() ? code->frames(instruction) : SourceFrames();
 }

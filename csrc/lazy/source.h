@@ -16,7 +16,8 @@ struct SourceFrame {
   int line = 0;
   std::string function;  // qualified: "Net.forward"
 
-  std::string str() const;  // "train.py:12 (Net.forward)"
+  std::string str() const;        // "train.py:12 (Net.forward)"
+  std::string short_str() const;  // "forward (train.py:12)", as PyTorch/XLA's debugging tools
 };
 
 // Innermost first; frames inside PyTorch and this package are left out.

@@ -25,6 +25,7 @@
 #include "pjrt/large_blocks.h"
 #include "python/init.h"
 #include "util/error.h"
+#include "util/flags.h"
 
 namespace py = pybind11;
 
@@ -76,6 +77,9 @@ void sync(const std::string& device, bool wait, executor::Region* region,
   marks.add();
   executor::sync_device(index, wait, {cause}, region);
   executor::tell_metrics();
+  if (!util::flag::XLA_METRICS_FILE().empty()) {
+    py::module_::import("torch_xla.debug.metrics_saver").attr("save_metrics")();
+  }
 }
 
 std::unique_ptr<lazy::GraphLock> held_for_fork;  // set by the thread that forks, under the lock

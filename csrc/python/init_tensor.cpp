@@ -95,7 +95,7 @@ void init_tensor(py::module_& m) {
   m.def("_xla_is_window", &is_window);
   m.def("_xla_get_cpu_tensors", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& t : tensors) lazy::expect_lazy(t, "_xla_get_cpu_tensors");
-    return dispatch::fetch(tensors);
+    return dispatch::fetch(tensors, "a copy to the CPU");
   });
   m.def(
       "_xla_sync_multi",

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_XLAC, m) {
   init_runtime(m);
   init_tensor(m);
   init_graph(m);
+  init_explain(m);
   init_dispatch(m);
   init_source(m);
   init_topology(m);

@@ -1,9 +1,14 @@
 #include "util/flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
+#include <vector>
+
+#include <unistd.h>
 
 #include "util/error.h"
 
@@ -27,30 +32,73 @@ std::string lower_case(std::string text) {
   return text;
 }
 
+// What this thread has read of the environment. Most runs of a program ask for a dozen flags; that
+// nothing has changed is seen sooner than one of them is found. setenv() never writes into a string
+// that is in place.
+class Known {
+ public:
+  struct Flag {
+    std::optional<std::string> given;
+    std::optional<bool> as_bool;
+    std::optional<std::int64_t> as_int;
+  };
+
+  static Flag& of(const FlagInfo& info) {
+    thread_local Known known;
+    known.refresh();
+    std::optional<Flag>& flag = known.flags_[static_cast<std::size_t>(&info - kTable)];
+    if (!flag) {
+      const char* value = std::getenv(info.name);
+      flag.emplace();
+      if (value != nullptr) flag->given = value;
+    }
+    return *flag;
+  }
+
+ private:
+  void refresh() {
+    std::size_t i = 0;
+    while (i < seen_.size() && environ[i] == seen_[i] && seen_[i] != nullptr) ++i;
+    if (i + 1 == seen_.size() && environ[i] == nullptr) return;
+    for (std::optional<Flag>& flag : flags_) flag.reset();
+    seen_.clear();
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+      seen_.push_back(*entry);
+    }
+    seen_.push_back(nullptr);
+  }
+
+  std::vector<const char*> seen_;  // `environ`, with the null at its end
+  std::array<std::optional<Flag>, std::size(kTable)> flags_;
+};
+
 }  // namespace
 
 std::string text(const FlagInfo& info) {
-  const char* value = std::getenv(info.name);
-  return value != nullptr && *value != '\0' ? value : info.default_text;
+  const std::optional<std::string>& given = Known::of(info).given;
+  return given && !given->empty() ? *given : info.default_text;
 }
 
 std::string read_String(const FlagInfo& info) { return text(info); }
 
 std::optional<std::string> read_OptionalString(const FlagInfo& info) {
-  const char* value = std::getenv(info.name);
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  return Known::of(info).given;
 }
 
 std::int64_t read_Int(const FlagInfo& info) {
+  std::optional<std::int64_t>& known = Known::of(info).as_int;
+  if (known) return *known;
   const std::string value = text(info);
   const std::optional<std::int64_t> number = parse_integer(value);
   TXLA_CHECK_KIND(ErrorKind::Value, number, info.name,
                   ": expected an integer in the environment, got '", value,
                   "'. Set it to a number or unset it.");
-  return *number;
+  return *(known = number);
 }
 
-bool read_Bool(const FlagInfo& info) {
+namespace {
+
+bool parse_bool(const FlagInfo& info) {
   const std::string value = text(info);
   if (const std::optional<std::int64_t> number = parse_integer(value)) {
     return *number != 0;
@@ -64,6 +112,14 @@ bool read_Bool(const FlagInfo& info) {
   }
   fail(ErrorKind::Value, info.name, ": expected 0 or 1 in the environment, got '", value,
        "'. Set it to 0 or 1 or unset it.");
+}
+
+}  // namespace
+
+bool read_Bool(const FlagInfo& info) {
+  std::optional<bool>& known = Known::of(info).as_bool;
+  if (!known) known = parse_bool(info);
+  return *known;
 }
 
 std::string cache_key_text() {

@@ -86,10 +86,24 @@
     "Verbose logging, as `module=level,...`; needs `TF_CPP_MIN_LOG_LEVEL=0`.")                  \
   X(Bool, TF_CPP_LOG_THREAD_ID, "0", false, "Log lines carry the thread's id.")                 \
   X(Bool, PT_XLA_DEBUG, "0", false, "The same as `PT_XLA_DEBUG_LEVEL=2`.")                      \
+  X(Bool, XLA_EXPLAIN, "1", false,                                                              \
+    "Warns where a line needs another compiled program than before, and says why; tells at "    \
+    "exit which lines waited for values, if that was much.")                                    \
   X(Int, PT_XLA_DEBUG_LEVEL, "-1", false,                                                       \
     "Tells what is compiled and why, and what is too frequent (1), and each run too (2).")      \
   X(String, PT_XLA_DEBUG_FILE, "", false,                                                       \
     "File to which that is added; otherwise it is printed to stderr.")                          \
+  X(String, XLA_SAVE_TENSORS_FILE, "", false,                                                   \
+    "File to which each graph is added when it is run, with the lines that asked for it.")      \
+  X(String, XLA_SAVE_TENSORS_FMT, "text", false,                                                \
+    "Its form there: `text`, `dot`, `hlo`, `stablehlo`, or some, as in `hlo|text`.")            \
+  X(String, XLA_SAVE_HLO_FILE, "", false,                                                       \
+    "File to which a program is added that cannot be compiled or that fails.")                  \
+  X(Bool, XLA_DUMP_HLO_GRAPH, "0", false, "The error of such a program holds its text, too.")   \
+  X(String, XLA_METRICS_FILE, "", false,                                                        \
+    "File to which the report of the metrics is added after each step.")                        \
+  X(Bool, XLA_DUMP_FATAL_STACK, "0", false,                                                     \
+    "Prints the stacks of C++ and Python where a signal ends the process. Read at import.")     \
   X(Bool, XLA_DYNAMO_DEBUG, "0", false,                                                         \
     "Prints what becomes of each graph of `torch.compile(backend=\"openxla\")`.")
 

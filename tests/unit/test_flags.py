@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,28 @@ def test_flag_is_read_from_the_environment_as_it_is_now(monkeypatch):
     assert _XLAC._xla_flag("XLA_COMPILATION_CACHE_SIZE") == 7
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     assert _XLAC._xla_flag("PJRT_DEVICE") == "TPU"
+
+
+def test_flags_follow_the_environment(monkeypatch):
+    """Whatever is set and unset, on whichever thread, in whatever order."""
+    generator = random.Random(0)
+    names = ["PJRT_LIBRARY_PATH", "TPU_LIBRARY_PATH", "XLA_SAVE_TENSORS_FILE"]
+    others = [f"XLA_TEST_OTHER_{i}" for i in range(5)]
+    for name in (*names, *others):
+        monkeypatch.setenv(name, "")  # what was there comes back
+
+    def check() -> bool:
+        return all(_XLAC._xla_flag(name) == os.environ.get(name, "") for name in names)
+
+    with ThreadPoolExecutor(1) as other_thread:
+        for _ in range(500):
+            name = generator.choice([*names, *others])
+            if generator.random() < 0.3:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = "".join(generator.choices("ab", k=generator.randrange(1, 3)))
+            assert check()
+            assert generator.random() < 0.5 or other_thread.submit(check).result()
 
 
 def test_bad_values_and_names_are_errors(monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src import explain  # from here on it counts the run's time
 
 
 def install() -> None:
@@ -50,6 +51,15 @@ def install() -> None:
     after_import("torch.distributed.tensor._api", _make_dtensors)
     after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
     atexit.register(_finish)
+    if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):
+        _print_fatal_stacks()
+
+
+def _print_fatal_stacks() -> None:
+    import faulthandler
+
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
+    faulthandler.enable()  # last: it calls the handler before it
 
 
 def _describe_to_dynamo() -> None:
@@ -125,4 +135,5 @@ def _finish() -> None:
     if torch.xla._is_in_bad_fork():
         return  # a forked child has none of these threads
     _XLAC._xla_drain_autograd_threads()
+    explain.report_at_exit()
     _XLAC._xla_wait_device_ops()  # a failure that nobody asked for is printed

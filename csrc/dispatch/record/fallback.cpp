@@ -17,6 +17,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
+#include "executor/waits.h"
 #include "lazy/source.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -41,7 +42,8 @@ bool is_cut_on_host(lazy::TensorImpl& impl) {
 
 void set_reads_views_by_programs(bool on) { reads_views_by_programs = on; }
 
-std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors) {
+std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors, std::string_view why) {
+  const executor::WaitScope waits(why);
   std::vector<at::Tensor> results(tensors.size());
   // One run and one batch of copies per device.
   std::vector<bool> done(tensors.size(), false);
@@ -143,7 +145,7 @@ class FallbackCall {
       }
     }
     if (device_ < 0) device_ = current_device();
-    host_ = fetch(lazy_);
+    host_ = fetch(lazy_, op_.schema().name());
     size_t next = 0;
     const auto swap = [&](const at::Tensor& t) {
       return t.defined() && lazy::is_lazy(t) ? host_[next++] : t;

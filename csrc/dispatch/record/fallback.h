@@ -16,7 +16,8 @@ void upload_index_or_fail(const c10::OperatorHandle& op, torch::jit::Stack& stac
                                      size_t base, int argument, const at::Tensor& tensor);
 
 // Returns CPU copies of xla tensors, fetched together; the tensors keep what was computed for them.
-std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors);
+// `why` says in reports of waits what asks for them, and lives as long as the process.
+std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors, std::string_view why);
 // For tests: makes programs read views, as they read large ones where the host cannot read memory.
 void set_reads_views_by_programs(bool on);
 at::Tensor to_device(const at::Tensor& cpu, int device);

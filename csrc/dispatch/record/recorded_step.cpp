@@ -115,7 +115,7 @@ void check_equal(const Call& first, const Call& second) {
   if (a.hash() != b.hash()) {
     difference = other_number(a, b);
     if (difference.empty()) {
-      difference = executor::Recipe(b).difference_from(executor::Recipe(a));
+      difference = executor::first_difference(executor::Recipe(b), executor::Recipe(a));
     }
   } else if (first.storages != second.storages || first.written != second.written) {
     difference = "The next call uses other tensors. Write them in place";

@@ -1,0 +1,20 @@
+// What users ask to see in files: graphs that run (XLA_SAVE_TENSORS_FILE), and programs that cannot
+// be compiled or fail (XLA_SAVE_HLO_FILE, XLA_DUMP_HLO_GRAPH).
+#pragma once
+
+#include <string>
+
+#include "executor/graph.h"
+
+namespace torch_xla::executor {
+
+// Adds a graph that is about to run to the file, in the forms that XLA_SAVE_TENSORS_FMT names.
+void save_graph(const Graph& graph);
+
+// Whether the user wants to see programs that fail; their runs are waited for.
+bool shows_failed();
+// If so, adds the text of one to the file. Returns what its error is to end with.
+std::string show_failed(const std::string& text);
+std::string show_failed(const Graph& graph);
+
+}  // namespace torch_xla::executor
