@@ -16,6 +16,8 @@ VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0
 # .venv has, for `make test-all`.
 TRAINER := transformers==5.2.0 huggingface_hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9 \
   certifi==2026.10.19.post1 accelerate==1.15.0 psutil==7.2.2
+# Reads profiles, for `make test-all`: TensorBoard's plugin is made of it.
+XPROF := xprof==2.24.2
 # Compiles for TPUs that are not there; 0.7 GB, so `make test-all` alone takes it.
 LIBTPU := libtpu==0.0.42.1
 
@@ -25,6 +27,7 @@ PY := $(BIN)/python
 BUILD := build
 TPU_LIBRARY := $(abspath $(BUILD))/libtpu/libtpu/libtpu.so
 TRAINER_PACKAGES := $(abspath $(BUILD))/trainer
+XPROF_PACKAGES := $(abspath $(BUILD))/xprof
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CTEST = $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 # cmake looks for ninja; nothing may wait for a keyboard.
@@ -85,6 +88,9 @@ $(FOLDERS:%=part-%): part-%: build $(VENV)/.vision
 part-spmd: $(TRAINER_PACKAGES)/.installed
 part-spmd: export TRAINER_PACKAGES_PATH := $(TRAINER_PACKAGES)
 
+part-api: $(XPROF_PACKAGES)/.installed
+part-api: export XPROF_PACKAGES_PATH := $(XPROF_PACKAGES)
+
 part-tpu: build $(TPU_LIBRARY)
 	TPU_LIBRARY_PATH=$(TPU_LIBRARY) $(PYTEST) tests/tpu
 
@@ -101,6 +107,10 @@ $(TPU_LIBRARY): $(VENV)/.installed
 
 $(TRAINER_PACKAGES)/.installed: $(VENV)/.installed
 	$(PIP) --target $(@D) --no-deps $(TRAINER)
+	@touch $@
+
+$(XPROF_PACKAGES)/.installed: $(VENV)/.installed
+	$(PIP) --target $(@D) $(XPROF)
 	@touch $@
 
 bench: build

@@ -14,6 +14,7 @@
 #include <malloc.h>
 
 #include "debug/metrics.h"
+#include "debug/trace.h"
 #include "executor/disk_cache.h"
 #include "executor/dumps.h"
 #include "executor/in_flight.h"
@@ -106,6 +107,8 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
   made->recipe = Recipe(graph);
   made->flags = util::flags::cache_key_text();
+  debug::Span span("lower");
+  span.detail("graph", [&] { return graph.key.hex(); });
   std::optional<LoweredPieces> pieces;
   if (runtime.devices(graph.device).size() == 1) {
     pieces = lower_in_pieces(graph, made->interface, runtime.target());
@@ -220,6 +223,8 @@ std::optional<double> make_executables(const Missing& missing, Program& program,
   const auto start = std::chrono::steady_clock::now();
   {
     const debug::TimedScope scope(time);
+    debug::Span span("compile");
+    add_details(program, span);
     compile(missing, absent, program.executables);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

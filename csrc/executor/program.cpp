@@ -70,12 +70,21 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
 
 }  // namespace
 
+void add_details(const Program& program, debug::Span& span) {
+  span.detail("program", [&] { return program.name; });
+  span.detail("graph", [&] { return program.key.hex(); });
+  span.detail("line", [&] { return program.place; });
+  span.detail("calls", [&] { return std::to_string(program.recipe.calls.size()); });
+}
+
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers,
                                      std::span<const pjrt::Device> devices,
                                      std::span<const int64_t> kept) {
   static const debug::Metric time("ExecuteTime");
   const debug::TimedScope scope(time);
+  debug::Span span("launch");
+  add_details(program, span);
   count_run_or_read();
   const Interface& takes = program.interface;
   TXLA_CHECK(arrays.size() == takes.parameters.size() &&

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "debug/trace.h"
 #include "executor/lower.h"
 #include "executor/numbers.h"
 #include "executor/pieces.h"
@@ -35,6 +36,9 @@ struct Program {
   std::string text;   // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
   std::string flags;  // util::flags::cache_key_text() when it was made
 };
+
+// Adds to a span of a profile which program it is of.
+void add_details(const Program& program, debug::Span& span);
 
 // Runs a program asynchronously, on the devices that it was compiled for; nothing else runs a
 // Program. The arrays have a buffer on each device. Those whose buffers the program reuses are gone

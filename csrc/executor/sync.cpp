@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "debug/trace.h"
 #include "executor/compile.h"
 #include "executor/donation.h"
 #include "executor/dumps.h"
@@ -90,6 +91,21 @@ struct Launched {
   InFlight::Arrays taken_over;   // inputs whose memory results have now
 };
 
+// Adds the run to a profile, as an event of each device that ends when the device has finished. It
+// begins when the run before it has ended.
+void trace_run(const Program& program, const std::vector<pjrt::Event>& done, int device) {
+  if (!debug::is_tracing()) return;
+  const int64_t launched = debug::now_ns();
+  for (const pjrt::Event& event : done) {
+    debug::Event run{program.name + " " + program.key.hex().substr(0, 8), launched, 0, {}};
+    run.details = {{"graph", program.key.hex()}, {"line", program.place}};
+    event.on_ready([run = std::move(run), device](std::exception_ptr) mutable {
+      run.end = debug::now_ns();
+      debug::add_device_event(device, std::move(run));
+    });
+  }
+}
+
 Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
   std::vector<const pjrt::Array*> arrays;
@@ -116,10 +132,11 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
     stand_ins.poison_taken(taken_over);
     fail_launch(graph, e);
   }
+  trace_run(program, result.done, graph.device);
   Launched launched;
   if (donation_check() != DonationCheck::Off) launched.taken_over = taken_over;
   if (program.can_fail || shows_failed()) {
-    const WaitScope waits("a run that may fail");
+    const WaitScope scope("a run that may fail");
     await(result.done, graph);
   } else {
     InFlight::of(graph.device)
@@ -343,6 +360,7 @@ bool undo(const Node* failed, int device, const std::vector<Value>& read) {
 
 void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   util::log::refresh();
+  const debug::Span span("sync");
   InFlight::of(device).report();
   std::exception_ptr failure;
   bool complete = false;
@@ -417,7 +435,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
 }
 
 void wait_device(int device) {
-  const WaitScope waits("a wait for the device");
+  const WaitScope scope("a wait for the device");
   InFlight::of(device).wait();
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "debug/metrics.h"
+#include "debug/trace.h"
 #include "executor/in_flight.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -83,6 +84,8 @@ const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArray
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
   static const debug::Metric time("TransferToDeviceTime");
   const debug::TimedScope scope(time);
+  debug::Span span("upload");
+  span.detail("bytes", [&] { return std::to_string(tensor.nbytes()); });
   at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
   Runtime& runtime = Runtime::get();
   const std::vector<pjrt::Device>& devices = runtime.devices(device);
@@ -236,6 +239,7 @@ std::vector<at::Tensor> read(
   static const debug::Metric time("TransferFromDeviceTime");
   static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
+  debug::Span span("TransferFromDevice");
   count_run_or_read();
   std::vector<at::Tensor> tensors;
   for (const auto& [buffer, g] : buffers) {

@@ -31,7 +31,7 @@ thread_local double paused = 0;  // of the outermost scope
 
 }  // namespace
 
-WaitScope::WaitScope(std::string_view why) : why_(why), start_(Clock::now()) {
+WaitScope::WaitScope(std::string_view why) : why_(why), start_(Clock::now()), span_(why) {
   if (depth++ == 0) paused = 0;
 }
 

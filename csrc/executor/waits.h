@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "debug/trace.h"
+
 namespace torch_xla::executor {
 
 // While it lives, the calling thread waits. Of several within each other the outermost counts.
@@ -27,6 +29,7 @@ class WaitScope {
 
   const std::string_view why_;
   const Clock::time_point start_;
+  const debug::Span span_;
 };
 
 struct Wait {

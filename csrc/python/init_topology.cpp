@@ -7,6 +7,7 @@
 #include "pjrt/topology.h"
 #include "python/init.h"
 #include "spmd/compiled_module.h"
+#include "util/error.h"
 
 namespace py = pybind11;
 

@@ -25,6 +25,8 @@ def find(name: str) -> Any:
         value = _HERE[name]
     elif name == "PjRtPlugin":
         value = plugins.DevicePlugin
+    elif name == "profiler":
+        from torch_xla._src import profiler as value
     else:
         raise AttributeError(f"module 'torch_xla._XLAC' has no attribute '{name}'")
     setattr(_XLAC, name, value)

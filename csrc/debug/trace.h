@@ -1,0 +1,79 @@
+// Spans of what this process does, recorded while somebody makes a profile. Those of torch.profiler
+// have them too; torch.profiler.record_function is a span of ours. One that nobody records costs
+// some loads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/record_function.h>
+
+namespace torch_xla::debug {
+
+// What a thread or a device did from `begin` to `end`, in nanoseconds since the epoch.
+struct Event {
+  std::string name;
+  int64_t begin = 0, end = 0;
+  std::vector<std::pair<std::string, std::string>> details;
+};
+
+// Events in the order in which they ended.
+struct Track {
+  std::string name;  // "main", "xla:0"
+  int64_t id = 0;    // of the thread, as the system numbers them; of the device
+  bool is_device = false;
+  std::vector<Event> events;
+};
+
+namespace trace_detail {
+extern std::atomic<bool> on;
+}
+inline bool is_tracing() { return trace_detail::on.load(std::memory_order_relaxed); }
+
+// Begins to keep events. Throws where somebody does already.
+void start_trace();
+// Ends that and returns what was kept.
+std::vector<Track> stop_trace();
+
+int64_t now_ns();
+// Adds an event of the calling thread, or of a device; nothing unless somebody keeps them.
+void add_event(Event event);
+void add_device_event(int device, Event event);
+
+// The time from here to its end, as an event of the calling thread.
+class Span {
+ public:
+  explicit Span(std::string_view name) : torch_(at::RecordScope::FUNCTION) {
+    if (torch_.isActive()) [[unlikely]]
+      torch_.before(name);
+    if (is_tracing()) [[unlikely]]
+      begin(name);
+  }
+  ~Span() {
+    if (begin_ != 0) [[unlikely]]
+      end();
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+  // Adds a detail; `make` returns its text, and is not called unless somebody keeps events.
+  template <class Make>
+  void detail(const char* name, Make make) {
+    if (begin_ != 0) details_.emplace_back(name, make());
+  }
+
+ private:
+  void begin(std::string_view name);
+  void end();
+
+  at::RecordFunction torch_;
+  int64_t begin_ = 0;  // 0: not kept
+  std::string name_;
+  std::vector<std::pair<std::string, std::string>> details_;
+};
+
+}  // namespace torch_xla::debug

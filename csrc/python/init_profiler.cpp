@@ -1,0 +1,72 @@
+// What torch_xla.debug.profiler is made of: the events of a profile, and scopes that add to them.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "debug/trace.h"
+#include "python/init.h"
+#include "util/error.h"
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+namespace torch_xla::python {
+namespace {
+
+// A part of the user's program: an event from __enter__ to __exit__, with details.
+class TraceMe {
+ public:
+  TraceMe(std::string name, const py::kwargs& details) : name_(std::move(name)) { add(details); }
+  void add(const py::kwargs& details) {
+    for (const auto& [key, value] : details) {
+      details_.emplace_back(py::str(key), py::str(value));
+    }
+  }
+  void enter() { begin_ = debug::is_tracing() ? debug::now_ns() : 0; }
+  void exit() {
+    if (begin_ == 0 || !debug::is_tracing()) return;
+    debug::add_event({name_, begin_, debug::now_ns(), details_});
+    begin_ = 0;
+  }
+
+ private:
+  const std::string name_;
+  std::vector<std::pair<std::string, std::string>> details_;
+  int64_t begin_ = 0;  // 0: not kept
+};
+
+std::vector<py::dict> stop_trace() {
+  std::vector<py::dict> tracks;
+  for (const debug::Track& track : debug::stop_trace()) {
+    std::vector<py::tuple> events;
+    for (const debug::Event& e : track.events) {
+      events.push_back(py::make_tuple(e.name, e.begin, e.end, e.details));
+    }
+    tracks.push_back(py::dict("name"_a = track.name, "id"_a = track.id,
+                              "is_device"_a = track.is_device, "events"_a = events));
+  }
+  return tracks;
+}
+
+}  // namespace
+
+void init_profiler(py::module_& m) {
+  py::class_<TraceMe>(m, "_TraceMe")
+      .def(py::init<std::string, const py::kwargs&>())
+      .def("set_metadata", &TraceMe::add)
+      .def_static("is_enabled", &debug::is_tracing)
+      .def(
+          "__enter__",
+          [](TraceMe& self) -> TraceMe& {
+            self.enter();
+            return self;
+          },
+          py::return_value_policy::reference)
+      .def("__exit__", [](TraceMe& self, const py::object&, const py::object&, const py::object&) {
+        self.exit();
+      });
+  m.def("_xla_start_trace", &debug::start_trace);
+  m.def("_xla_stop_trace", &stop_trace);
+  m.def("_xla_is_tracing", &debug::is_tracing);
+}
+
+}  // namespace torch_xla::python
