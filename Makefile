@@ -55,9 +55,13 @@ TESTS_FOR_thread := tests/sanitizers tests/spmd/test_virtual_device.py \
   $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader replay sync)
 CHOSEN_FOR_address-undefined := not slow and not process_memory
 CHOSEN_FOR_thread := not slow and not process_memory and not forks
-PARTS := lint cpp $(FOLDERS) tpu $(SANITIZERS)
+# Those that take hours on a slow machine come in parts of their own.
+SHARDED := ops fuzz
+SHARDS := $(foreach folder,$(SHARDED),$(patsubst %,$(folder)-%of4,1 2 3 4))
+PARTS := lint cpp $(filter-out $(SHARDED),$(FOLDERS)) $(SHARDS) tpu $(SANITIZERS)
 
-.PHONY: demo test test-all test-results bench lint format build clean venv cpp-tests $(PARTS:%=part-%)
+.PHONY: demo test test-all test-results bench lint format build clean venv cpp-tests \
+  $(PARTS:%=part-%) $(SHARDED:%=part-%)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -70,7 +74,7 @@ test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) -m "not slow" $(FOLDERS:%=tests/%)
 
-# Every part, or some: make test-all PARTS='ops thread'
+# Every part, or some: make test-all PARTS='ops-1of4 thread'; `ops` is all of its four.
 test-all:
 	@MAKE=$(MAKE) scripts/test_parts.sh $(BUILD)/results $(PARTS)
 
@@ -84,6 +88,9 @@ part-cpp: cpp-tests
 
 $(FOLDERS:%=part-%): part-%: build $(VENV)/.vision
 	$(PYTEST) tests/$*
+
+$(SHARDS:%=part-%): part-%: build $(VENV)/.vision
+	TEST_SHARD=$(lastword $(subst -, ,$*)) $(PYTEST) tests/$(firstword $(subst -, ,$*))
 
 part-spmd: $(TRAINER_PACKAGES)/.installed
 part-spmd: export TRAINER_PACKAGES_PATH := $(TRAINER_PACKAGES)

@@ -82,6 +82,24 @@ def run_python(tmp_path: Path, fork_server: ForkServer | None) -> Run:
     return run
 
 
+def shard_of(items: list, shard: str) -> tuple[list, list]:
+    """The items of a shard, "2of4", and the others. Long tests lie beside each other: every fourth
+    is taken."""
+    number, count = map(int, shard.split("of"))
+    if not 1 <= number <= count:
+        raise pytest.UsageError(f"TEST_SHARD: expected 1of4 to 4of4, for example, got '{shard}'.")
+    chosen = items[number - 1 :: count]
+    return chosen, [item for i, item in enumerate(items) if i % count != number - 1]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """TEST_SHARD=2of4 takes the second of four parts, so that each ends within an hour or so."""
+    shard = os.environ.get("TEST_SHARD")
+    if shard:
+        items[:], others = shard_of(items, shard)
+        config.hook.pytest_deselected(items=others)
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # no collection walks over the tests themselves, of which there are thousands

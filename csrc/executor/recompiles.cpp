@@ -193,6 +193,11 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
                   ". Read after the barrier (torch_xla.sync()), or in each step alike; "
                   "xm.add_step_closure reads without waiting.");
   }
+  if (d.kind == Kind::Calls && d.earlier_call && d.earlier_call->num_operands == 0) {
+    return "The earlier program also made tensors that this one finds made, as the first step of a "
+           "loop does. That is as it should be if it ends here; torch_xla.sync() before the loop "
+           "gives all steps one program.";
+  }
   if (has(op, "dropout") || has(op, "batch_norm")) {
     return "model.train() and model.eval() have a program each. That is as it should be if both "
            "are "

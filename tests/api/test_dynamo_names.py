@@ -238,6 +238,7 @@ def test_what_is_printed_of_graphs(monkeypatch, capfd):
     assert "dynamo" not in capfd.readouterr().err
     torch._dynamo.reset()
     monkeypatch.setenv("XLA_DYNAMO_DEBUG", "1")
+    monkeypatch.setenv("XLA_EXPLAIN", "0")
     for size in (2, 2, 3):
         run(torch.ones(size, 4).to("xla"))
     err = capfd.readouterr().err

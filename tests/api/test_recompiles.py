@@ -128,6 +128,18 @@ def test_a_branch_on_a_value():
     assert recompiles() == []  # both are kept
 
 
+def test_a_first_step_that_makes_what_later_ones_find():
+    def loop():
+        total = torch.zeros(3, device="xla")
+        for i in range(3):
+            total += i
+            torch_xla.sync()
+
+    loop()
+    r = only()
+    assert "aten::zeros" in r.what and "torch_xla.sync() before the loop" in r.advice
+
+
 def test_the_nearest_is_compared():
     x = torch.ones(3).to("xla")
 

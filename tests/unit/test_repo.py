@@ -234,3 +234,15 @@ def test_an_operator_with_two_homes_is_told(tmp_path, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     files = "csrc/ops/a.cpp, csrc/ops/b.cpp, csrc/ops/c.cpp"
     assert line == f"aten::add: named in {files}. Say what is known of it in one of them."
+
+
+def test_shards_are_the_whole():
+    from tests.conftest import shard_of
+
+    items = list(range(11))
+    shards = [shard_of(items, f"{i}of4") for i in range(1, 5)]
+    assert sorted(item for chosen, _ in shards for item in chosen) == items
+    assert all(sorted(chosen + others) == items for chosen, others in shards)
+    for wrong in ("0of4", "5of4"):
+        with pytest.raises(pytest.UsageError, match="expected 1of4 to 4of4"):
+            shard_of(items, wrong)
