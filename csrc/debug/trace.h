@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,9 +48,9 @@ void add_device_event(int device, Event event);
 // The time from here to its end, as an event of the calling thread.
 class Span {
  public:
-  explicit Span(std::string_view name) : torch_(at::RecordScope::FUNCTION) {
-    if (torch_.isActive()) [[unlikely]]
-      torch_.before(name);
+  explicit Span(std::string_view name) {
+    if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) [[unlikely]]
+      torch_.emplace(std::move(*callbacks)).before(name);
     if (is_tracing()) [[unlikely]]
       begin(name);
   }
@@ -70,8 +71,8 @@ class Span {
   void begin(std::string_view name);
   void end();
 
-  at::RecordFunction torch_;
-  int64_t begin_ = 0;  // 0: not kept
+  std::optional<at::RecordFunction> torch_;  // where PyTorch records
+  int64_t begin_ = 0;                        // 0: not kept
   std::string name_;
   std::vector<std::pair<std::string, std::string>> details_;
 };

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <vector>
 
@@ -57,9 +58,10 @@ class Known {
 
  private:
   void refresh() {
-    std::size_t i = 0;
-    while (i < seen_.size() && environ[i] == seen_[i] && seen_[i] != nullptr) ++i;
-    if (i + 1 == seen_.size() && environ[i] == nullptr) return;
+    // An array of the same address has room for as many entries as it had.
+    const std::size_t bytes = seen_.size() * sizeof(char*);
+    if (environ == array_ && std::memcmp(environ, seen_.data(), bytes) == 0) return;
+    array_ = environ;
     for (std::optional<Flag>& flag : flags_) flag.reset();
     seen_.clear();
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -68,7 +70,8 @@ class Known {
     seen_.push_back(nullptr);
   }
 
-  std::vector<const char*> seen_;  // `environ`, with the null at its end
+  char** array_ = nullptr;         // `environ`
+  std::vector<const char*> seen_;  // its entries, with the null at the end
   std::array<std::optional<Flag>, std::size(kTable)> flags_;
 };
 
