@@ -154,8 +154,14 @@ bool updates(const Recipe& recipe) {
   });
 }
 
+constexpr const char* kTrainAndEval =
+    "model.train() and model.eval() have a program each. That is as it should be if both are used.";
+
 std::string advice(const Difference& d, const Program& now, const Program& before,
                    const Programs& earlier) {
+  if (d.kind == Kind::Results) {
+    return "A tensor is kept beyond the step, or no longer is. Keep the same in each step.";
+  }
   const Recipe::Call& call = d.call ? *d.call : *d.earlier_call;
   const std::string& op = call.signature->op->name;
   if (read_with(earlier, call, "torch_xla::nonzero") != nullptr) {
@@ -170,20 +176,15 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
       return "Convert tensors to one dtype before the step.";
     case Kind::Attribute:
       if (d.argument == "training" || d.argument == "train") {
-        return "model.train() and model.eval() have a program each. That is as it should be if "
-               "both "
-               "are used.";
+        return kTrainAndEval;
       }
       if (d.argument == "output_mask") {
         return "Other tensors want a gradient than before (requires_grad).";
       }
       return "Python values that are no factors or terms, such as sizes, dimensions and indices, "
-             "are "
-             "parts of the program. Keep them the same, or make an index a tensor on xla instead "
-             "of "
-             "reading it with .item().";
+             "are parts of the program. Keep them the same, or make an index a tensor on xla "
+             "instead of reading it with .item().";
     case Kind::Results:
-      return "A tensor is kept beyond the step, or no longer is. Keep the same in each step.";
     case Kind::Calls:
     case Kind::Inputs:
       break;
@@ -199,9 +200,7 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
            "gives all steps one program.";
   }
   if (has(op, "dropout") || has(op, "batch_norm")) {
-    return "model.train() and model.eval() have a program each. That is as it should be if both "
-           "are "
-           "used.";
+    return kTrainAndEval;
   }
   if (updates(now.recipe) != updates(before.recipe)) {
     return "One of the two has no optimizer step, as in gradient accumulation: both are kept, and "
