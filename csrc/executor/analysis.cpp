@@ -1,16 +1,15 @@
 #include "executor/analysis.h"
 
+#include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "debug/metrics.h"
+#include "executor/dumps.h"
 #include "lazy/stack.h"
 #include "util/flags.h"
-#include "util/fork_mutex.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -22,22 +21,15 @@ int64_t level() {
   return util::flag::PT_XLA_DEBUG() ? 2 : 0;
 }
 
-// Writes a whole text at once: other threads write too.
 void write(const std::string& text) {
-  static auto& mutex = *new util::ForkMutex;
-  const std::lock_guard lock(mutex);
   const std::string path = util::flag::PT_XLA_DEBUG_FILE();
-  std::FILE* file = path.empty() ? stderr : std::fopen(path.c_str(), "a");
-  if (file == nullptr) {
-    static bool warned = false;
-    if (!std::exchange(warned, true)) {
-      std::fprintf(stderr, "PT_XLA_DEBUG_FILE: expected a file that can be written, got %s\n",
-                   path.c_str());
-    }
-    file = stderr;
+  if (!path.empty() && append(path, text)) return;
+  static std::atomic<bool> warned = false;
+  if (!path.empty() && !warned.exchange(true)) {
+    std::fprintf(stderr, "PT_XLA_DEBUG_FILE: expected a file that can be written, got %s\n",
+                 path.c_str());
   }
-  std::fwrite(text.data(), 1, text.size(), file);
-  file == stderr ? std::fflush(file) : std::fclose(file);
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 // A framed text, each line of which begins with its title.

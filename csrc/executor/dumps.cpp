@@ -1,6 +1,7 @@
 #include "executor/dumps.h"
 
 #include <fstream>
+#include <mutex>
 #include <string_view>
 
 #include "executor/hlo_dump.h"
@@ -11,17 +12,11 @@
 #include "lazy/stack.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/fork_mutex.h"
 #include "util/memo.h"
 
 namespace torch_xla::executor {
 namespace {
-
-// Adds to a file, all at once. Returns whether that succeeded.
-bool append(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::app);
-  file << text << std::flush;
-  return file.good();
-}
 
 std::string stablehlo(const Graph& graph) {
   return lower(graph, graph.interface(), Runtime::get().target()).text;
@@ -47,6 +42,14 @@ std::string text_in(std::string_view form, const Graph& graph) {
 }
 
 }  // namespace
+
+bool append(const std::string& path, const std::string& text) {
+  static auto& mutex = *new util::ForkMutex;
+  const std::lock_guard lock(mutex);
+  std::ofstream file(path, std::ios::app);
+  file << text << std::flush;
+  return file.good();
+}
 
 // In the form that scripts of PyTorch/XLA's users read.
 void save_graph(const Graph& graph) {

@@ -8,6 +8,9 @@
 
 namespace torch_xla::executor {
 
+// Adds a text to a file, whole: other threads write too. Returns whether that succeeded.
+bool append(const std::string& path, const std::string& text);
+
 // Adds a graph that is about to run to the file, in the forms that XLA_SAVE_TENSORS_FMT names.
 void save_graph(const Graph& graph);
 

@@ -32,12 +32,15 @@ class TslProfilerSessionWrapper:
     def __init__(self) -> None:
         messages()  # sooner than when there is something to lose
         _XLAC._xla_start_trace()
-        self.tracks: list[dict[str, Any]] = []
+
+    def end(self) -> list[dict[str, Any]]:
+        """Ends it, and returns the events of each thread and device."""
+        return _XLAC._xla_stop_trace()
 
     def stop(self) -> bytes:
         """Ends it, and returns the profile: a serialized `XSpace`."""
-        self.tracks = _XLAC._xla_stop_trace()
-        return profile_spaces.to_xspace(self.tracks, profile_spaces.host_name()).SerializeToString()
+        space = profile_spaces.to_xspace(self.end(), profile_spaces.host_name())
+        return space.SerializeToString()
 
     def export(self, xspace: bytes, log_dir: str | os.PathLike) -> None:
         """Writes what `stop` gave into a log directory of TensorBoard."""

@@ -7,21 +7,19 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-_PERCENTILES = (1, 5, 10, 20, 50, 80, 90, 95, 99)
-_HEAD = (
-    r"Metric: (?P<metric_name>\S+)\s+TotalSamples: (?P<TotalSamples>\d+)"
-    r"\s+(?:Counter|Accumulator): (?P<Accumulator>\S+)"
-)
-_METRIC_REGEX = (
-    _HEAD
-    + r"(?:\s+(?:Value)?Rate: [^\n]*)*\s+Percentiles: "
-    + "; ".join(rf"{p}%=(?P<Percentile_{p}>[^;\s]+)" for p in _PERCENTILES)
-)
-_SERVER_METRIC_REGEX = (
-    _HEAD
-    + r"(?:\s+(?:Value)?Rate: [^\n]*)*\s+Percentiles: "
-    + "; ".join(rf"{p}%=(?P<Percentile_{p}>[^;\s]+)" for p in (25, 50, 80, 90, 95, 99))
-)
+
+def _metric_with(*percentiles: int) -> str:
+    """The regular expression of a metric whose report has these percentiles."""
+    return (
+        r"Metric: (?P<metric_name>\S+)\s+TotalSamples: (?P<TotalSamples>\d+)"
+        r"\s+(?:Counter|Accumulator): (?P<Accumulator>\S+)"
+        r"(?:\s+(?:Value)?Rate: [^\n]*)*\s+Percentiles: "
+        + "; ".join(rf"{p}%=(?P<Percentile_{p}>[^;\s]+)" for p in percentiles)
+    )
+
+
+_METRIC_REGEX = _metric_with(1, 5, 10, 20, 50, 80, 90, 95, 99)
+_SERVER_METRIC_REGEX = _metric_with(25, 50, 80, 90, 95, 99)
 _COUNTER_REGEX = r"Counter: (\S+)\s+Value: (\d+)"
 _TIME_FIND_REGEX = (
     r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m(?!s))?"

@@ -143,10 +143,10 @@ def stop_trace() -> None:
                 "start_trace(log_dir) first."
             )
         _XLAC._xla_wait_device_ops()
-        session.stop()
+        tracks = session.end()
         folder = profile_spaces.run_folder(_profile_state.log_dir)
         _profile_state.reset()
-    profile_spaces.write(session.tracks, folder, profile_spaces.host_name())
+    profile_spaces.write(tracks, folder, profile_spaces.host_name())
 
 
 def start_server(
