@@ -6,6 +6,7 @@
 
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/signal_stack.h"
 
 namespace py = pybind11;
 
@@ -65,6 +66,7 @@ py::object flag_value(std::string_view name) {
 void init_flags(py::module_& m) {
   m.def("_xla_flags", &flag_table);
   m.def("_xla_flag", &flag_value, py::arg("name"));
+  m.def("_xla_widen_signal_stack", &util::widen_signal_stack);
 }
 
 }  // namespace torch_xla::python

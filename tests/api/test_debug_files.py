@@ -246,3 +246,17 @@ def test_stacks_of_a_fatal_signal(run_python):
         assert ("Fatal Python error: Segmentation fault" in done.stderr) is (value == "1")
         assert ("in crash" in done.stderr) is (value == "1")
         assert ("SIGSEGV" in done.stderr) is (value == "1")  # the stacks of C++
+
+
+def test_fatal_signals_have_room_on_their_stack(run_python):
+    # The handlers of Python and PyTorch need 12 KiB of it, and more on some processors.
+    code = """
+        import ctypes, torch_xla
+        class Stack(ctypes.Structure):
+            _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+        stack = Stack()
+        assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0
+        print(stack.size)
+    """
+    done = run_python(code, env={"XLA_DUMP_FATAL_STACK": "1"}, fresh=True)
+    assert int(done.stdout) >= 1 << 20

@@ -60,6 +60,7 @@ def _print_fatal_stacks() -> None:
 
     torch._C._set_print_stack_traces_on_fatal_signal(True)
     faulthandler.enable()  # last: it calls the handler before it
+    _XLAC._xla_widen_signal_stack()
 
 
 def _describe_to_dynamo() -> None:
