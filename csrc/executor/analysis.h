@@ -21,6 +21,8 @@ inline constexpr Cause kValueIsRead = {
 inline constexpr Cause kDynamo = {"dynamo is executing a compiled program",
                                   "dynamo is compiling a FX graph to HLO", "torch.compile"};
 inline constexpr Cause kEagerMode = {"an operation in eager mode"};
+// Parts of a run that somebody looks into: kept_runs.h.
+inline constexpr Cause kExamined = {"a kept run is examined", "a kept run is examined", "examined"};
 inline constexpr Cause kSynchronize = {"user synchronize"};
 
 // These cost a look at a flag where nothing is to be told. The first two come before and after the

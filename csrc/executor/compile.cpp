@@ -15,6 +15,7 @@
 
 #include "debug/metrics.h"
 #include "debug/trace.h"
+#include "executor/compile_progress.h"
 #include "executor/disk_cache.h"
 #include "executor/dumps.h"
 #include "executor/in_flight.h"
@@ -141,10 +142,9 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
 
 namespace {
 
-// Fills the places `absent` of `executables`, on as many threads as there are processors: most
+// Fills the places `absent` of the executables, on as many threads as there are processors: most
 // passes of a compiler run on one. Needs no lock: others may record meanwhile.
-void compile(const Missing& missing, const std::vector<size_t>& absent,
-             std::vector<std::unique_ptr<pjrt::Executable>>& executables) {
+void compile(const Missing& missing, const std::vector<size_t>& absent, Program& program) {
   for (const size_t i : absent) {
     TXLA_VLOG(3) << "graph " << missing.key.hex() << ":\n" << missing.lowered[i].text;
   }
@@ -155,7 +155,7 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
     for (size_t i; (i = next++) < absent.size();) {
       const std::string& text = missing.lowered[absent[i]].text;
       try {
-        executables[absent[i]] = Runtime::get().client().compile(text, missing.options);
+        program.executables[absent[i]] = Runtime::get().client().compile(text, missing.options);
       } catch (...) {
         failures[i] = std::current_exception();
         next = absent.size();
@@ -166,6 +166,7 @@ void compile(const Missing& missing, const std::vector<size_t>& absent,
   };
   try {
     const util::Unlocked unlocked;
+    const CompileProgress progress(program);
     {
       const size_t processors = std::max(1u, std::thread::hardware_concurrency());
       std::vector<std::jthread> helpers;
@@ -225,7 +226,7 @@ std::optional<double> make_executables(const Missing& missing, Program& program,
     const debug::TimedScope scope(time);
     debug::Span span("compile");
     add_details(program, span);
-    compile(missing, absent, program.executables);
+    compile(missing, absent, program);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   WaitScope::pause(taken.count());

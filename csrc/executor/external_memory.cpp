@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "executor/in_flight.h"
+#include "executor/live_data.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
@@ -85,7 +86,7 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
       buffer = runtime.client().view_of_device_memory(dense.mutable_data_ptr(), dtype,
                                                       dense.sizes(), place, keep);
     }
-    lazy::DeviceData data = counted(std::make_shared<pjrt::Array>(std::move(*buffer)));
+    lazy::DeviceData data = counted(std::make_shared<pjrt::Array>(std::move(*buffer)), device);
     data.donatable = false;
     return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
                       std::move(data));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "executor/live_data.h"
 #include "lazy/device.h"
 #include "ops/host/host_failure.h"
 #include "util/error.h"
@@ -16,7 +17,7 @@ void fail(const pjrt::Error& error, const std::string& context) {
   constexpr const char* kAdvice =
       " Let go of tensors (del), make the batch smaller, or cut the step (torch_xla.sync()).";
   util::fail(no_memory ? util::ErrorKind::OutOfMemory : util::ErrorKind::Runtime, error.what(),
-             no_memory ? kAdvice : "", context);
+             no_memory ? kAdvice : "", context, no_memory ? describe_live_data() : "");
 }
 
 namespace {

@@ -121,7 +121,10 @@ class Lowerer {
  private:
   // The operator and its scope, then the frames that called it, in the form that XLA makes stack
   // frames of: loc("Net.forward/aten::mm"(callsite("Net.forward"("net.py":3:0) at ...))).
-  static std::string location_text(const std::string& op, const lazy::SourceFrames& frames) {
+  static std::string location_text(const std::string& op, const lazy::Source& source) {
+    const lazy::SourceFrames frames = source.frames();
+    if (frames.empty()) return "loc(" + hlo::attr::string(op) + ")";
+    const std::string scope = lazy::scope_name(source.scope);
     std::string lines, close;
     for (size_t i = 0; i < frames.size(); ++i) {
       const std::string line = hlo::attr::string(frames[i].function) + "(" +
@@ -134,7 +137,8 @@ class Lowerer {
         close += ")";
       }
     }
-    return "loc(" + hlo::attr::string(frames[0].function + "/" + op) + "(" + lines + close + "))";
+    const std::string& name = scope.empty() ? frames[0].function : scope;
+    return "loc(" + hlo::attr::string(name + "/" + op) + "(" + lines + close + "))";
   }
   // In a stack of residual layers each reader would compute anew all that has been added so far,
   // and the compiler's time would grow with the square of the layers: 24 small transformer layers
@@ -267,7 +271,7 @@ class Lowerer {
       const bool located = lowerer.with_locations_ && has_source && node.source();
       const std::string& place = lowerer.place_;
       if (located) {
-        b_.set_location(location_text(node.signature().op->name, node.source().frames()));
+        b_.set_location(location_text(node.signature().op->name, node.source()));
       }
       if (!place.empty()) b_.set_location("loc(" + hlo::attr::string(place) + ")");
       is_set_ = located || !place.empty();

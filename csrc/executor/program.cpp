@@ -41,7 +41,8 @@ pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
 pjrt::Executable::ArrayResult run_pieces(const Program& program,
                                          std::vector<const pjrt::Array*> slots,
                                          PackedNumbers numbers,
-                                         std::span<const pjrt::Device> devices) {
+                                         std::span<const pjrt::Device> devices,
+                                         std::span<const int64_t> kept) {
   const Plan& plan = *program.plan;
   std::ranges::copy(plan.constants.floats, std::back_inserter(numbers.floats));
   std::ranges::copy(plan.constants.ints, std::back_inserter(numbers.ints));
@@ -55,8 +56,12 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
     PackedNumbers own;
     for (const uint32_t i : piece.floats) own.floats.push_back(numbers.floats[i]);
     for (const uint32_t i : piece.ints) own.ints.push_back(numbers.ints[i]);
+    std::vector<int64_t> kept_here;
+    for (size_t k = 0; k < piece.arguments.size() && !kept.empty(); ++k) {
+      if (std::ranges::count(kept, int64_t{piece.arguments[k]}) > 0) kept_here.push_back(k);
+    }
     auto result =
-        run(*program.executables[piece.executable], std::move(arguments), own, devices, {});
+        run(*program.executables[piece.executable], std::move(arguments), own, devices, kept_here);
     for (size_t i = 0; i < piece.results.size(); ++i) {
       made[piece.results[i]] = std::move(result.outputs[i]);
       slots[piece.results[i]] = made[piece.results[i]].get();
@@ -92,7 +97,7 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  if (program.plan) return run_pieces(program, arrays, numbers, devices);
+  if (program.plan) return run_pieces(program, arrays, numbers, devices, kept);
   pjrt::Executable::ArrayResult result =
       run(*program.executables[0], std::move(arrays), numbers, devices, kept);
   for (size_t i = 0; i < program.shardings.size(); ++i) {

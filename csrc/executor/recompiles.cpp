@@ -257,7 +257,8 @@ std::string Recompile::str() const {
 }
 
 void note_program(const Program& program, const Cause& cause, std::optional<double> seconds) {
-  if (cause.of_run == kEagerMode.of_run) return;  // one for each call
+  const auto is = [&](const Cause& other) { return cause.of_run == other.of_run; };
+  if (is(kEagerMode) || is(kExamined)) return;  // they have one for each call
   const lazy::GraphLock lock;
   const uint64_t number = history().count(program);
   if (number == 1 || !seconds) return;

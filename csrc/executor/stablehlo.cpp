@@ -4,6 +4,7 @@
 
 #include "executor/compile.h"
 #include "executor/in_flight.h"
+#include "executor/live_data.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
@@ -57,7 +58,7 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
     InFlight::of(device).add(std::move(launched.done), lazy::source_line(), std::move(taken_over));
     for (auto& array : launched.outputs) {
       const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(*array), array->dims());
-      results.push_back(data_value(g, device, counted(std::move(array))));
+      results.push_back(data_value(g, device, counted(std::move(array), device)));
     }
   } catch (const pjrt::Error& e) {
     fail(e);

@@ -1,6 +1,7 @@
 #include "executor/sync.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <string_view>
@@ -15,6 +16,9 @@
 #include "executor/dumps.h"
 #include "executor/graph.h"
 #include "executor/in_flight.h"
+#include "executor/kept_runs.h"
+#include "executor/live_data.h"
+#include "executor/nan_watch.h"
 #include "executor/program.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
@@ -34,9 +38,27 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 
+// What a program asks of the memory of a device, where the plugin tells.
+std::string memory_needs(const Program& program) {
+  int64_t arguments = 0, results = 0, temporaries = 0;
+  for (const auto& executable : program.executables) {
+    const auto stats = executable->memory_stats();
+    if (!stats) return "";
+    arguments = std::max(arguments, stats->argument_bytes);
+    results = std::max(results, stats->output_bytes - stats->alias_bytes);
+    temporaries = std::max(temporaries, stats->temp_bytes);
+  }
+  return "\nThe program \"" + program.name + "\"" +
+         (program.place.empty() ? "" : " of " + program.place) + " reads " + size_text(arguments) +
+         " and needs " + size_text(results) + " for results and " + size_text(temporaries) +
+         " for what it computes on the way" +
+         (program.plan ? ", in the largest of its pieces." : ".");
+}
+
 // A run that fails may have taken inputs over before it did. Their values are lost, and later runs
 // that need them say why.
-[[noreturn]] void fail_launch(const Graph& graph, const pjrt::Error& error) {
+[[noreturn]] void fail_launch(const Graph& graph, const Program& program,
+                              const pjrt::Error& error) {
   for (const Node* input : graph.parameters) {
     if (const std::string* why = input->data().array->loss()) {
       util::fail(
@@ -50,7 +72,8 @@ using lazy::Value;
     pjrt::Array& array = *graph.parameters[i]->data().array;
     if (graph.reused_by[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
   }
-  fail(error, show_failed(graph));
+  const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  fail(error, (no_memory ? memory_needs(program) : "") + show_failed(graph));
 }
 
 // A call whose kernel has found fault with values, and the exception for that.
@@ -91,6 +114,18 @@ struct Launched {
   InFlight::Arrays taken_over;   // inputs whose memory results have now
 };
 
+// What a run has given for the results of its graph.
+std::vector<DeviceData> data_of(const Graph& graph,
+                                std::vector<std::shared_ptr<pjrt::Array>>&& arrays) {
+  std::vector<DeviceData> data;
+  data.reserve(arrays.size());
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Node& call = *graph.results[i].node;
+    data.push_back(counted(std::move(arrays[i]), graph.device, &call.source()));
+  }
+  return data;
+}
+
 // Adds the run to a profile, as an event of each device that ends when the device has finished. It
 // begins when the run before it has ended.
 void trace_run(const Program& program, const std::vector<pjrt::Event>& done, int device) {
@@ -116,21 +151,28 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   pjrt::Executable::ArrayResult result;
   tell_run(program, cause);
   save_graph(graph);
+  if (util::flag::XLA_DEBUG_NANS()) keep_for_nans();
+  const bool keeps = cause.program != kExamined.program && keep_run(graph, program);
+  std::vector<int64_t> kept;
   try {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
       send(*array, devices);
       arrays.push_back(array.get());
       if (!program.reuses_buffers || graph.reused_by[i] < 0) continue;
+      if (keeps) {
+        kept.push_back(static_cast<int64_t>(i));
+        continue;
+      }
       taken_over.push_back(array);
       if (poisons) arrays.back() = stand_ins.of(array);
     }
-    result = launch(program, std::move(arrays), graph.numbers, devices);
+    result = launch(program, std::move(arrays), graph.numbers, devices, kept);
     stand_ins.poison_taken(taken_over);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
     stand_ins.poison_taken(taken_over);
-    fail_launch(graph, e);
+    fail_launch(graph, program, e);
   }
   trace_run(program, result.done, graph.device);
   Launched launched;
@@ -142,23 +184,11 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
     InFlight::of(graph.device)
         .add(std::move(result.done), lazy::source_line(), std::move(taken_over));
   }
-  launched.data.reserve(result.outputs.size());
-  for (auto& array : result.outputs) launched.data.push_back(counted(std::move(array)));
+  launched.data = data_of(graph, std::move(result.outputs));
   return launched;
 }
 
 }  // namespace
-
-DeviceData counted(std::shared_ptr<pjrt::Array> array) {
-  static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
-  created.add();
-  pjrt::Array* pointer = array.get();
-  auto let_go = [kept = std::move(array)](pjrt::Array*) mutable {
-    kept.reset();
-    destroyed.add();
-  };
-  return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
-}
 
 Value data_value(const lazy::Geometry* geometry, int device, DeviceData data) {
   return {c10::make_intrusive<Node>(geometry, device, std::move(data)), 0};
@@ -304,6 +334,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph, const Pro
                            bool replay_views, const Cause& cause) {
   Launched launched = run(graph, program, cause);
   std::vector<Value> leaves = leaves_of(graph.results, std::move(launched.data), graph.device);
+  watch_results(leaves, graph.device);
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
   }
@@ -362,6 +393,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   util::log::refresh();
   const debug::Span span("sync");
   InFlight::of(device).report();
+  report_nans(device);
   std::exception_ptr failure;
   bool complete = false;
   const auto attempt = [&](Missing& missing) {
@@ -391,6 +423,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
 }
 
 void materialize(std::vector<Value>& values, int device, const Cause& cause) {
+  report_nans(device);
   bool complete = false;
   const auto attempt = [&](Missing& missing) {
     std::vector<Value> roots;
@@ -434,9 +467,53 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
   while (!complete) with_program(device, cause, attempt);
 }
 
+std::vector<double> time_runs(std::vector<Value>& values, int device, double seconds) {
+  constexpr size_t kFewest = 3, kMost = 100;
+  std::vector<double> taken;
+  const auto attempt = [&](Missing& missing) {
+    std::vector<Value> roots;
+    for (const Value& value : values) {
+      if (!value.node->is_data()) roots.push_back(value);
+    }
+    if (roots.empty()) return true;
+    const Graph graph(std::move(roots), device);
+    const auto program = find_program(kExamined.program, graph, missing);
+    if (program == nullptr) return false;
+    const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
+    std::vector<const pjrt::Array*> arrays;
+    for (const Node* input : graph.parameters) {
+      send(*input->data().array, devices);
+      arrays.push_back(input->data().array.get());
+    }
+    pjrt::Executable::ArrayResult result;
+    double all = 0;
+    try {
+      while (taken.size() < kFewest || (all < seconds && taken.size() < kMost)) {
+        const auto start = std::chrono::steady_clock::now();
+        result = launch(*program, arrays, graph.numbers, devices);
+        for (const pjrt::Event& event : result.done) event.await();
+        const std::chrono::duration<double> run = std::chrono::steady_clock::now() - start;
+        all += taken.emplace_back(run.count());
+      }
+    } catch (const pjrt::Error& e) {
+      fail(e, show_failed(graph));
+    }
+    std::vector<Value> leaves =
+        leaves_of(graph.results, data_of(graph, std::move(result.outputs)), device);
+    for (Value& value : values) {
+      if (!value.node->is_data())
+        value = std::move(leaves[static_cast<size_t>(&value - values.data())]);
+    }
+    return true;
+  };
+  with_program(device, kExamined, attempt);
+  return taken;
+}
+
 void wait_device(int device) {
   const WaitScope scope("a wait for the device");
   InFlight::of(device).wait();
+  report_nans(device, /*wait=*/true);
 }
 
 namespace {

@@ -12,8 +12,6 @@
 
 namespace torch_xla::executor {
 
-// Wraps an array as data that the metrics count while it lives.
-lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array);
 // Makes a leaf node for data on a device.
 lazy::Value data_value(const lazy::Geometry* geometry, int device, lazy::DeviceData data);
 
@@ -25,6 +23,11 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region = nul
 // Computes these values and replaces them by data. Pending values that depend on what is computed
 // on the way are computed too; the rest of the graph stays recorded.
 void materialize(std::vector<lazy::Value>& values, int device, const Cause& cause = kValueIsRead);
+
+// Computes distinct values as materialize() does, but all else goes on waiting, nothing takes over
+// memory, and the program runs again and again, for so many seconds or a few times at least.
+// Returns what each run has taken, with its launch; nothing where all values are data.
+std::vector<double> time_runs(std::vector<lazy::Value>& values, int device, double seconds);
 
 // Waits until the device has finished all runs. Throws the first failure since the last call.
 void wait_device(int device);

@@ -8,6 +8,7 @@
 #include "debug/metrics.h"
 #include "debug/trace.h"
 #include "executor/in_flight.h"
+#include "executor/live_data.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/lock.h"
@@ -109,7 +110,7 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
     fail(e);
   }
   return data_value(lazy::intern_contiguous(tensor.scalar_type(), tensor.sizes()), device,
-                    counted(std::move(array)));
+                    counted(std::move(array), device));
 }
 
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
@@ -374,7 +375,7 @@ lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
   materialize(ready, from);
   const pjrt::Array& array = *ready[0].node->data().array;
   auto copy = std::make_shared<pjrt::Array>(array.copy_to(Runtime::get().devices(to)));
-  return data_value(&ready[0].geometry(), to, counted(std::move(copy)));
+  return data_value(&ready[0].geometry(), to, counted(std::move(copy), to));
 }
 
 }  // namespace torch_xla::executor

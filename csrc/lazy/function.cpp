@@ -45,6 +45,15 @@ util::Hash128 Function::hash() const {
   return h.finish();
 }
 
+c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands) {
+  Numbers numbers;
+  for (const Number& number : call.numbers()) numbers.push_back(number);
+  auto copy = c10::make_intrusive<Node>(call.shared_signature(), std::move(operands),
+                                        std::move(numbers), call.device());
+  copy->source() = call.source();
+  return copy;
+}
+
 void KeptFunction::add_parameter(Value leaf) {
   parameters.push_back(leaf.node.get());
   placeholders.push_back(std::move(leaf));
@@ -57,15 +66,6 @@ struct ValueHasher {
     return std::hash<const Node*>()(v.node.get()) ^ (size_t{v.index} << 48);
   }
 };
-
-c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands) {
-  Numbers numbers;
-  for (const Number& number : call.numbers()) numbers.push_back(number);
-  auto copy = c10::make_intrusive<Node>(call.shared_signature(), std::move(operands),
-                                        std::move(numbers), call.device());
-  copy->source() = call.source();
-  return copy;
-}
 
 }  // namespace
 

@@ -26,6 +26,9 @@ struct Function {
 // A leaf without data: it stands for what a function will be given.
 Value placeholder(const Geometry& geometry, int device);
 
+// A node of the same call with other operands; its line is that of `call`.
+c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands);
+
 // Keeps its nodes: parameters are placeholders, and results keep the calls. It shares none of them.
 struct KeptFunction : Function {
   std::vector<Value> placeholders;  // of the parameters

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <unordered_map>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -71,6 +72,20 @@ ForwardCalls& forward_calls() {
   return calls;
 }
 
+// Names of scopes, by number. Guarded by GraphLock.
+struct Scopes {
+  std::vector<std::string> names = {""};
+  std::unordered_map<std::string, uint32_t> numbers = {{"", 0}};
+};
+
+Scopes& scopes() {
+  static auto& all = *new Scopes;
+  return all;
+}
+
+std::atomic<bool> has_scopes{false};  // a thread_local costs more than this
+thread_local uint32_t current_scope = 0;
+
 }  // namespace
 
 std::string SourceFrame::str() const {
@@ -98,7 +113,11 @@ void take_source(Source& place) {
   const SourceReader read = reader.load(std::memory_order_acquire);
   if (read == nullptr) return;
   read(stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
-  if (!place) place = forward_calls().current();
+  if (!place) {
+    place = forward_calls().current();
+  } else if (has_scopes.load(std::memory_order_relaxed)) {
+    place.scope = current_scope;
+  }
   if (place) forward_calls().add(place);
 }
 
@@ -109,6 +128,26 @@ std::string source_line() {
   Source here;
   take_source(here);
   return here.str();
+}
+
+std::string set_scope(const std::string& name) {
+  constexpr size_t kMost = 1 << 16;
+  const GraphLock lock;
+  Scopes& all = scopes();
+  std::string before = all.names[current_scope];
+  auto known = all.numbers.find(name);
+  if (known == all.numbers.end() && all.names.size() < kMost) {
+    known = all.numbers.emplace(name, static_cast<uint32_t>(all.names.size())).first;
+    all.names.push_back(name);
+  }
+  current_scope = known == all.numbers.end() ? 0 : known->second;
+  has_scopes.store(true, std::memory_order_relaxed);
+  return before;
+}
+
+std::string scope_name(uint32_t scope) {
+  const GraphLock lock;
+  return scopes().names[scope];
 }
 
 void keep_stacks(bool keep) { stacks_kept.store(keep, std::memory_order_relaxed); }

@@ -43,6 +43,7 @@ class Stack final : public Code {
 struct Source {
   c10::intrusive_ptr<const Code> code;
   int32_t instruction = 0;
+  uint32_t scope = 0;  // scope_name() has its name
 
   explicit operator bool() const { return code.defined(); }
   SourceFrames frames() const;  // empty where the place is not known
@@ -57,6 +58,14 @@ void take_source(Source& place);
 void set_place(Source place);
 // Returns the innermost frame of that place as text; takes the GraphLock.
 std::string source_line();
+
+// Parts of the program that have names, such as modules of a network. A backward pass is in the
+// scope of its forward calls.
+//
+// Sets the scope of what the calling thread records from now on, "" for none, and returns the one
+// before. Names are kept: of more than 65,536, the later ones count as none.
+std::string set_scope(const std::string& name);
+std::string scope_name(uint32_t scope);
 
 // Sets whether take_source() keeps whole stacks of frames from now on.
 void keep_stacks(bool keep);

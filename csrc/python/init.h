@@ -16,6 +16,7 @@ void init_runtime(pybind11::module_& m);
 void init_tensor(pybind11::module_& m);
 void init_graph(pybind11::module_& m);
 void init_explain(pybind11::module_& m);
+void init_kept_runs(pybind11::module_& m);
 void init_profiler(pybind11::module_& m);
 void init_dispatch(pybind11::module_& m);
 void init_source(pybind11::module_& m);

@@ -2,8 +2,11 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "executor/compile.h"
+#include "executor/live_data.h"
 #include "executor/recompiles.h"
 #include "executor/waits.h"
+#include "lazy/tensor.h"
 #include "python/init.h"
 
 namespace py = pybind11;
@@ -33,10 +36,46 @@ std::vector<py::dict> waits(bool clear) {
   return all;
 }
 
+std::vector<py::dict> live_data() {
+  std::vector<py::dict> all;
+  for (const executor::LiveData& d : executor::live_data()) {
+    all.push_back(py::dict("id"_a = reinterpret_cast<uintptr_t>(d.array), "device"_a = d.device,
+                           "bytes"_a = d.bytes, "type"_a = d.type, "line"_a = d.maker.str(),
+                           "scope"_a = lazy::scope_name(d.maker.scope)));
+  }
+  return all;
+}
+
+// Of the data that a tensor's storage has, as live_data() has it; 0 where it waits to be computed.
+uintptr_t data_id(const at::Tensor& tensor) {
+  const lazy::GraphLock lock;
+  lazy::Storage& storage = lazy::expect_lazy(tensor, "_xla_data_id").lazy_storage();
+  if (!storage.has_value()) return 0;
+  const lazy::Value value = storage.value();
+  if (!value.node->is_data()) return 0;
+  return reinterpret_cast<uintptr_t>(value.node->data().array.get());
+}
+
+// Of the programs that are kept: name, line and bytes of what they compute on the way.
+std::vector<std::tuple<std::string, std::string, int64_t>> temporaries() {
+  std::vector<std::tuple<std::string, std::string, int64_t>> all;
+  for (const auto& program : executor::cached_programs()) {
+    int64_t bytes = 0;
+    for (const auto& executable : program->executables) {
+      if (const auto stats = executable->memory_stats()) bytes = std::max(bytes, stats->temp_bytes);
+    }
+    all.emplace_back(program->name, program->place, bytes);
+  }
+  return all;
+}
+
 }  // namespace
 
 void init_explain(py::module_& m) {
   m.def("_xla_recompiles", &recompiles, py::arg("clear") = false);
+  m.def("_xla_live_data", &live_data);
+  m.def("_xla_data_id", &data_id);
+  m.def("_xla_temporaries", &temporaries);
   m.def("_xla_waits", &waits, py::arg("clear") = false);
 }
 

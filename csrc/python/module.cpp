@@ -11,6 +11,7 @@ PYBIND11_MODULE(_XLAC, m) {
   init_tensor(m);
   init_graph(m);
   init_explain(m);
+  init_kept_runs(m);
   init_profiler(m);
   init_dispatch(m);
   init_source(m);

@@ -89,6 +89,11 @@
   X(Bool, XLA_EXPLAIN, "1", false,                                                              \
     "Warns where a line needs another compiled program than before, and says why; tells at "    \
     "exit which lines waited for values, if that was much.")                                    \
+  X(Bool, XLA_DEBUG_NANS, "0", false,                                                           \
+    "Looks for NaN in what each run gives, and raises at the next one with the line that made " \
+    "the first.")                                                                               \
+  X(OptionalString, XLA_REPORT_FILE, "", false,                                                 \
+    "File to which `torch_xla.debug.report` writes its page at exit. Read at import.")          \
   X(Int, PT_XLA_DEBUG_LEVEL, "-1", false,                                                       \
     "Tells what is compiled and why, and what is too frequent (1), and each run too (2).")      \
   X(String, PT_XLA_DEBUG_FILE, "", false,                                                       \

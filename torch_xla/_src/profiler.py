@@ -50,14 +50,19 @@ class TslProfilerSessionWrapper:
 
 
 class ScopePusher:
-    """A scope of recorded calls, until it is let go. Profiles have it as an event."""
+    """A scope of recorded calls, until it is let go. Profiles have it as an event, and the metadata
+    of programs begin with its name (`XLA_HLO_DEBUG=1`)."""
 
     def __init__(self, name: str) -> None:
         self._event = TraceMe(name)
         self._event.__enter__()
+        self._outer = _XLAC._xla_set_scope(name)
+        if self._outer:
+            _XLAC._xla_set_scope(f"{self._outer}/{name}")
 
     def __del__(self) -> None:
         self._event.__exit__(None, None, None)
+        _XLAC._xla_set_scope(self._outer)
 
 
 def scope_pusher(name: str) -> ScopePusher:

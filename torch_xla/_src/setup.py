@@ -51,8 +51,22 @@ def install() -> None:
     after_import("torch.distributed.tensor._api", _make_dtensors)
     after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
     atexit.register(_finish)
+    _XLAC._xla_set_nan_handler(_raise_nans)
+    _XLAC._xla_set_progress_reporter(_show_progress)
     if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):
         _print_fatal_stacks()
+
+
+def _raise_nans(run: _XLAC._KeptRun) -> None:
+    from torch_xla._src import faults
+
+    faults.raise_nans(run)
+
+
+def _show_progress(what: str, seconds: float, ended: bool) -> None:
+    from torch_xla._src import progress
+
+    progress.show(what, seconds, ended)
 
 
 def _print_fatal_stacks() -> None:

@@ -1,0 +1,145 @@
+#include "executor/live_data.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "debug/metrics.h"
+#include "executor/transfer.h"
+#include "lazy/lock.h"
+#include "spmd/sharding.h"
+#include "util/fork_mutex.h"
+
+namespace torch_xla::executor {
+namespace {
+
+struct Entry {
+  int device;
+  lazy::Source maker;
+};
+
+class Registry {
+ public:
+  void add(const pjrt::Array* array, Entry entry) {
+    const std::lock_guard lock(mutex_);
+    entries_.insert_or_assign(array, std::move(entry));
+  }
+  void remove(const pjrt::Array* array) {
+    decltype(entries_)::node_type removed;  // its maker is let go without the lock
+    const std::lock_guard lock(mutex_);
+    removed = entries_.extract(array);
+  }
+  // An array stays while it is in here.
+  template <class F>
+  void for_each(F&& visit) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [array, entry] : entries_) visit(*array, entry);
+  }
+
+ private:
+  util::ForkMutex mutex_;
+  std::unordered_map<const pjrt::Array*, Entry> entries_;
+};
+
+Registry& registry() {
+  static auto& all = *new Registry;
+  return all;
+}
+
+int64_t bytes_of(const pjrt::Array& array) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < array.num_buffers(); ++i) {
+    int64_t elements = 1;
+    for (const int64_t size : array.buffer(i).dims()) elements *= size;
+    bytes += elements * static_cast<int64_t>(c10::elementSize(held_dtype(array)));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string size_text(int64_t bytes) {
+  char text[32];
+  const double size = static_cast<double>(bytes);
+  if (bytes < 1'000'000) {
+    std::snprintf(text, sizeof(text), "%.1f kB", size / 1e3);
+  } else if (bytes < 1'000'000'000) {
+    std::snprintf(text, sizeof(text), "%.1f MB", size / 1e6);
+  } else {
+    std::snprintf(text, sizeof(text), "%.2f GB", size / 1e9);
+  }
+  return text;
+}
+
+lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
+                         const lazy::Source* maker) {
+  static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
+  created.add();
+  Entry entry{device, {}};
+  if (maker != nullptr) {
+    entry.maker = *maker;
+  } else {
+    const lazy::GraphLock lock;
+    lazy::take_source(entry.maker);
+  }
+  pjrt::Array* pointer = array.get();
+  registry().add(pointer, std::move(entry));
+  auto let_go = [kept = std::move(array)](pjrt::Array* gone) mutable {
+    registry().remove(gone);
+    kept.reset();
+    destroyed.add();
+  };
+  return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
+}
+
+std::vector<LiveData> live_data() {
+  std::vector<LiveData> all;
+  registry().for_each([&](const pjrt::Array& array, const Entry& entry) {
+    if (array.is_deleted()) return;
+    std::string type = c10::toString(held_dtype(array));
+    const char* before = "[";
+    for (const int64_t size : array.dims()) {
+      type += before + std::to_string(size);
+      before = ",";
+    }
+    type += array.dims().empty() ? "[]" : "]";
+    all.push_back({&array, entry.device, bytes_of(array), std::move(type), entry.maker});
+  });
+  return all;
+}
+
+std::string describe_live_data() {
+  constexpr size_t kMost = 5;
+  struct Line {
+    int64_t bytes = 0;
+    size_t count = 0;
+  };
+  std::map<std::string, Line> by_line;
+  Line all;
+  for (const LiveData& data : live_data()) {
+    Line& line = by_line[data.maker.str()];
+    for (Line* of : {&line, &all}) {
+      of->bytes += data.bytes;
+      ++of->count;
+    }
+  }
+  if (all.count == 0) return "";
+  std::vector<std::pair<std::string, Line>> lines(by_line.begin(), by_line.end());
+  std::ranges::sort(lines,
+                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  std::string text = "\nAlive are " + std::to_string(all.count) + " tensors of " +
+                     size_text(all.bytes) + ", by the lines that made them:";
+  for (size_t i = 0; i < std::min(lines.size(), kMost); ++i) {
+    const auto& [place, line] = lines[i];
+    text += "\n  " + size_text(line.bytes) + "  " + std::to_string(line.count) +
+            (line.count == 1 ? " tensor  " : " tensors  ") + (place.empty() ? "no line" : place);
+  }
+  if (lines.size() > kMost)
+    text += "\n  and " + std::to_string(lines.size() - kMost) + " other lines";
+  return text + "\ntorch_xla.debug.memory_snapshot() tells what they are.";
+}
+
+}  // namespace torch_xla::executor

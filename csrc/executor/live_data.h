@@ -1,0 +1,35 @@
+// Which data lies on the devices, and which lines of the program made it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lazy/node.h"
+#include "lazy/source.h"
+#include "pjrt/buffer.h"
+
+namespace torch_xla::executor {
+
+// Wraps an array as data that is listed, and that the metrics count, while it lives. Data that no
+// call has made is that of the line that the calling thread has reached.
+lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
+                         const lazy::Source* maker = nullptr);
+
+struct LiveData {
+  const pjrt::Array* array;  // its address alone: it may be gone
+  int device;
+  int64_t bytes;     // on all real devices together
+  std::string type;  // "Float[8,4]"
+  lazy::Source maker;
+};
+// What lives now, but for what a run has taken over.
+std::vector<LiveData> live_data();
+
+// "1.5 MB": 10^6 bytes.
+std::string size_text(int64_t bytes);
+// Describes for an error what takes the memory: the lines that made the most, and how to let it go.
+std::string describe_live_data();
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,124 @@
+#include "executor/nan_watch.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "executor/sync.h"
+#include "lazy/lock.h"
+#include "lazy/tensor.h"
+#include "pjrt/event.h"
+#include "util/flags.h"
+#include "util/unlocked.h"
+
+namespace torch_xla::executor {
+namespace {
+
+constexpr size_t kKept = 4;  // runs that may be launched before the first is known to be bad
+
+// Whether a run gave NaN, once that has been copied to the host.
+struct Check {
+  std::shared_ptr<const KeptRun> run;
+  std::shared_ptr<pjrt::Array> found;
+  std::unique_ptr<bool> answer;
+  pjrt::Event copied;
+};
+
+struct Watch {
+  std::mutex mutex;
+  std::deque<Check> checks;  // the oldest first; guarded by the mutex
+  NanHandler handler;        // set once
+};
+
+Watch& watch() {
+  static auto& all = *new Watch;
+  return all;
+}
+
+thread_local bool is_busy = false;  // with a look for NaN, or a search
+
+class Busy {
+ public:
+  Busy() { is_busy = true; }
+  ~Busy() { is_busy = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+};
+
+// Whether each of some values has NaN, as one value; undefined where none can.
+lazy::Value nans_in(const std::vector<lazy::Value>& values, int device) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
+  std::vector<at::Tensor> found;
+  for (const lazy::Value& value : values) {
+    const lazy::Geometry& g = value.geometry();
+    if (!c10::isFloatingType(g.dtype) && !c10::isComplexType(g.dtype)) continue;
+    if (g.numel == 0) continue;
+    const at::Tensor tensor = lazy::make_tensor(value, &g, device);
+    found.push_back(at::any(at::isnan(tensor)));
+  }
+  if (found.empty()) return {};
+  return lazy::as_lazy(at::any(at::stack(found)))->read();
+}
+
+}  // namespace
+
+void keep_for_nans() {
+  if (is_busy) return;
+  keep_at_least(kKept);
+}
+
+void watch_results(const std::vector<lazy::Value>& results, int device) {
+  if (is_busy || !util::flag::XLA_DEBUG_NANS()) return;
+  std::shared_ptr<const KeptRun> run = newest_kept_run();
+  if (run == nullptr) return;
+  const Busy busy;
+  lazy::Value found = nans_in(results, device);
+  if (!found) return;
+  std::vector<lazy::Value> values = {std::move(found)};
+  materialize(values, device, kExamined);
+  Check check{std::move(run), values[0].node->data().array, std::make_unique<bool>(false), {}};
+  check.copied = check.found->buffer(0).copy_to_host(check.answer.get(), 1);
+  const std::lock_guard lock(watch().mutex);
+  watch().checks.push_back(std::move(check));
+}
+
+void report_nans(int device, bool wait) {
+  if (is_busy) return;
+  std::shared_ptr<const KeptRun> bad;
+  while (bad == nullptr) {
+    Check check;
+    {
+      const std::lock_guard lock(watch().mutex);
+      std::deque<Check>& checks = watch().checks;
+      const auto next =
+          std::ranges::find(checks, device, [](const Check& c) { return c.run->device; });
+      if (next == checks.end() || (!wait && !next->copied.ready())) return;
+      check = std::move(*next);
+      checks.erase(next);
+    }
+    try {
+      const util::Unlocked unlocked;
+      check.copied.await();
+    } catch (const pjrt::Error&) {
+      continue;  // whoever reads the values of the run gets the failure
+    }
+    if (*check.answer) bad = std::move(check.run);
+  }
+  {
+    const std::lock_guard lock(watch().mutex);
+    std::erase_if(watch().checks, [&](const Check& c) { return c.run->device == device; });
+  }
+  const Busy busy;
+  if (watch().handler) watch().handler(std::move(bad));
+}
+
+void set_nan_handler(NanHandler handler) { watch().handler = std::move(handler); }
+
+}  // namespace torch_xla::executor

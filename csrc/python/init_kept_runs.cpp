@@ -1,0 +1,149 @@
+// Runs that are kept, and the replay of their calls, for torch_xla.debug's cost() and
+// first_fault().
+#include <pybind11/stl.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "dispatch/record/call_on_cpu.h"
+#include "executor/compile_progress.h"
+#include "executor/kept_runs.h"
+#include "executor/nan_watch.h"
+#include "lazy/operator.h"
+#include "ops/registry.h"
+#include "python/init.h"
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+namespace torch_xla::python {
+namespace {
+
+using executor::KeptRun;
+using executor::RunReplay;
+
+at::Tensor on_meta(const lazy::Geometry& g) {
+  return at::empty_strided(g.sizes, g.strides, at::TensorOptions(g.dtype).device(at::kMeta));
+}
+
+dispatch::Tensors operands_on_meta(const lazy::Signature& s) {
+  dispatch::Tensors operands;
+  if (ops::is_constant(*s.op)) return operands;
+  for (const lazy::OperandInfo& o : s.operands) {
+    if (o.number < 0) operands.push_back(on_meta(*o.geometry));
+  }
+  return operands;
+}
+
+// Result `k` of call `i` as (i, k); parameter `p` as (-1 - p, 0).
+std::vector<std::pair<int64_t, uint32_t>> places_of(
+    const lazy::Node& call, const std::unordered_map<const lazy::Node*, int64_t>& numbers) {
+  std::vector<std::pair<int64_t, uint32_t>> places;
+  for (const lazy::Value& v : call.operands())
+    places.emplace_back(numbers.at(v.node.get()), v.index);
+  return places;
+}
+
+py::dict describe(const KeptRun& run) {
+  std::unordered_map<const lazy::Node*, int64_t> numbers;
+  int64_t next = 0;
+  for (const lazy::Node* parameter : run.function.parameters) numbers[parameter] = --next;
+  next = 0;
+  for (const auto& call : run.calls()) numbers[call.get()] = next++;
+  py::list calls;
+  for (const auto& call : run.calls()) {
+    const lazy::Signature& s = call->signature();
+    py::list results, frames;
+    const dispatch::Tensors operands = operands_on_meta(s);
+    for (const lazy::Geometry* g : s.outputs) {
+      results.append(g == nullptr ? py::none() : py::cast(on_meta(*g)));
+    }
+    for (const lazy::SourceFrame& f : call->source().frames()) frames.append(f.str());
+    calls.append(py::dict("operator"_a = s.op->name, "frames"_a = frames,
+                          "scope"_a = lazy::scope_name(call->source().scope),
+                          "places"_a = places_of(*call, numbers), "operands"_a = operands,
+                          "results"_a = results, "random"_a = s.num_seeds > 0));
+  }
+  std::vector<std::pair<int64_t, uint32_t>> results;
+  for (const lazy::Value& v : run.function.results) {
+    results.emplace_back(numbers.at(v.node.get()), v.index);
+  }
+  return py::dict("name"_a = run.name, "place"_a = run.place, "graph"_a = run.key.hex(),
+                  "device"_a = run.device, "calls"_a = calls, "results"_a = results,
+                  "parameters"_a = run.inputs.size());
+}
+
+// The calls that a call stands for, each with its operator and arguments: itself, or those of its
+// expansion. Tensors are on the device meta.
+void add_parts(const lazy::Node& call, py::list& parts) {
+  const lazy::Signature& s = call.signature();
+  if (s.expansion != nullptr) {
+    for (const lazy::Node* part : s.expansion->calls) add_parts(*part, parts);
+    return;
+  }
+  py::list arguments, results;
+  for (const c10::IValue& v : dispatch::arguments_of(call, operands_on_meta(s), at::kMeta)) {
+    arguments.append(torch::jit::toPyObject(v));
+  }
+  for (const lazy::Geometry* g : s.outputs) {
+    results.append(g == nullptr ? py::none() : py::cast(on_meta(*g)));
+  }
+  parts.append(py::make_tuple(s.op->name, arguments, results));
+}
+
+}  // namespace
+
+void init_kept_runs(py::module_& m) {
+  py::class_<KeptRun, std::shared_ptr<KeptRun>>(m, "_KeptRun")
+      .def("describe", &describe)
+      .def("parts", [](const KeptRun& run, size_t call) {
+        py::list parts;
+        add_parts(*run.calls().at(call), parts);
+        return parts;
+      });
+  const auto released = py::call_guard<py::gil_scoped_release>();
+  py::class_<RunReplay>(m, "_RunReplay")
+      .def(py::init(
+          [](const std::shared_ptr<KeptRun>& run) { return std::make_unique<RunReplay>(run); }))
+      .def("compute", &RunReplay::compute, py::arg("calls"), py::arg("seconds") = 0.0,
+           py::arg("all_results") = false, released)
+      .def("results", &RunReplay::results, released)
+      .def("operands", &RunReplay::operands, released)
+      .def(
+          "on_cpu",
+          [](const RunReplay& replay, size_t call, const dispatch::Tensors& operands) {
+            return dispatch::call_on_cpu(*replay.run().calls().at(call), operands);
+          },
+          released);
+  m.def("_xla_keep_runs", &executor::keep_runs, released);
+  m.def("_xla_kept_runs", [] {
+    std::vector<std::shared_ptr<KeptRun>> runs;
+    for (const auto& run : executor::kept_runs()) {
+      runs.push_back(std::const_pointer_cast<KeptRun>(run));
+    }
+    return runs;
+  });
+  m.attr("_EXAMINED") = std::string(executor::kExamined.of_run);  // a cause of barriers
+  m.def("_xla_set_scope", &lazy::set_scope);
+  // The functions live as long as the process: threads of C++ may call them at its end.
+  m.def("_xla_set_nan_handler", [](py::function handler) {
+    executor::set_nan_handler(
+        [kept = new py::function(std::move(handler))](std::shared_ptr<const KeptRun> run) {
+          const py::gil_scoped_acquire gil;
+          (*kept)(std::const_pointer_cast<KeptRun>(run));
+        });
+  });
+  m.def("_xla_set_progress_reporter", [](py::function reporter) {
+    executor::set_progress_reporter([kept = new py::function(std::move(reporter))](
+                                        const std::string& what, double seconds, bool ended) {
+      if (Py_IsInitialized() == 0) return;
+      const py::gil_scoped_acquire gil;
+      try {
+        (*kept)(what, seconds, ended);
+      } catch (py::error_already_set& e) {
+        e.discard_as_unraisable("torch_xla: the progress of a compilation");
+      }
+    });
+  });
+}
+
+}  // namespace torch_xla::python

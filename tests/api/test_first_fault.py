@@ -1,0 +1,206 @@
+"""torch_xla.debug.first_fault and XLA_DEBUG_NANS: the call that gives the first NaN, Inf or wrong
+number, with its line and module."""
+
+import re
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.debug
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.second = torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(torch.log(x))  # the fault: of negative numbers
+
+
+def fault_of(step, *args, **kwargs):
+    fault = torch_xla.debug.first_fault(step, *args, **kwargs)
+    assert fault is not None
+    return fault
+
+
+def test_nan_is_found_where_it_is_made():
+    torch.manual_seed(0)
+    net = Net().to("xla")
+    x = torch.randn(16, 4, device="xla")
+
+    def step():
+        loss = net(x).sum()
+        loss.backward()
+
+    fault = fault_of(step)
+    assert fault.kind == "nan" and fault.operator == "aten::log"
+    assert re.search(r"test_first_fault\.py:\d+ \(Net\.forward\)", fault.line)
+    assert fault.module == "Net"
+    [operand] = fault.operands
+    assert operand.nans == 0 and operand.least < 0 and operand.shape == (16, 8)
+    assert fault.results[0].nans > 0
+    assert "aten::log at " in str(fault) and "gives NaN" in str(fault)
+
+
+def test_modules_are_named_by_their_path():
+    class Bad(torch.nn.Module):
+        def forward(self, x):
+            return x / (x - x)
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(Bad(), torch.nn.ReLU()))
+    net.to("xla")
+    fault = fault_of(lambda: net(torch.ones(2, 4, device="xla")).sum())
+    assert fault.operator == "aten::div.Tensor" and fault.module == "Sequential.1.0"
+
+
+def test_inf_is_found_but_not_where_it_was_asked_for():
+    x = torch.randn(4, 4, device="xla")
+
+    def masked():
+        scores = x.masked_fill(torch.ones_like(x).triu(1).bool(), float("-inf"))
+        return scores.softmax(-1) + torch.full((4, 4), float("inf"), device="xla").isinf()
+
+    kept = []
+    assert torch_xla.debug.first_fault(lambda: kept.append(masked())) is None
+    fault = fault_of(lambda: kept.append((x * 1e30) * (x.abs() + 1) * 1e30))
+    assert fault.kind == "inf" and fault.operator.startswith("aten::mul")
+
+
+def test_kinds_are_those_that_were_asked_for():
+    kept = []
+    x = torch.zeros(3, device="xla")
+    step = lambda: kept.append((x / x, 1 / x))  # noqa: E731
+    assert fault_of(step).kind == "nan"
+    assert fault_of(step, kinds=("inf",)).kind == "inf"
+    assert torch_xla.debug.first_fault(step, kinds=("difference",)) is None
+    with pytest.raises(ValueError, match="expected kinds of .*'nans'"):
+        torch_xla.debug.first_fault(step, kinds=("nans",))
+
+
+def test_a_wrong_lowering_is_told_by_the_call_that_has_it():
+    """The last bit of an exponential is what a wrong lowering looks like to no tolerance."""
+    x = torch.randn(64, 64, device="xla")
+    torch_xla.sync()
+    kept = []
+
+    def step():
+        kept.append((x + 1).exp())
+
+    assert torch_xla.debug.first_fault(step) is None
+    fault = fault_of(step, tolerance=0.0)
+    assert fault.kind == "difference" and fault.operator == "aten::exp"
+    assert "PyTorch's CPU kernel gives another result 0" in fault.what
+
+
+def test_no_fault_in_the_training_of_networks():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+    net = torch.nn.Sequential(
+        torch.nn.Conv1d(4, 16, 3, padding=1), torch.nn.BatchNorm1d(16), torch.nn.Flatten(2)
+    ).to("xla")
+    layer.to("xla")
+    optimizer = torch.optim.AdamW([*net.parameters(), *layer.parameters()], lr=1e-3)
+    x = torch.randn(8, 4, 16, device="xla")
+
+    def step():
+        optimizer.zero_grad()
+        loss = layer(net(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    assert torch_xla.debug.first_fault(step) is None
+
+
+def test_kept_runs_give_what_they_gave():
+    """Steps that overwrite their parameters can be searched afterwards, and go on as before."""
+    w = torch.ones(8, 8, device="xla")
+    other = torch.ones(8, 8)
+    torch_xla.debug.keep_runs(2)
+    try:
+        for i in range(4):
+            for t in (w, other):
+                t.mul_(1.5).sub_(0.25 if i < 3 else t.sqrt().neg_().sqrt())
+            torch_xla.sync()
+        fault = torch_xla.debug.first_fault()
+    finally:
+        torch_xla.debug.keep_runs(0)
+    torch.testing.assert_close(w.cpu(), other, equal_nan=True)
+    assert fault.kind == "nan" and fault.operator == "aten::sqrt"
+    assert "another" not in fault.what
+    with pytest.raises(ValueError, match=r"call torch_xla.debug.keep_runs\(1\) before"):
+        torch_xla.debug.first_fault()
+
+
+def test_keep_runs_needs_a_number():
+    with pytest.raises(ValueError, match="keep_runs: expected a number of runs"):
+        torch_xla.debug.keep_runs(-1)
+
+
+def test_steps_of_torch_compile_are_open():
+    @torch.compile(backend="openxla")
+    def step(x):
+        return torch.log(x - 2).sum()
+
+    fault = fault_of(lambda: step(torch.ones(4, device="xla")))
+    assert fault.kind == "nan" and fault.operator == "aten::log"
+
+
+NANS = """
+    import torch, torch_xla
+    x = torch.ones(4, device="xla")
+    def train(i):
+        global x
+        y = x - 1 if i == 2 else x
+        x = y / y
+        torch_xla.sync()
+    for i in range(5):
+        train(i)
+        torch_xla.sync(wait=True)
+    """
+
+
+def test_debug_nans_raises_with_the_line(run_python):
+    done = run_python(NANS, env={"XLA_DEBUG_NANS": "1"}, check=False)
+    assert done.returncode == 1
+    error = done.stderr[done.stderr.rindex("FloatingPointError") :]
+    assert error.startswith("FloatingPointError: NaN: aten::div.Tensor at ")
+    assert "(train)" in error and "gives NaN, its operands have none" in error
+    assert "operand 0: float32[4] from 0 to 0" in error
+    assert run_python(NANS, env={"XLA_EXPLAIN": "0"}).stderr == ""
+
+
+def test_debug_nans_changes_no_number(run_python):
+    code = """
+        import torch, torch_xla
+        import torch_xla.debug.metrics as met
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1)).to("xla")
+        optimizer = torch.optim.Adam(net.parameters())
+        x = torch.randn(4, 8).to("xla")
+        for _ in range(5):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            torch_xla.sync()
+        print([p.sum().item() for p in net.parameters()], met.metric_data("CompileTime")[0])
+    """
+    plain = run_python(code, env={"XLA_EXPLAIN": "0"}).stdout.split("]")
+    watched = run_python(code, env={"XLA_DEBUG_NANS": "1", "XLA_EXPLAIN": "0"}).stdout.split("]")
+    assert plain[0] == watched[0]
+    assert int(watched[1]) <= 2 * int(plain[1])  # those that look for NaN
+
+
+def test_debug_nans_tells_of_inputs(run_python):
+    code = """
+        import torch, torch_xla
+        x = torch.tensor([1.0, float("nan")]).to("xla")
+        y = x + 1
+        torch_xla.sync(wait=True)
+        torch_xla.sync(wait=True)
+    """
+    done = run_python(code, env={"XLA_DEBUG_NANS": "1"}, check=False)
+    assert "FloatingPointError: NaN in the run of" in done.stderr, done.stderr

@@ -1,0 +1,338 @@
+"""Where a step first goes wrong: NaN, Inf, or a number that PyTorch's CPU kernels do not give."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._src.kept_runs import Call, KeptRun, kept_runs, runs_of
+
+# Largest difference that counts as equal, as a share of the largest element: sums of thousands of
+# terms in another order.
+_TOLERANCES = {
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
+_CANCELLED = 1e-3  # share of the operands that counts like the result
+_AT_ONCE = 32  # calls that are one program
+KINDS = ("nan", "inf", "difference")
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """Of the elements of a tensor.
+
+    Attributes:
+        dtype, shape: The tensor's.
+        least, mean, largest: Of those that are finite; None where none is.
+        nans, infs: How many are none.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    least: float | None
+    mean: float | None
+    largest: float | None
+    nans: int
+    infs: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Statistics:
+        x = tensor.detach()
+        x = x.abs() if x.is_complex() else x
+        x = x.to(torch.float64)
+        finite = x[torch.isfinite(x)]
+        some = finite.numel() > 0
+        return Statistics(
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            least=finite.min().item() if some else None,
+            mean=finite.mean().item() if some else None,
+            largest=finite.max().item() if some else None,
+            nans=int(torch.isnan(x).sum()),
+            infs=int(torch.isinf(x).sum()),
+        )
+
+    def __str__(self) -> str:
+        text = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        if self.least is not None:
+            text += f" from {self.least:.4g} to {self.largest:.4g}, mean {self.mean:.4g}"
+        for count, name in ((self.nans, "NaN"), (self.infs, "Inf")):
+            if count:
+                text += f", {count} of {math.prod(self.shape)} {name}"
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """The first call of a step that gave something wrong.
+
+    Attributes:
+        kind: "nan" or "inf": its operands had none; "difference": PyTorch's CPU kernel gives
+            something else for the same operands; "program": no call alone gives something else, but
+            the program as a whole does, so that a compiler's optimization is at fault.
+        what: The fault in words.
+        operator: "aten::log".
+        line: The user's line that recorded the call, "train.py:31 (Net.forward)".
+        frames: Of the user's program, innermost first: the line alone, or the stack where
+            XLA_IR_DEBUG is set.
+        module: The module or optimizer that did, "Net.layers.3"; "" where none is known.
+        number: Of the call among those of its run.
+        run: Which run of a program, "sync of train.py:40 (train)".
+        operands, results: What the call was given and what it gave.
+    """
+
+    kind: str
+    what: str
+    operator: str
+    line: str
+    frames: tuple[str, ...]
+    module: str
+    number: int
+    run: str
+    operands: list[Statistics]
+    results: list[Statistics]
+
+    def __str__(self) -> str:
+        place = "".join(
+            [f" at {self.line}" if self.line else "", f" in {self.module}" if self.module else ""]
+        )
+        text = [f"{self.operator}{place}: {self.what}."]
+        text += [f"  operand {i}: {s}" for i, s in enumerate(self.operands)]
+        text += [f"  result {i}: {s}" for i, s in enumerate(self.results)]
+        return "\n".join(text + [f"  call {self.number} of the {self.run}"])
+
+
+def first_fault(
+    step: Callable[..., Any] | None = None,
+    *args: Any,
+    kinds: tuple[str, ...] = KINDS,
+    tolerance: float | None = None,
+    **kwargs: Any,
+) -> Fault | None:
+    """Runs a step call by call and returns the first that gives NaN, Inf or something else than
+    PyTorch's CPU kernels.
+
+    Each call gets the operands that it had on the device, so that what an earlier call has done
+    is not held against it. Inf is no fault of a call that is given it as a number (`masked_fill`
+    with `-inf`). Random calls, control flow and operators without a kernel for the CPU are not
+    compared. The step is called twice, so a training step trains.
+
+    Args:
+        step: A function that records a step; without it, the runs that `keep_runs` keeps.
+        args, kwargs: Its arguments.
+        kinds: What to look for, of "nan", "inf" and "difference".
+        tolerance: The largest difference that counts as equal, as a share of the largest element
+            of the result and of a thousandth of the largest operand, which sums may cancel. By
+            default 1e-9 for float64, 1e-4 for float32, 1e-2 for float16 and 5e-2 for bfloat16.
+            Integers have to be equal.
+
+    Returns:
+        The fault, or None.
+
+    Raises:
+        ValueError: Nothing ran, or `kinds` has another word.
+
+    Example:
+        >>> print(torch_xla.debug.first_fault(train_step, batch))
+        aten::log at model.py:12 (Net.forward) in Net: gives NaN, its operands have none.
+          operand 0: float32[8, 4] from -0.3 to 1.7, mean 0.6
+    """
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        raise ValueError(f"first_fault: expected kinds of {KINDS}, got {unknown[0]!r}.")
+    runs = kept_runs() if step is None else runs_of(step, *args, **kwargs)
+    runs = [run for run in runs if run.calls]
+    if not runs:
+        raise ValueError(
+            "first_fault: expected a step that runs a program, got none"
+            + ("; call torch_xla.debug.keep_runs(1) before the step." if step is None else ".")
+        )
+    for run in runs:
+        fault = _Search(run, kinds, tolerance).first()
+        if fault is not None:
+            return fault
+    return None
+
+
+def raise_nans(run: Any) -> None:
+    """Raises for a run (`_XLAC._KeptRun`) that gave NaN."""
+    kept = KeptRun(run)
+    fault = _Search(kept, ("nan",), None).first()
+    if fault is None:
+        raise FloatingPointError(
+            f"NaN in the {kept}: what it was given has NaN. It was made outside of runs, or by one "
+            "before XLA_DEBUG_NANS was set."
+        )
+    raise FloatingPointError(f"NaN: {fault}")
+
+
+class _Search:
+    def __init__(self, run: KeptRun, kinds: tuple[str, ...], tolerance: float | None) -> None:
+        self._run = run
+        self._kinds = kinds
+        self._tolerance = tolerance
+        self._replay = run.replay()
+        self._outputs: dict[tuple[int, int], torch.Tensor] = {}  # the run's results
+
+    def first(self) -> Fault | None:
+        count = len(self._run.calls)
+        for begin in range(0, count, _AT_ONCE):
+            calls = range(begin, min(begin + _AT_ONCE, count))
+            self._replay.compute(list(calls), all_results=True)
+            for i in calls:
+                fault = self._look_at(i)
+                if fault is not None:
+                    return fault
+        return self._whole() if "difference" in self._kinds else None
+
+    def _look_at(self, number: int) -> Fault | None:
+        call = self._run.calls[number]
+        results = self._replay.results(number)
+        for of, k in self._run.results:
+            if of == number:
+                self._outputs[of, k] = results[k]
+        given = [t for t in results if t is not None]
+        operands = None
+        for kind, is_bad in (("nan", torch.isnan), ("inf", torch.isinf)):
+            if kind not in self._kinds or not any(_has(t, is_bad) for t in given):
+                continue
+            operands = operands or self._replay.operands(number)
+            if any(t is not None and _has(t, is_bad) for t in operands):
+                continue
+            if kind == "inf" and self._is_given_inf(number):
+                continue
+            name = {"nan": "NaN", "inf": "Inf"}[kind]
+            what = f"gives {name}, its operands have none"
+            return self._fault(kind, what, number, operands, results)
+        if "difference" in self._kinds and not call.random:
+            operands = operands or self._replay.operands(number)
+            return self._compare(number, operands, results)
+        return None
+
+    def _is_given_inf(self, number: int) -> bool:
+        """As a number among its arguments, or as an operand."""
+        if any(
+            isinstance(x, float) and math.isinf(x)
+            for _, arguments, _ in self._run.parts(number)
+            for x in torch.utils._pytree.tree_leaves(arguments)
+        ):
+            return True
+        # One that makes tensors of nothing, or reduces nothing.
+        return not any(t.is_floating_point() and t.numel() > 0 for t in self._operands_of(number))
+
+    def _operands_of(self, number: int) -> list[torch.Tensor]:
+        return self._run.calls[number].operands
+
+    def _compare(
+        self, number: int, operands: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> Fault | None:
+        try:
+            expected = self._replay.on_cpu(number, operands)
+        except NotImplementedError:
+            return None
+        except RuntimeError as e:
+            what = f"PyTorch's CPU kernel raises: {str(e).splitlines()[0]}"
+            return self._fault("difference", what, number, operands, results)
+        for k, (result, other) in enumerate(zip(results, expected, strict=True)):
+            if result is None or other is None or not other.numel():
+                continue
+            what = difference(result, other, self._tolerance, operands)
+            if what:
+                what = f"PyTorch's CPU kernel gives another result {k}: {what}"
+                return self._fault("difference", what, number, operands, results)
+        return None
+
+    def _whole(self) -> Fault | None:
+        """The run as one program against what its calls have given."""
+        replay = self._run.replay()
+        replay.compute(list(range(len(self._run.calls))))
+        for (number, k), one_by_one in self._outputs.items():
+            result = replay.results(number)[k]
+            operands = [t for t in replay.operands(number) if t is not None]
+            what = difference(result, one_by_one, self._tolerance, operands)
+            if what:
+                what = (
+                    "computed with the rest of its program it has another result "
+                    f"{k} than call by call: {what}"
+                )
+                return self._fault("program", what, number, operands, [result])
+        return None
+
+    def _fault(
+        self,
+        kind: str,
+        what: str,
+        number: int,
+        operands: list[torch.Tensor],
+        results: list[torch.Tensor],
+    ) -> Fault:
+        call: Call = self._run.calls[number]
+        return Fault(
+            kind=kind,
+            what=what,
+            operator=call.operator,
+            line=call.line,
+            frames=call.frames,
+            module=call.module,
+            number=number,
+            run=str(self._run),
+            operands=[Statistics.of(t) for t in operands if t is not None],
+            results=[Statistics.of(t) for t in results if t is not None],
+        )
+
+
+def _has(tensor: torch.Tensor, is_bad: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    return bool(is_bad(tensor).any())
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    """The largest finite magnitude."""
+    if tensor is None or not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0.0
+    finite = tensor[torch.isfinite(tensor)].abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def difference(
+    result: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: float | None = None,
+    operands: Sequence[torch.Tensor | None] = (),
+) -> str:
+    """How two CPU tensors differ, in words; "" where they are equal enough.
+
+    Sums of `operands` whose terms cancel each other may differ by more than their own size tells.
+    """
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        return (
+            f"{result.dtype}{list(result.shape)}, expected {expected.dtype}{list(expected.shape)}"
+        )
+    if not (result.is_floating_point() or result.is_complex()):
+        differ = int((result != expected).sum())
+        return f"{differ} of {result.numel()} elements differ" if differ else ""
+    bound = _TOLERANCES.get(result.dtype, 0.1) if tolerance is None else tolerance
+    wide = torch.complex128 if result.is_complex() else torch.float64
+    x, y = result.to(wide), expected.to(wide)
+    same = (x == y) | (torch.isnan(x) & torch.isnan(y))
+    gap = torch.where(same, torch.zeros_like(x), x - y).abs()
+    scale = _largest(expected) + _CANCELLED * max(map(_largest, operands), default=0.0)
+    worst = gap.nan_to_num(nan=math.inf).max().item() if gap.numel() else 0.0
+    if worst <= bound * scale:
+        return ""
+    at = torch.unravel_index(gap.nan_to_num(nan=math.inf).argmax(), gap.shape)
+    index = tuple(int(i) for i in at)
+    return (
+        f"{result[index].item():.6g} at {list(index)}, expected {expected[index].item():.6g}, "
+        f"the largest of {int((gap > bound * scale).sum())} such elements of {result.numel()}"
+    )
