@@ -178,16 +178,35 @@ def _shares(weights: list[float]) -> list[float]:
 
 
 def _groups(calls: list[Call]) -> list[list[int]]:
-    """Calls in a row that one line of one module recorded."""
+    """Calls in a row that one line of one module recorded, with the views that they read."""
     groups: list[list[int]] = []
+    views: list[int] = []
     last = None
     for i, call in enumerate(calls):
+        if _is_view(call.operator):
+            views.append(i)
+            continue
         place = (call.frames, call.module)
         if place != last or not call.frames:
             groups.append([])
-        groups[-1].append(i)
+        groups[-1] += [*views, i]
+        views.clear()
         last = place
-    return groups
+    return [*groups, views] if views else groups
+
+
+@functools.cache
+def _is_view(name: str) -> bool:
+    """Whether the operator's result shows the memory of an argument: in a program nothing moves."""
+    returns = _overload(name)._schema.returns
+    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
+def _overload(name: str) -> Any:
+    """The function of "aten::add.Tensor"."""
+    namespace, operator = name.split("::")
+    packet, _, overload = operator.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 class _Limits:
@@ -228,6 +247,8 @@ def _shapes(tensors: list[torch.Tensor | None]) -> tuple:
 
 def _bytes(call: Call) -> float:
     """Each operand read once and each result written once; a view is neither."""
+    if _is_view(call.operator):
+        return 0.0
     different = {place: t for place, t in zip(call.places, call.operands, strict=True)}
     tensors = [*different.values(), *(t for t in call.results if t is not None)]
     return float(sum(t.numel() * t.element_size() for t in tensors))
@@ -248,14 +269,13 @@ def _flops(part: tuple[str, list[Any], list[torch.Tensor | None]]) -> float:
     name, arguments, results = part
     if name in _FORMULAS:
         return float(_FORMULAS[name](*arguments))
-    namespace, operator = name.split("::")
-    packet, _, overload = operator.partition(".")
+    if _is_view(name):
+        return 0.0
     from torch.utils.flop_counter import FlopCounterMode
 
     try:
-        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
         with FlopCounterMode(display=False) as counter:
-            function(*arguments)
+            _overload(name)(*arguments)
         flops = counter.get_total_flops()
     except (NotImplementedError, RuntimeError, TypeError, AttributeError, ValueError):
         flops = 0  # no formula applies

@@ -154,15 +154,13 @@ def _known() -> dict[int, tuple[str, str]]:
 
     modules, optimizers, parameters = [], [], []
     for thing in gc.get_objects():
-        try:
-            if isinstance(thing, torch.nn.Module):
-                modules.append(thing)
-            elif isinstance(thing, torch.optim.Optimizer):
-                optimizers.append(thing)
-            elif isinstance(thing, torch.nn.Parameter):
-                parameters.append(thing)
-        except ReferenceError:  # of a weak proxy whose object is gone
-            continue
+        kind = type(thing)  # isinstance would ask proxies, whose objects may be gone
+        if issubclass(kind, torch.nn.Module):
+            modules.append(thing)
+        elif issubclass(kind, torch.optim.Optimizer):
+            optimizers.append(thing)
+        elif issubclass(kind, torch.nn.Parameter):
+            parameters.append(thing)
     inner = {id(child) for module in modules for child in module.children()}
     for module in modules:
         if id(module) in inner:
