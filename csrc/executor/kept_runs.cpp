@@ -28,6 +28,11 @@ Kept& kept() {  // guarded by the GraphLock
   return all;
 }
 
+// A function of the user's that was traced; a decomposed operator goes by its own name.
+bool is_traced(const lazy::Signature& s) {
+  return s.expansion != nullptr && s.op->rule == nullptr && s.op->name.starts_with("torch_xla:");
+}
+
 // In the order in which they were recorded, where that has operands before users: calls of several
 // threads may not.
 std::vector<const Node*> as_recorded(const Graph& graph) {
@@ -65,9 +70,7 @@ std::shared_ptr<const KeptRun> copy_of(const Graph& graph, const Program& progra
     copy.calls.push_back(node.get());
   }
   for (const Value& result : graph.results) copy.results.push_back(inside(result));
-  run->function = lazy::open(copy, [](const lazy::Signature& s) {
-    return s.expansion != nullptr && s.op->name == "torch_xla::traced_function";
-  });
+  run->function = lazy::open(copy, is_traced);
   return run;
 }
 
