@@ -70,6 +70,14 @@ def test_inf_is_found_but_not_where_it_was_asked_for():
     assert fault.kind == "inf" and fault.operator.startswith("aten::mul")
 
 
+def test_data_that_has_nan_already():
+    x = torch.tensor([1.0, float("nan")]).to("xla")
+    kept = []
+    fault = fault_of(lambda: kept.append((x * 0).sqrt()))
+    assert fault.kind == "nan" and fault.operator == "aten::mul.Tensor"
+    assert "its operand 0 is data of before the step" in fault.what
+
+
 def test_kinds_are_those_that_were_asked_for():
     kept = []
     x = torch.zeros(3, device="xla")
@@ -203,4 +211,5 @@ def test_debug_nans_tells_of_inputs(run_python):
         torch_xla.sync(wait=True)
     """
     done = run_python(code, env={"XLA_DEBUG_NANS": "1"}, check=False)
-    assert "FloatingPointError: NaN in the run of" in done.stderr, done.stderr
+    assert "aten::add.Tensor at " in done.stderr, done.stderr
+    assert "is given NaN: its operand 0 is data of before the step" in done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.kept_runs import Call, KeptRun, barrier, keeping, kept_runs, runs_of
+from torch_xla._src.kept_runs import Call, KeptRun, barrier, keeping, kept_runs, runs_of_second
 
 _SECONDS = 0.02  # for each part of a program; three runs at least
 
@@ -101,6 +101,7 @@ def _time(seconds: float) -> str:
 def _table(kind: str, rows: list[Row], most: int) -> str:
     total = sum(r.seconds for r in rows) or 1.0
     text = ["", "      ms  share    GFLOP       MB  x limit  calls  " + kind]
+    rows = [r for r in rows if r.seconds > 0]
     for r in rows[:most]:
         over = f"{r.seconds / r.limit:8.1f}" if r.limit > 0 else "       -"
         text.append(
@@ -135,7 +136,7 @@ def cost(step: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> C
     Example:
         >>> print(torch_xla.debug.cost(train_step, batch))
     """
-    runs = kept_runs() if step is None else runs_of(step, *args, **kwargs)
+    runs = kept_runs() if step is None else runs_of_second(step, *args, **kwargs)
     runs = [run for run in runs if run.calls]
     if not runs:
         raise ValueError(

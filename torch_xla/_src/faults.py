@@ -78,8 +78,8 @@ class Fault:
     """The first call of a step that gave something wrong.
 
     Attributes:
-        kind: "nan" or "inf": its operands had none; "difference": PyTorch's CPU kernel gives
-            something else for the same operands; "program": no call alone gives something else, but
+        kind: "nan" or "inf": its operands had none, or they are data in which it was already;
+            "difference": PyTorch's CPU kernel gives something else for the same operands; "program": no call alone gives something else, but
             the program as a whole does, so that a compiler's optimization is at fault.
         what: The fault in words.
         operator: "aten::log".
@@ -128,7 +128,7 @@ def first_fault(
     Each call gets the operands that it had on the device, so that what an earlier call has done
     is not held against it. Inf is no fault of a call that is given it as a number (`masked_fill`
     with `-inf`). Random calls, control flow and operators without a kernel for the CPU are not
-    compared. The step is called twice, so a training step trains.
+    compared. The step is called once, so a training step trains.
 
     Args:
         step: A function that records a step; without it, the runs that `keep_runs` keeps.
@@ -173,8 +173,7 @@ def raise_nans(run: Any) -> None:
     fault = _Search(kept, ("nan",), None).first()
     if fault is None:
         raise FloatingPointError(
-            f"NaN in the {kept}: what it was given has NaN. It was made outside of runs, or by one "
-            "before XLA_DEBUG_NANS was set."
+            f"NaN in the {kept}, which did not make it again when it was searched."
         )
     raise FloatingPointError(f"NaN: {fault}")
 
@@ -186,6 +185,9 @@ class _Search:
         self._tolerance = tolerance
         self._replay = run.replay()
         self._outputs: dict[tuple[int, int], torch.Tensor] = {}  # the run's results
+        self._given: Fault | None = None  # the first call that data of before the step spoils
+        # Results that matter: kernels leave others as they like.
+        self._read = {place for call in run.calls for place in call.places} | set(run.results)
 
     def first(self) -> Fault | None:
         count = len(self._run.calls)
@@ -196,6 +198,8 @@ class _Search:
                 fault = self._look_at(i)
                 if fault is not None:
                     return fault
+        if self._given is not None:
+            return self._given
         return self._whole() if "difference" in self._kinds else None
 
     def _look_at(self, number: int) -> Fault | None:
@@ -210,11 +214,14 @@ class _Search:
             if kind not in self._kinds or not any(_has(t, is_bad) for t in given):
                 continue
             operands = operands or self._replay.operands(number)
-            if any(t is not None and _has(t, is_bad) for t in operands):
+            name = {"nan": "NaN", "inf": "Inf"}[kind]
+            if bad := [k for k, t in enumerate(operands) if t is not None and _has(t, is_bad)]:
+                if self._given is None and call.places[bad[0]][0] < 0:
+                    what = f"is given {name}: its operand {bad[0]} is data of before the step"
+                    self._given = self._fault(kind, what, number, operands, results)
                 continue
             if kind == "inf" and self._is_given_inf(number):
                 continue
-            name = {"nan": "NaN", "inf": "Inf"}[kind]
             what = f"gives {name}, its operands have none"
             return self._fault(kind, what, number, operands, results)
         if "difference" in self._kinds and not call.random:
@@ -247,7 +254,7 @@ class _Search:
             what = f"PyTorch's CPU kernel raises: {str(e).splitlines()[0]}"
             return self._fault("difference", what, number, operands, results)
         for k, (result, other) in enumerate(zip(results, expected, strict=True)):
-            if result is None or other is None or not other.numel():
+            if result is None or other is None or (number, k) not in self._read:
                 continue
             what = difference(result, other, self._tolerance, operands)
             if what:

@@ -129,16 +129,21 @@ def barrier() -> None:
 
 
 def runs_of(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun]:
-    """Calls a function until it has what a first call makes, and then keeps the runs of one call.
+    """Calls a function and keeps the runs that compute what it records and what waits before.
 
-    What waits to be computed is computed before. The function has been called twice afterwards;
-    runs that were kept before are let go.
+    Runs that were kept before are let go.
     """
+    with named_modules(), keeping(_MOST):
+        result = step(*args, **kwargs)
+        barrier()
+        del result  # what is returned is computed
+        return kept_runs()
+
+
+def runs_of_second(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun]:
+    """The runs of a second call: the first makes what is made once, such as optimizer state."""
     with named_modules():
         result = step(*args, **kwargs)
         barrier()
-        with keeping(_MOST):
-            result = step(*args, **kwargs)
-            barrier()
-            del result  # what is returned is computed
-            return kept_runs()
+    del result
+    return runs_of(step, *args, **kwargs)

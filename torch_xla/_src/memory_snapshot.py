@@ -91,7 +91,8 @@ class MemorySnapshot:
         lines += ["", f"{'':>12}  largest tensors"]
         for t in self.tensors[:most]:
             place = f" from {t.line}" if t.line else ""
-            lines.append(f"{_size(t.bytes):>12}  {t.type}  {t.name or t.kind}{place}")
+            what = f"gradient of {t.name}" if t.kind == "gradient" and t.name else t.name or t.kind
+            lines.append(f"{_size(t.bytes):>12}  {t.type}  {what}{place}")
         if self.temporaries and self.temporaries[0].bytes:
             program = self.temporaries[0]
             place = f" of {program.line}" if program.line else ""
