@@ -79,8 +79,9 @@ class Fault:
 
     Attributes:
         kind: "nan" or "inf": its operands had none, or they are data in which it was already;
-            "difference": PyTorch's CPU kernel gives something else for the same operands; "program": no call alone gives something else, but
-            the program as a whole does, so that a compiler's optimization is at fault.
+            "difference": PyTorch's CPU kernel gives something else for the same operands;
+            "program": no call alone gives something else, but the program as a whole does, so that
+            a compiler's optimization is at fault.
         what: The fault in words.
         operator: "aten::log".
         line: The user's line that recorded the call, "train.py:31 (Net.forward)".
