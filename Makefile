@@ -120,8 +120,12 @@ $(XPROF_PACKAGES)/.installed: $(VENV)/.installed
 	$(PIP) --target $(@D) $(XPROF)
 	@touch $@
 
+# Side by side with a build that notes nothing of what explains a run.
 bench: build
+	$(BIN)/cmake -S . -B $(BUILD)/plain $(CMAKE_ARGS) -DTORCH_XLA_DIAGNOSTICS=OFF
+	$(BIN)/ninja -C $(BUILD)/plain -j $(JOBS) _XLAC
 	$(PY) -m benchmarks
+	$(PY) -m benchmarks.diagnostics $(BUILD)/plain
 
 lint: $(VENV)/.installed
 	@echo "clang-format --dry-run -Werror: $(words $(CPP_FILES)) files"

@@ -57,13 +57,18 @@ string(REGEX REPLACE ".*(\".*\")" "\\1" TORCH_XLA_VERSION ${VERSION_LINE})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS torch_xla/version.py)
 set_source_files_properties(csrc/executor/disk_cache.cpp PROPERTIES
   COMPILE_DEFINITIONS TORCH_XLA_VERSION=${TORCH_XLA_VERSION})
+if(NOT TORCH_XLA_DIAGNOSTICS)
+  # Those that look at util::kDiagnostics.
+  set_source_files_properties(csrc/lazy/source.cpp csrc/executor/waits.cpp csrc/executor/live_data.cpp
+    csrc/executor/recompiles.cpp PROPERTIES COMPILE_DEFINITIONS TORCH_XLA_NO_DIAGNOSTICS)
+endif()
 # torch is imported before the extension, so its libraries are found by name in the running process.
 set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 
 if(SKBUILD)
   install(TARGETS _XLAC LIBRARY DESTINATION torch_xla)
-elseif(TORCH_XLA_SANITIZE)
-  # scripts/sanitized.sh loads it from there in place of the one beside the package.
+elseif(TORCH_XLA_SANITIZE OR NOT TORCH_XLA_DIAGNOSTICS)
+  # scripts/sanitized.sh and benchmarks/diagnostics.py load it from there in place of the one beside the package.
   set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 else()
   # A development build puts the extension beside the package, ready to import.

@@ -11,6 +11,7 @@
 #include "executor/transfer.h"
 #include "lazy/lock.h"
 #include "spmd/sharding.h"
+#include "util/diagnostics.h"
 #include "util/fork_mutex.h"
 
 namespace torch_xla::executor {
@@ -78,6 +79,14 @@ lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
                          const lazy::Source* maker) {
   static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
   created.add();
+  pjrt::Array* pointer = array.get();
+  if constexpr (!util::kDiagnostics) {
+    auto let_go = [kept = std::move(array)](pjrt::Array*) mutable {
+      kept.reset();
+      destroyed.add();
+    };
+    return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
+  }
   Entry entry{device, {}};
   if (maker != nullptr) {
     entry.maker = *maker;
@@ -85,7 +94,6 @@ lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
     const lazy::GraphLock lock;
     lazy::take_source(entry.maker);
   }
-  pjrt::Array* pointer = array.get();
   registry().add(pointer, std::move(entry));
   auto let_go = [kept = std::move(array)](pjrt::Array* gone) mutable {
     registry().remove(gone);

@@ -14,6 +14,7 @@
 #include "lazy/lock.h"
 #include "lazy/operator.h"
 #include "lazy/print.h"
+#include "util/diagnostics.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
@@ -257,6 +258,7 @@ std::string Recompile::str() const {
 }
 
 void note_program(const Program& program, const Cause& cause, std::optional<double> seconds) {
+  if constexpr (!util::kDiagnostics) return;
   const auto is = [&](const Cause& other) { return cause.of_run == other.of_run; };
   if (is(kEagerMode) || is(kExamined)) return;  // they have one for each call
   const lazy::GraphLock lock;

@@ -7,6 +7,7 @@
 
 #include "lazy/lock.h"
 #include "lazy/source.h"
+#include "util/diagnostics.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -37,7 +38,7 @@ WaitScope::WaitScope(std::string_view why) : why_(why), start_(Clock::now()), sp
 
 WaitScope::~WaitScope() {
   constexpr size_t kMost = 4096;
-  if (--depth > 0) return;
+  if (--depth > 0 || !util::kDiagnostics) return;
   const std::chrono::duration<double> taken = Clock::now() - start_;
   const lazy::GraphLock lock;
   lazy::Source place;

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lazy/lock.h"
+#include "util/diagnostics.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -111,6 +112,7 @@ std::string Source::str() const {
 }
 
 void take_source(Source& place) {
+  if constexpr (!util::kDiagnostics) return;
   if (given_place()) {
     place = given_place();
     return;

@@ -166,6 +166,28 @@ def test_hlo_debug_puts_lines_and_scopes_into_the_program(flag):
     torch.testing.assert_close(y.cpu(), torch.ones(3).erf())  # and the compiler accepts it
 
 
+def test_hlo_debug_names_modules_and_scopes(flag):
+    flag("XLA_HLO_DEBUG")
+    net = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sequential(Scaled()))
+    x = torch.ones(3, device="xla", requires_grad=True)
+    with torch_xla.debug.named_modules():
+        y = net(x)
+        [gradient] = torch.autograd.grad(y.sum(), x)
+    outside = Scaled()(x.detach())
+    text = _XLAC._get_stablehlo([y, gradient])
+    assert '"Sequential.0/aten::relu"' in text and '"Sequential.1.0/aten::erf"' in text
+    assert '"Sequential.1.0/aten::mul.Tensor"' in text  # the gradient of erf
+    assert '"Scaled.forward/aten::erf"' in _XLAC._get_stablehlo([outside])
+    outer = _XLAC.profiler.scope_pusher("epoch")
+    inner = _XLAC.profiler.scope_pusher("decode")
+    scoped = outside + 1
+    del inner
+    after = outside + 2
+    del outer
+    text = _XLAC._get_stablehlo([scoped, after])
+    assert '"epoch/decode/aten::add.Tensor"' in text and '"epoch/aten::add.Tensor"' in text
+
+
 def test_eager_debug_mode_runs_each_operation(flag):
     x = torch.ones(3, device="xla")
     flag("XLA_USE_EAGER_DEBUG_MODE")

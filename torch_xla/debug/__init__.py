@@ -17,6 +17,7 @@ from torch_xla._src.memory_snapshot import (  # noqa: F401
     Temporaries,
     memory_snapshot,
 )
+from torch_xla._src.scopes import named_modules  # noqa: F401
 from torch_xla._src.submodules import importer as _importer
 
 __getattr__ = _importer(__name__)
