@@ -109,9 +109,14 @@ def wait_report(most: int = 10) -> str:
     return _report(waits(), most)
 
 
+def seconds_of_run() -> float:
+    """Since the package was imported."""
+    return time.monotonic() - _start
+
+
 def _report(all_waits: list[Wait], most: int = 10) -> str:
     total = sum(w.seconds for w in all_waits)
-    run = time.monotonic() - _start
+    run = seconds_of_run()
     lines = [
         f"torch_xla: this program waited {total:.2f} s for values, {total / run:.0%} of its "
         f"{run:.2f} s:"
@@ -132,7 +137,7 @@ def report_at_exit() -> None:
         return
     often = [w for w in waits() if w.count >= _TIMES]
     total = sum(w.seconds for w in often)
-    if total >= _SECONDS and total >= _SHARE * (time.monotonic() - _start):
+    if total >= _SECONDS and total >= _SHARE * seconds_of_run():
         print(
             _report(often) + "\nRead values less often, or after the barrier (torch_xla.sync()). "
             "torch_xla.debug.waits() has them all; XLA_EXPLAIN=0 prints nothing.",

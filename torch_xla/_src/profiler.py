@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._src import profile_spaces
+from torch_xla._src import profile_spaces, recording
 from torch_xla._src.profile_messages import messages
 
 TraceMe = _XLAC._TraceMe
@@ -31,6 +31,7 @@ class TslProfilerSessionWrapper:
 
     def __init__(self) -> None:
         messages()  # sooner than when there is something to lose
+        recording.refuse_profile()
         _XLAC._xla_start_trace()
 
     def end(self) -> list[dict[str, Any]]:
@@ -158,6 +159,7 @@ class _Service:
         duration_ms = request.duration_ms or request.opts.duration_ms or 1000
         self.terminated.clear()
         try:
+            recording.refuse_profile()
             _XLAC._xla_start_trace()
         except RuntimeError as e:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))

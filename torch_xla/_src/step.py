@@ -12,6 +12,9 @@ from contextlib import contextmanager
 
 from torch_xla import _XLAC
 
+# What is called after each barrier, with its cause: by torch_xla.debug.record() while it is on.
+on_barrier: Callable[[str], None] | None = None
+
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Launches everything that was recorded for the calling thread's default device.
@@ -40,6 +43,8 @@ def barrier(
     this.
     """
     _XLAC._xla_step_marker(device, [], wait, region=region, cause=cause)
+    if on_barrier is not None:
+        on_barrier(cause)
     if _closures or _background:
         run_closures(device or _XLAC._xla_get_default_device())
 
