@@ -55,6 +55,14 @@ def install() -> None:
     _XLAC._xla_set_progress_reporter(_show_progress)
     if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):
         _print_fatal_stacks()
+    if _XLAC._xla_flag("XLA_REPORT_FILE"):
+        _record_run()
+
+
+def _record_run() -> None:
+    from torch_xla._src import recording
+
+    recording.start_from_flag()
 
 
 def _raise_nans(run: _XLAC._KeptRun) -> None:
@@ -151,4 +159,15 @@ def _finish() -> None:
         return  # a forked child has none of these threads
     _XLAC._xla_drain_autograd_threads()
     explain.report_at_exit()
-    _XLAC._xla_wait_device_ops()  # a failure that nobody asked for is printed
+    try:
+        _XLAC._xla_wait_device_ops()  # a failure that nobody asked for is printed
+    finally:
+        _report_run()
+
+
+def _report_run() -> None:
+    recording = sys.modules.get("torch_xla._src.recording")
+    if recording is not None and recording.began_from_flag():
+        from torch_xla._src import report
+
+        report.report_at_exit()

@@ -17,6 +17,8 @@ from torch_xla._src.memory_snapshot import (  # noqa: F401
     Temporaries,
     memory_snapshot,
 )
+from torch_xla._src.recording import Recording, record  # noqa: F401
+from torch_xla._src.report import report  # noqa: F401
 from torch_xla._src.scopes import named_modules  # noqa: F401
 from torch_xla._src.submodules import importer as _importer
 
