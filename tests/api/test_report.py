@@ -1,0 +1,567 @@
+"""torch_xla.debug.report: the page of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.debug.profiler as xp
+from torch_xla import _XLAC
+from torch_xla._src import recording, report_charts, report_page, report_parts, step
+from torch_xla._src import report as report_module
+from torch_xla._src.cost import Cost, Machine, Row
+from torch_xla.debug import record, report
+
+SECTIONS = {
+    "time": "Where the time went",
+    "timeline": "Timeline",
+    "recompiles": "Compiled again",
+    "waits": "Waits",
+    "programs": "Programs",
+    "cost": "Operators, lines and modules",
+    "memory": "Memory",
+    "host": "Operators on the host",
+    "shardings": "Split parameters",
+}
+EMPTY = {"meta", "input", "br"}
+
+
+class Page(HTMLParser):
+    """The texts of each section, the tags and their attributes; all tags are closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.sections: dict[str, str] = {"": ""}
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._section = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "section":
+            self._section = dict(attrs)["id"]
+            self.sections[self._section] = ""
+        if tag not in EMPTY:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+        if tag == "section":
+            self._section = ""
+
+    def handle_data(self, data):
+        if self._open and self._open[-1] in ("script", "style"):
+            self.scripts.append(data)
+        else:
+            self.sections[self._section] += data.replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded(monkeypatch):
+    torch_xla.sync(wait=True)
+    monkeypatch.setattr(recording, "_last", None)
+    yield
+    on = recording.current()
+    if on is not None:
+        on.stop()
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "report.html"
+
+
+def train_step(model, optimizer, x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    torch_xla.sync()
+    return loss
+
+
+def train(sizes=(8, 8, 8, 6), read=True):
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
+    model = model.to("xla")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for size in sizes:
+        loss = train_step(model, optimizer, torch.randn(size, 16).to("xla"))
+        if read:
+            loss.item()
+    return model, optimizer
+
+
+def line(function, offset: int) -> str:
+    file = os.path.basename(__file__)
+    return f"{file}:{function.__code__.co_firstlineno + offset} ({function.__qualname__})"
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text())
+
+
+def test_a_recorded_run(path):
+    with record() as kept:
+        model = train()
+        assert kept.is_on
+    assert not kept.is_on
+    report(path)
+    page = read(path)
+    assert {k: page.sections[k].startswith(v) for k, v in SECTIONS.items()} == dict.fromkeys(
+        SECTIONS, True
+    )
+    assert re.search(r"Wall time[\d.]+ m?sof the recording", page.sections[""])
+    assert re.search(r"Steps4typically", page.sections[""])
+    (recompile,) = kept.after.since(kept.before).recompiles
+    told = page.sections["recompiles"]
+    assert recompile.what in told and recompile.advice in told
+    assert line(train_step, 5) in told
+    assert f"{line(train, 7)}a number that Python reads4" in page.sections["waits"]
+    assert f"compiling, {line(train_step, 5)}" in page.sections["time"]
+    assert f"a number that Python reads, {line(train, 7)}" in page.sections["time"]
+    assert "main thread" in page.sections["timeline"] and "xla:0" in page.sections["timeline"]
+    assert re.search(
+        r"sync [0-9a-f]{8} of " + re.escape(line(train_step, 5)), page.sections["programs"]
+    )
+    memory = page.sections["memory"]
+    assert "At its fullest" in memory and "Sequential.0.weight" in memory
+    for kind in ("parameters", "gradients", "optimizer state"):
+        assert re.search(kind + r" [\d.]+ [kM]?B", memory), kind
+    assert "aten::_local_scalar_dense reads a value4" in page.sections["host"]
+    assert "No cost was given" in page.sections["cost"]
+    del model
+
+
+def test_the_timeline_as_numbers(path):
+    with record() as kept:
+        train(sizes=(21, 22, 23, 24))
+    report(path)
+    (told,) = (json.loads(s) for s in read(path).scripts if s.startswith('{"length"'))
+    assert told["length"] == (kept.ended - kept.began) // 100
+    assert len(told["steps"]) == 4 and told["all_steps"]
+    lanes = {lane["name"]: lane for lane in told["lanes"]}
+    assert set(lanes) >= {"main thread", "xla:0"}
+    seen: dict[str, float] = {}
+    for lane in lanes.values():
+        numbers, at = lane["spans"], 0
+        for i in range(0, len(numbers), 6):
+            begin, length, kind, row, name, detail = numbers[i : i + 6]
+            at += begin
+            assert 0 <= at and at + length <= told["length"] + 10
+            assert row < lane["rows"] and name < len(told["names"])
+            assert detail < len(told["details"])
+            seen[told["kinds"][kind]] = seen.get(told["kinds"][kind], 0) + length / 1e7
+    assert {"sync", "lower", "compile", "launch", "upload", "wait", "run"} <= set(seen)
+    compiled = sum(p.compile_seconds for p in kept.programs.values())
+    assert seen["compile"] == pytest.approx(compiled, rel=0.01)
+    main = next(t for t in kept.tracks.values() if t.name == "main")
+    assert sum(main.seconds.values()) <= (kept.ended - kept.began) / 1e9
+
+
+def test_inside_a_recording_and_without_one(path):
+    report(path)
+    page = read(path)
+    assert "No timeline was recorded" in page.sections["timeline"]
+    assert "XLA_REPORT_FILE" in page.sections["timeline"]
+    assert "since the import of torch_xla" in page.sections[""]
+    with record() as kept:
+        train()
+        report(path)
+        assert kept.is_on
+        assert "Steps4" in read(path).sections[""]
+        train()
+    report(path)
+    assert "Steps8" in read(path).sections[""]
+
+
+def test_what_came_before_and_after_is_left_out(path):
+    with record():
+        pass
+    x = torch.ones(3, device="xla")
+    x.sum().item()
+    report(path)
+    page = read(path)
+    assert "No line waited" in page.sections["waits"]
+    assert "Nothing ran on a device" in page.sections["timeline"]
+
+
+def test_nothing_is_fetched_from_elsewhere(path):
+    with record():
+        train()
+    report(path, cost=a_cost())
+    html = path.read_text()
+    assert not re.search(r"https?://|url\(|@import|\bsrc=", html)
+    page = Page(html)
+    links = [attrs["href"] for tag, attrs in page.tags if "href" in attrs]
+    assert links and all(link.startswith("#") for link in links)
+    ids = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    assert {link[1:] for link in links} <= ids
+    assert not {tag for tag, _ in page.tags} & {"img", "iframe", "object", "link", "audio", "video"}
+    assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
+
+
+def a_cost(name: str = "aten::mm") -> Cost:
+    rows = [
+        Row(name, 2e-3, 1e9, 5e6, 1e-3, 3),
+        Row("aten::add", 1e-3, 1e6, 8e6, 0.4e-3, 7),
+        Row("aten::view", 0.0, 0.0, 0.0, 0.0, 1),
+    ]
+    machine = Machine({torch.float32: 1e12}, 2e10, 1e-5)
+    return Cost(2.5e-3, 3e-3, rows, rows, rows, 1, machine)
+
+
+def test_what_a_step_costs(path):
+    report(path, cost=a_cost())
+    page = read(path).sections["cost"]
+    assert "The step takes 2.50 ms in 1 program, 3.00 ms part by part." in page
+    assert "aten::mm2.00 ms67%1.00 GFLOP5.00 MB2.03" in page
+    assert "aten::add1.00 ms33%1.00 MFLOP8.00 MB2.57" in page
+    assert "1.00 TFLOP/s and 20.0 GB/s" in page
+    with pytest.raises(TypeError, match=r"report: expected cost to be what .* got int\."):
+        report(path, cost=3)
+
+
+def test_names_of_users_are_text(path):
+    evil = "<script>alert('&1')</script><b title=\"x"
+    with record(), xp.Trace(evil), xp.Trace("other", detail=evil):
+        module = torch.nn.Module()
+        module.register_parameter(
+            "<script>a&b</script>", torch.nn.Parameter(torch.ones(3, device="xla"))
+        )
+        torch_xla.sync()
+    report(path, cost=a_cost(evil))
+    html = path.read_text()
+    page = Page(html)  # whose tags are closed in order
+    assert html.count("<script") == 2
+    assert evil in page.sections["cost"]
+    assert "Module.<script>a&b</script>" in page.sections["memory"]
+    (told,) = (json.loads(s) for s in page.scripts if s.startswith('{"length"'))
+    assert evil in told["names"]
+    assert any(evil in details for details in told["details"])
+
+
+def test_the_program_is_the_one_that_runs(path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/some/where/<i>.py", "--fast"])
+    report(path)
+    assert "<title>&lt;i&gt;.py: report of a run</title>" in path.read_text()
+
+
+def test_long_runs_stay_small(path, monkeypatch):
+    monkeypatch.setattr(recording, "_FIRST", 50)
+    monkeypatch.setattr(recording, "_NEWEST", 150)
+    monkeypatch.setattr(recording, "_POINTS", 20)
+    x = torch.ones(4, device="xla")
+    with record() as kept:
+        for i in range(300):
+            with xp.Trace(f"step {i}"):
+                x = x * 2
+                torch_xla.sync()
+            if i % 100 == 50:
+                kept.catch_up()
+    count = sum(t.count for t in kept.tracks.values())
+    assert count > 900
+    assert sum(len(t.spans) for t in kept.tracks.values()) == 200
+    assert kept.steps.count == 300 and len(kept.steps.points) <= 41
+    assert len(kept.live.points) <= 41
+    assert sum(p.launched for p in kept.programs.values()) == 300
+    report(path)
+    told = read(path).sections["timeline"]
+    assert f"The run has {count:,} spans. Shown are the first 50 and the newest 150" in told
+    assert path.stat().st_size < 200_000
+
+
+def test_a_curve_keeps_its_peaks():
+    curve = recording.Curve()
+    values = [(i * 7919) % 10_007 for i in range(50_000)]
+    for i, value in enumerate(values):
+        curve.add(i, value)
+    assert curve.count == len(values)
+    assert len(curve.points) <= 2 * recording._POINTS + 1
+    assert max(value for _, value in curve.points) == max(values)
+    assert [w for w, _ in curve.points] == sorted(w for w, _ in curve.points)
+
+
+def test_density_grows_with_the_run():
+    density = recording.Density(1000)
+    spans = [(1000 + i * 50_000_000, 1000 + i * 50_000_000 + 20_000_000) for i in range(500)]
+    for begin, end in spans:
+        density.add((0, "run"), begin, end)
+    (parts,) = density.rows.values()
+    assert sum(parts) == sum(end - begin for begin, end in spans)
+    assert max(parts) <= density.width
+    assert density.width * recording._PARTS >= spans[-1][1] - 1000
+
+
+def span(begin, end, kind="sync"):
+    return recording.Span(begin, end, kind, kind, "")
+
+
+def test_time_is_counted_once():
+    spans = [span(0, 100), span(10, 60, "compile"), span(20, 30, "upload"), span(150, 170, "wait")]
+    pieces = [(b, e, s.kind) for b, e, s in recording.exclusive(spans)]
+    assert pieces == [
+        (0, 10, "sync"),
+        (10, 20, "compile"),
+        (20, 30, "upload"),
+        (30, 60, "compile"),
+        (60, 100, "sync"),
+        (150, 170, "wait"),
+    ]
+    assert [depth for _, depth in report_charts.with_depth(spans)] == [0, 1, 2, 0]
+
+
+def test_a_span_that_ends_after_a_fetch():
+    kept = recording.Recording()
+    kept.began, kept.density = 1, recording.Density(1)
+    track = recording.Track("main", False)
+    kept.tracks[False, 7] = track
+    inner = ("compile", 100, 600, [("graph", "ab"), ("line", "a.py:1"), ("calls", "3")])
+    kept._add(track, 7, [inner], set())
+    kept._add(track, 7, [("sync", 50, 1050, [])], set())
+    assert track.seconds == pytest.approx({"compile": 500e-9, "sync": 500e-9})
+    assert [s.kind for s in track.spans] == ["sync", "compile"]
+
+
+def test_files_are_whole_or_not_there(path, monkeypatch):
+    path.write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(report_page, "_waits", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            report(path)
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            report(path)
+    assert path.read_text() == "old" and os.listdir(path.parent) == [path.name]
+    report(path)
+    assert path.read_text().startswith("<!DOCTYPE html>")
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_paths_that_are_none(tmp_path):
+    text = r"report: expected the path of a file, in a folder that exists, got "
+    with pytest.raises(OSError, match=text + "a folder: "):
+        report(tmp_path)
+    with pytest.raises(OSError, match=text + "one in a folder that does not exist: .*/no/r.html"):
+        report(tmp_path / "no" / "r.html")
+
+
+def test_recordings_one_at_a_time():
+    kept = record()
+    assert kept.start() is kept
+    with pytest.raises(RuntimeError, match=r"^record: expected no other recording, got one that"):
+        with record():
+            pass
+    assert kept.is_on
+    kept.stop()
+    kept.stop()
+    with pytest.raises(RuntimeError, match="got one that has. Call torch_xla.debug.record"):
+        kept.start()
+    with record():
+        pass
+
+
+def test_a_recording_or_a_profile(tmp_path):
+    xp.start_trace(str(tmp_path))
+    try:
+        with pytest.raises(RuntimeError, match="record: expected that no profile .* stop it first"):
+            with record():
+                pass
+    finally:
+        xp.stop_trace()
+    with record() as kept:
+        text = r"profiler: .* got the one that torch_xla.debug.record\(\) began"
+        with pytest.raises(RuntimeError, match=text):
+            xp.start_trace(str(tmp_path))
+        assert kept.is_on and _XLAC._xla_is_tracing()
+    assert not _XLAC._xla_is_tracing()
+    xp.start_trace(str(tmp_path))
+    xp.stop_trace()
+
+
+def test_without_a_recording_barriers_call_nothing():
+    assert step.on_barrier is None
+    with record():
+        assert step.on_barrier is not None
+    assert step.on_barrier is None and not _XLAC._xla_is_tracing()
+
+
+def test_the_run_goes_on_where_the_memory_cannot_be_seen(path, monkeypatch):
+    def broken():
+        raise ValueError("no figures")
+
+    with record() as kept, monkeypatch.context() as patch:
+        patch.setattr(_XLAC, "_xla_live_data", broken)
+        train(sizes=(8,))
+    assert kept.trouble == "ValueError: no figures"
+    report(path)
+    assert "The memory was not watched: ValueError: no figures" in read(path).sections["memory"]
+
+
+def test_other_threads_have_rows_of_their_own(path):
+    def work():
+        (torch.ones(3, device="xla") + 1).sum().item()
+
+    with record():
+        work()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    report(path)
+    names = re.findall(r'class="lane-name">([^<]*)<', path.read_text())
+    assert names.count("main thread") == 2  # over time, and the timeline
+    assert len(names) == 5 and names.count("xla:0") == 2
+
+
+def test_a_step_without_barriers_is_fetched_too(monkeypatch):
+    monkeypatch.setattr(recording, "_SECONDS", 0.05)
+    x = torch.ones(3, device="xla")
+    with record() as kept:
+        (x + 1).sum().item()
+        end = time.monotonic() + 30
+        while not kept.tracks and time.monotonic() < end:
+            time.sleep(0.02)
+        assert kept.tracks
+
+
+def test_what_stands_out(path, monkeypatch):
+    report(path)
+    run = report_module.collect()
+    calm = dict(seconds=100.0, compile_seconds=1.0, wait_seconds=1.0, recompiles=[], waits=[])
+    quiet = report_module.dataclasses.replace(run, **calm, host_operators=[], memory=None)
+    assert "Nothing stands out." in report_page.page(quiet)
+    loud = report_module.dataclasses.replace(
+        quiet,
+        compile_seconds=40.0,
+        wait_seconds=20.0,
+        waits=[torch_xla.debug.Wait("/a/b.py:3 (f)", "aten::_ctc_loss", 5, 20.0)],
+        host_operators=[("aten::_ctc_loss", 5), ("aten::nonzero", 2)],
+    )
+    told = Page(report_page.page(loud)).sections[""]
+    assert "The compiler took 40.0 s, 40% of the time." in told
+    assert "Waits for values took 20.0 s, 20% of the time: most of all b.py:3 (f), 20.0 s." in told
+    assert "Ran on the host: aten::_ctc_loss." in told
+
+
+@pytest.mark.parametrize(
+    "seconds, told",
+    [(0, "0 s"), (2.6e-6, "2.60 µs"), (0.0123, "12.3 ms"), (9.996, "10.0 s"), (0.9999, "1.00 s")]
+    + [(119, "119 s"), (125, "2 min 05 s"), (7260, "2 h 01 min")],
+)
+def test_times_in_words(seconds, told):
+    assert report_parts.duration(seconds).replace("\N{NO-BREAK SPACE}", " ") == told
+
+
+@pytest.mark.parametrize(
+    "count, told", [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (12_345_678, "12.3 MB")]
+)
+def test_sizes_in_words(count, told):
+    assert report_parts.size(count).replace("\N{NO-BREAK SPACE}", " ") == told
+
+
+PROGRAM = """
+    import torch, torch_xla
+    x = torch.ones(3, device="xla")
+    for i in range(5):
+        x = x + 1
+        torch_xla.sync()
+    print(x.sum().item())
+"""
+
+
+def test_the_variable_that_asks_for_a_report(run_python, tmp_path):
+    done = run_python(PROGRAM, env={"XLA_REPORT_FILE": "r.html", "XLA_EXPLAIN": "0"})
+    assert done.stdout == "18.0\n" and done.stderr == ""
+    page = read(tmp_path / "r.html")
+    assert re.search("Steps[56]typically", page.sections[""])
+    assert "a number that Python reads1" in page.sections["waits"]
+    assert "xla:0" in page.sections["timeline"]
+
+
+def test_the_variable_and_a_program_that_fails(run_python, tmp_path):
+    code = PROGRAM + "\n    raise ValueError('wrong')"
+    done = run_python(code, env={"XLA_REPORT_FILE": "r.html"}, check=False)
+    assert done.returncode == 1 and "ValueError: wrong" in done.stderr
+    assert (tmp_path / "r.html").exists()
+
+
+def test_the_variable_with_a_folder_that_is_not_there(run_python):
+    done = run_python(PROGRAM, env={"XLA_REPORT_FILE": "no/r.html"})
+    assert "torch_xla: no report was written: report: expected the path of a file" in done.stderr
+
+
+def test_the_variable_and_what_else_records(run_python):
+    done = run_python(
+        """
+        import torch_xla
+        try:
+            torch_xla.debug.record().start()
+        except RuntimeError as error:
+            print(error)
+        """,
+        env={"XLA_REPORT_FILE": "r.html"},
+    )
+    assert "got the one that XLA_REPORT_FILE began. Unset it" in done.stdout
+
+
+@pytest.mark.forks
+def test_forked_children_write_nothing(run_python, tmp_path):
+    run_python(
+        """
+        import os, sys, torch_xla
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        assert not os.path.exists("r.html")
+        """,
+        env={"XLA_REPORT_FILE": "r.html"},
+    )
+    assert (tmp_path / "r.html").exists()
+
+
+@pytest.mark.slow
+def test_in_a_browser(path):
+    """The script runs without an error and redraws what was there."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if browser is None:
+        pytest.skip("chromium is not installed")
+    with record():
+        train()
+    report(path)
+    html = path.read_text()
+    watch = "<script>addEventListener('error', e => document.title = 'error ' + e.message)</script>"
+    after = (
+        "<script>document.querySelector('[data-do=longest]').click();"
+        "document.querySelector('#waits th button').click()</script></body>"
+    )
+    path.write_text(html.replace("<title>", watch + "<title>").replace("</body>", after))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "<title>error" not in done.stdout
+    assert re.search(r"<output[^>]*>[\d.]+&nbsp;m?s from ", done.stdout)
+    assert 'aria-sort="ascending"' in done.stdout
+    assert re.search(r'<rect class="k-compile" data-i="\d+"', done.stdout)
+    assert '<div class="controls js">' in done.stdout
