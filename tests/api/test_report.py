@@ -34,7 +34,7 @@ SECTIONS = {
     "host": "Operators on the host",
     "shardings": "Split parameters",
 }
-EMPTY = {"meta", "input", "br"}
+EMPTY = {"meta", "input", "br", "wbr"}
 
 
 class Page(HTMLParser):
@@ -509,7 +509,7 @@ def test_the_variable_and_a_program_that_fails(run_python, tmp_path):
 
 def test_the_variable_with_a_folder_that_is_not_there(run_python):
     done = run_python(PROGRAM, env={"XLA_REPORT_FILE": "no/r.html"})
-    assert "torch_xla: no report was written: report: expected the path of a file" in done.stderr
+    assert "torch_xla: report: expected the path of a file" in done.stderr
 
 
 def test_the_variable_and_what_else_records(run_python):
@@ -565,3 +565,27 @@ def test_in_a_browser(path):
     assert 'aria-sort="ascending"' in done.stdout
     assert re.search(r'<rect class="k-compile" data-i="\d+"', done.stdout)
     assert '<div class="controls js">' in done.stdout
+
+
+def test_parameters_that_are_split(run_python, tmp_path):
+    run_python(
+        """
+        import torch, torch_xla
+        import torch_xla.distributed.spmd as xs
+        import torch_xla.runtime as xr
+        xr.use_spmd()
+        mesh = xs.get_1d_mesh("model")
+        with torch_xla.debug.record():
+            model = torch.nn.Linear(8, 16).to("xla")
+            xs.mark_sharding(model.weight, mesh, ("model", None))
+            model(torch.ones(2, 8, device="xla")).sum().backward()
+            torch_xla.sync()
+        del model
+        torch_xla.debug.report("r.html")
+        """,
+        env={"CPU_NUM_DEVICES": "4", "PJRT_DEVICE": "CPU"},
+    )
+    page = read(tmp_path / "r.html")
+    split = page.sections["shardings"]
+    assert "Linear.weight[16, 8]{devices=[4,1]0,1,2,3}" in split and "bias" not in split
+    assert "CPU, 4 devices" in page.sections[""]

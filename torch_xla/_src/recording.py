@@ -8,7 +8,6 @@ spans themselves are kept of the beginning and of the end.
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
 import dataclasses
 import os
@@ -21,6 +20,7 @@ from torch_xla import _XLAC
 from torch_xla._src import explain, step
 from torch_xla._src.explain import Wait
 from torch_xla._src.memory import memory_info
+from torch_xla._src.split_parameters import SplitParameter, split_parameters
 
 _FIRST, _NEWEST = 5_000, 15_000  # spans that are kept
 _SECONDS = 10.0  # between two fetches where there are no barriers
@@ -173,9 +173,11 @@ class Recording:
         self.programs: dict[str, Program] = {}
         self.compiled_at: dict[str, list[float]] = {}  # by line: how often, and seconds
         self.steps = Curve()  # seconds of each
+        self.newest_steps: collections.deque[float] = collections.deque(maxlen=1000)
         self.used, self.live = Curve(), Curve()  # bytes of the device, and of tensors
         self.snapshots: list[tuple[int, Any]] = []  # memory by kind over time
         self.peak: tuple[int, Any] | None = None  # the snapshot with the most
+        self.split: list[SplitParameter] = []  # parameters over devices
         self.first_spans = self.newest_spans = 0
         self.broken = ""  # why the timeline ends early
         self.trouble = ""  # why there is no memory
@@ -189,8 +191,12 @@ class Recording:
     def __enter__(self) -> Recording:
         return self.start()
 
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
+    def __exit__(self, type: Any, value: Any, traceback: Any) -> None:
+        try:
+            self.stop()
+        except RuntimeError:
+            if type is None:
+                raise
 
     @property
     def is_on(self) -> bool:
@@ -229,22 +235,27 @@ class Recording:
         return self
 
     def stop(self) -> None:
-        """Ends that. Without effect where it has ended."""
+        """Ends that. Without effect where it has ended. Waits for what the devices are running.
+
+        Raises:
+            RuntimeError: What was running failed. It has ended nevertheless.
+        """
         global _current
         with _switch, self._lock:
             if _current is not self:
                 return
             self.after = Counts()
             self._asked = time.time_ns()
-            if _XLAC._xla_is_initialized():
-                with contextlib.suppress(RuntimeError):
+            try:
+                if _XLAC._xla_is_initialized():
                     _XLAC._xla_wait_device_ops()  # so that the runs have ended
-            self._sample(time.time_ns(), always=True)
-            self._fetch(go_on=False)
-            self.ended = time.time_ns()
-            step.on_barrier = None
-            _current = None
-        self._stopped.set()
+            finally:
+                self._sample(time.time_ns(), always=True)
+                self._fetch(go_on=False)
+                self.ended = time.time_ns()
+                step.on_barrier = None
+                _current = None
+                self._stopped.set()
 
     def catch_up(self) -> None:
         """Fetches what there is to now, if it is on."""
@@ -272,7 +283,8 @@ class Recording:
             if not self.is_on:
                 return
             if cause != _CLEARS:
-                self.steps.add(now, (now - self._last_step) / 1e9)
+                self.newest_steps.append((now - self._last_step) / 1e9)
+                self.steps.add(now, self.newest_steps[-1])
             self._last_step = now
             self._sample(now)
             if now - self._last_fetch >= _FETCH * 1e9:
@@ -302,6 +314,7 @@ class Recording:
 
         start = time.time_ns()
         snapshot = memory_snapshot()
+        self.split = split_parameters() or self.split
         if self.peak is None or snapshot.bytes >= self.peak[1].bytes:
             self.peak = (now, snapshot)
         self.snapshots.append((now, snapshot.by_kind()))
@@ -324,11 +337,15 @@ class Recording:
             self.broken = "Another recording took over."
             return
         waits = {w.why for w in explain.waits()}
+        names = {t.native_id: t.name for t in threading.enumerate()}
         for given in tracks:
             key = (given["is_device"], given["id"])
             track = self.tracks.get(key)
             if track is None:
-                track = self.tracks[key] = Track(given["name"], given["is_device"])
+                name = given["name"]
+                if not given["is_device"] and name != "main":
+                    name = names.get(given["id"]) or name
+                track = self.tracks[key] = Track(name, given["is_device"])
             self._add(track, given["id"], given["events"], waits)
 
     def _add(self, track: Track, id_: int, events: list[tuple], waits: set[str]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import multiprocessing
 import os
 import platform
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +18,7 @@ from torch_xla._src import explain, recording
 from torch_xla._src.explain import Recompile, Wait
 from torch_xla._src.memory import MemoryInfo, memory_info
 from torch_xla._src.recording import Counts, Program, Recording
+from torch_xla._src.split_parameters import SplitParameter, split_parameters
 from torch_xla.version import __version__
 
 if TYPE_CHECKING:
@@ -42,15 +42,6 @@ class Cause:
     line: str
     seconds: float
     count: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Sharding:
-    """A parameter that is split over devices: how its `spec` says, as GSPMD writes it."""
-
-    name: str
-    shape: tuple[int, ...]
-    spec: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +79,7 @@ class RunReport:
     cost: Cost | None
     snapshot: MemorySnapshot | None
     host_operators: list[tuple[str, int]]
-    shardings: list[Sharding]
+    split: list[SplitParameter]
 
 
 def report(path: str | os.PathLike, cost: Cost | None = None) -> None:
@@ -133,12 +124,14 @@ def report_at_exit() -> None:
         target = Path(path)
         path = target.with_name(f"{target.stem}.{os.getpid()}{target.suffix}")
     on = recording.current()
-    if on is not None:
-        on.stop()
     try:
-        report(path)
+        try:
+            if on is not None:
+                on.stop()
+        finally:
+            report(path)
     except Exception as error:
-        print(f"torch_xla: no report was written: {error}", file=sys.stderr)
+        print(f"torch_xla: {error}", file=sys.stderr)
 
 
 def collect(cost: Cost | None = None) -> RunReport:
@@ -175,7 +168,7 @@ def collect(cost: Cost | None = None) -> RunReport:
         cost=cost,
         snapshot=_snapshot(),
         host_operators=sorted(counts.host.items(), key=lambda item: -item[1]),
-        shardings=_shardings(),
+        split=_split(timeline),
     )
 
 
@@ -240,29 +233,10 @@ def _snapshot() -> MemorySnapshot | None:
     return memory_snapshot()
 
 
-def _shardings() -> list[Sharding]:
-    """Of the parameters of all modules, those that are split."""
-    if not _XLAC._xla_is_initialized():
-        return []
-    modules = [m for m in gc.get_objects() if _is_module(m)]
-    inner = {id(child) for module in modules for child in module.children()}
-    found: dict[int, Sharding] = {}
-    for module in modules:
-        if id(module) in inner:
-            continue
-        for name, parameter in module.named_parameters():
-            tensor: Any = getattr(parameter, "global_tensor", parameter)
-            if tensor.device.type != "xla":
-                continue
-            spec = _XLAC._get_xla_sharding_spec(tensor)
-            if spec and "replicated}" != spec.lstrip("{"):
-                full = f"{type(module).__name__}.{name}"
-                found.setdefault(id(parameter), Sharding(full, tuple(parameter.shape), spec))
-    return list(found.values())
-
-
-def _is_module(thing: object) -> bool:
-    return issubclass(type(thing), torch.nn.Module)  # isinstance would ask the thing, too
+def _split(timeline: Recording | None) -> list[SplitParameter]:
+    """Those of now, or of a model that is gone."""
+    now = split_parameters() if _XLAC._xla_is_initialized() else []
+    return now or (timeline.split if timeline is not None else [])
 
 
 def _target(path: str | os.PathLike) -> Path:

@@ -6,6 +6,7 @@ so that letters keep their size on a phone and on paper.
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -174,6 +175,10 @@ def timeline(recording: Recording) -> str:
     for (is_device, _), track in threads:
         name = "main thread" if main is not None and track is main[1] else track.name or "thread"
         lanes.append((_Lane(name, track.spans, main is not None and track is main[1]), is_device))
+    names = collections.Counter(lane.name for lane, _ in lanes)
+    for number, (lane, _) in enumerate(lanes, 1):
+        if names[lane.name] > 1:
+            lane.name = f"{lane.name} ({number})"
     out = [ruler(seconds)]
     for lane, _ in lanes:
         svg = _svg(_boxes(lane, began, until - began), lane.rows * _ROW, "spans", lane.name)
@@ -307,7 +312,10 @@ def curve(
     def at(when: int, value: float) -> tuple[float, float]:
         return (when - recording.began) / length * _WIDE, tall - value / top * tall
 
-    points = [at(*point) for point in values.points]
+    points: list[tuple[float, float]] = []
+    for point in values.points:  # a value holds until the next one
+        x, y = at(*point)
+        points += [(x, points[-1][1]), (x, y)] if points else [(x, y)]
     shapes = []
     if len(layers) > 1:
         ends = [when for when, _ in layers[1:]] + [layers[-1][0]]

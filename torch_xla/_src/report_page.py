@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch_xla._src import report_charts as charts
 from torch_xla._src.cost import Row
-from torch_xla._src.memory_snapshot import LiveTensor, MemorySnapshot
+from torch_xla._src.memory_snapshot import MemorySnapshot
 from torch_xla._src.recording import Program
 from torch_xla._src.report import RunReport
 from torch_xla._src.report_parts import (
@@ -18,6 +18,7 @@ from torch_xla._src.report_parts import (
     Column,
     bars,
     count_of,
+    dotted,
     duration,
     legend,
     name_cell,
@@ -61,7 +62,7 @@ def page(run: RunReport) -> str:
         ("cost", "Operators, lines and modules", _cost),
         ("memory", "Memory", _memory),
         ("host", "Operators on the host", _host),
-        ("shardings", "Split parameters", _shardings),
+        ("shardings", "Split parameters", _split),
     ]
     links = "".join(f'<a href="#{id_}">{title}</a>' for id_, title, _ in sections)
     title = f"{text(run.program)}: report of a run"
@@ -110,8 +111,8 @@ def _figures(run: RunReport) -> str:
     ]
     if run.steps is not None:
         note = ""
-        if run.timeline and run.timeline.steps.points:
-            typical = statistics.median(s for _, s in run.timeline.steps.points)
+        if run.timeline and run.timeline.newest_steps:
+            typical = statistics.median(run.timeline.newest_steps)
             note = f"typically {duration(typical)}"
         figures.append(_figure("Steps", (f"{run.steps:,}", ""), note))
     again = f"{len(run.recompiles):,} of them again" if run.recompiles else "none again"
@@ -261,6 +262,7 @@ def _timeline(run: RunReport) -> str:
     if len(kept.steps.points) > 1:
         out.append("<h3>Length of each step <small class=dim>logarithmic</small></h3>")
         out.append(charts.step_lengths(kept))
+        out.append('<p class="dim">The first has all that came before its barrier.</p>')
     return "".join(out)
 
 
@@ -375,7 +377,7 @@ def _cost(run: RunReport) -> str:
         ("Lines", "Line", cost.lines),
         ("Modules", "Module", cost.modules),
     ):
-        shown = place if what == "Line" else lambda name: f"<code>{text(name)}</code>"
+        shown = place if what == "Line" else dotted
         out.append(f"<h3>{title}</h3>{_cost_table(title, what, rows, shown)}")
     out.append(
         '<p class="dim">Times are those of parts that run alone. &ldquo;&times; limit&rdquo; is '
@@ -476,7 +478,7 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     total = snapshot.bytes or 1
     sides = []
     for title, sums, shown in (
-        ("Module", snapshot.by_module(), lambda name: f"<code>{text(name)}</code>"),
+        ("Module", snapshot.by_module(), dotted),
         ("Line", snapshot.by_line(), lambda name: place("" if name == "no line" else name)),
     ):
         columns = [Column(title, "name"), Column("Bytes"), Column("Share", "share")]
@@ -495,8 +497,8 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ]
     rows = [
         [
-            name_cell(f"<code>{text(t.name or t.module or '–')}</code>", t.name or t.module),
-            name_cell(f"<code>{text(t.type)}</code>", t.type),
+            name_cell(dotted(t.name or t.module or "-"), t.name or t.module),
+            name_cell(f'<code class="whole">{text(t.type)}</code>', t.type),
             name_cell(text(t.kind), t.kind),
             name_cell(place(t.line), t.line),
             size_cell(t.bytes),
@@ -505,10 +507,6 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ]
     out.append(table("The largest tensors", columns, rows))
     return "".join(out)
-
-
-def _tensor_name(tensor: LiveTensor) -> str:
-    return text(tensor.name or tensor.module) or "&ndash;"
 
 
 def _slug(kind: str) -> str:
@@ -539,16 +537,16 @@ def _that_reads(name: str) -> str:
     return ' <span class="dim">reads a value</span>' if name in _READS else ""
 
 
-def _shardings(run: RunReport) -> str:
-    if not run.shardings:
+def _split(run: RunReport) -> str:
+    if not run.split:
         return "<p>No parameter is split over devices.</p>"
     columns = [Column("Parameter", "name"), Column("Shape", "text"), Column("Sharding", "text")]
     rows = [
         [
-            name_cell(f"<code>{text(s.name)}</code>", s.name),
+            name_cell(dotted(s.name), s.name),
             name_cell(f"<code>{text(list(s.shape))}</code>", str(s.shape)),
             name_cell(f"<code>{text(s.spec)}</code>", s.spec),
         ]
-        for s in run.shardings
+        for s in run.split
     ]
     return table("Parameters and how they are split", columns, rows)

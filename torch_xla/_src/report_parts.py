@@ -54,6 +54,11 @@ def text(value: object) -> str:
     return html.escape(whole, quote=True)
 
 
+def dotted(name: str) -> str:
+    """The name of a module or operator, which may go on in the next line after a dot."""
+    return f"<code>{text(name).replace('.', '.<wbr>')}</code>"
+
+
 def place(line: str) -> str:
     """A line of the user's program: the file's name is seen, its folders when pointed at."""
     if not line:

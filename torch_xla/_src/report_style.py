@@ -57,6 +57,7 @@ code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono
  font-size:.88em;overflow-wrap:anywhere}
 pre{background:var(--raised);border:1px solid var(--rule);border-radius:6px;padding:10px 14px;
  margin:10px 0;white-space:pre-wrap}
+code.whole{white-space:nowrap}
 .dim{color:var(--dim)}
 .kicker{font-size:13px;color:var(--dim);margin-bottom:4px}
 .facts{list-style:none;padding:0;margin-top:8px;display:flex;flex-wrap:wrap;gap:2px 18px;
@@ -341,10 +342,13 @@ function drawLane(lane, plot) {
     }
   });
   for (const key in open) close(open[key]);
-  const near = data.steps.filter(s => s[0] >= from && s[0] <= to);
-  if (near.length <= 60) for (const [end] of near) {
-    const x = ((end - from) * scale).toFixed(1);
-    boxes.push(`<path class="step" d="M${x} 0V${lane.rows * ROW}"/>`);
+  const seen = data.steps.filter(s => s[0] >= from && s[0] <= to);
+  let last = -WIDE;
+  if (seen.length < plot.clientWidth / 24) for (const [end] of seen) {
+    const x = (end - from) * scale;
+    if (x - last < 4 * pixel) continue;
+    boxes.push(`<path class="step" d="M${x.toFixed(1)} 0V${lane.rows * ROW}"/>`);
+    last = x;
   }
   plot.querySelector("svg").innerHTML = boxes.join("");
   for (const old of plot.querySelectorAll(".label")) old.remove();
