@@ -412,12 +412,28 @@ def test_the_run_goes_on_where_the_memory_cannot_be_seen(path, monkeypatch):
     def broken():
         raise ValueError("no figures")
 
-    with record() as kept, monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, record() as kept:
         patch.setattr(_XLAC, "_xla_live_data", broken)
         train(sizes=(8,))
     assert kept.trouble == "ValueError: no figures"
     report(path)
     assert "The memory was not watched: ValueError: no figures" in read(path).sections["memory"]
+
+
+def test_a_run_that_fails_at_the_end_of_a_recording(path, monkeypatch):
+    def lost():
+        raise RuntimeError("the run was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_XLAC, "_xla_wait_device_ops", lost)
+        with pytest.raises(RuntimeError, match="the run was lost"):
+            with record() as kept:
+                train(sizes=(8,))
+        assert not kept.is_on and not _XLAC._xla_is_tracing()
+        with pytest.raises(ValueError, match="mine"):
+            with record():
+                raise ValueError("mine")
+    report(path)
 
 
 def test_other_threads_have_rows_of_their_own(path):
@@ -563,7 +579,7 @@ def test_in_a_browser(path):
     assert "<title>error" not in done.stdout
     assert re.search(r"<output[^>]*>[\d.]+&nbsp;m?s from ", done.stdout)
     assert 'aria-sort="ascending"' in done.stdout
-    assert re.search(r'<rect class="k-compile" data-i="\d+"', done.stdout)
+    assert re.search(r'<rect class="k-compile[^"]*" data-i="\d+"', done.stdout)
     assert '<div class="controls js">' in done.stdout
 
 

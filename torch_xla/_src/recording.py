@@ -180,7 +180,7 @@ class Recording:
         self.split: list[SplitParameter] = []  # parameters over devices
         self.first_spans = self.newest_spans = 0
         self.broken = ""  # why the timeline ends early
-        self.trouble = ""  # why there is no memory
+        self.trouble = ""  # why the memory was not seen, the last time
         self.before = Counts()
         self.after: Counts | None = None
         self._lock = threading.RLock()
@@ -292,9 +292,7 @@ class Recording:
 
     def _sample(self, now: int, always: bool = False) -> None:
         """Looks at the memory, for at most a fiftieth of the time."""
-        if self.trouble or not (always or now >= self._sample_from):
-            return
-        if not _XLAC._xla_is_initialized():
+        if not (always or now >= self._sample_from) or not _XLAC._xla_is_initialized():
             return
         try:
             infos = [memory_info(device) for device in _XLAC._xla_get_devices()]
@@ -306,8 +304,10 @@ class Recording:
             higher = live > 1.05 * most and now >= self._peak_from
             if always or higher or now >= self._snapshot_from:
                 self._snapshot(now)
-        except Exception as error:  # the run goes on
+            self.trouble = ""
+        except Exception as error:  # the run goes on; another thread may have changed something
             self.trouble = f"{type(error).__name__}: {error}"
+            self._sample_from = now + 1_000_000_000
 
     def _snapshot(self, now: int) -> None:
         from torch_xla._src.memory_snapshot import memory_snapshot

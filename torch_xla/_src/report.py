@@ -174,7 +174,7 @@ def collect(cost: Cost | None = None) -> RunReport:
 
 def _program() -> str:
     name = sys.argv[0] if sys.argv else ""
-    return os.path.basename(name) if name not in ("", "-c", "-m") else "Python"
+    return os.path.basename(name) if name not in ("", "-", "-c", "-m") else "Python"
 
 
 def _facts() -> list[tuple[str, str]]:

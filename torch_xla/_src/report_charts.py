@@ -29,7 +29,7 @@ from torch_xla._src.report_parts import (
 _WIDE = 10_000  # units of a drawing's width
 _ROW = 20  # units of a row's height, and pixels
 _DEEPEST = 5  # rows of spans within each other
-_FEWEST = 8  # units below which a span is drawn together with its neighbours
+_CELL = 10  # units within which narrow spans are drawn as one
 _NAME = 120  # characters that are kept of a span's name
 _DETAILS = 3_000  # different texts that are kept
 _ORDER = ("python", "sync", "lower", "compile", "launch", "upload", "wait", "host")
@@ -191,41 +191,30 @@ def timeline(recording: Recording) -> str:
 
 
 def _boxes(lane: _Lane, began: int, length: int) -> str:
-    """Spans of one row that are too narrow to be told from each other become one."""
+    """Wide spans by themselves; of those too narrow to be told apart the kind that takes most."""
     scale = _WIDE / max(length, 1)
-    high = lane.rows * _ROW
     out = []
     if lane.base >= 0:
-        out.append(
-            f'<rect class="k-python" y="{lane.base * _ROW}" width="{_WIDE}" height="{high}"/>'
-        )
-    paths: dict[str, list[str]] = {}
-    open_: dict[tuple[int, str], list[float]] = {}
-
-    def close(row: int, kind: str) -> None:
-        left, right = open_.pop((row, kind))
-        top, tall = row * _ROW + 1, _ROW - 2
-        path = f"M{left:.0f} {top}h{max(right - left, 1):.0f}v{tall}H{left:.0f}z"
-        paths.setdefault(kind, []).append(path)
-
+        top, tall = lane.base * _ROW, (lane.rows - lane.base) * _ROW
+        out.append(f'<rect class="k-python" y="{top}" width="{_WIDE}" height="{tall}"/>')
+    cells: dict[tuple[int, int], dict[str, int]] = {}
     for span, row in lane.spans:
         left, right = (span.begin - began) * scale, (span.end - began) * scale
-        if right - left >= _FEWEST * 5:
+        if right - left >= 4 * _CELL:
+            thin = " thin" if right - left < 10 * _CELL else ""
             out.append(
-                f'<rect class="k-{span.kind}" x="{left:.0f}" y="{row * _ROW + 1}" '
+                f'<rect class="k-{span.kind}{thin}" x="{left:.0f}" y="{row * _ROW + 1}" '
                 f'width="{right - left:.0f}" height="{_ROW - 2}">'
                 f"<title>{_title(span)}</title></rect>"
             )
             continue
-        before = open_.get((row, span.kind))
-        if before is not None and left - before[1] < _FEWEST:
-            before[1] = max(before[1], right)
-            continue
-        if before is not None:
-            close(row, span.kind)
-        open_[row, span.kind] = [left, right]
-    for row, kind in list(open_):
-        close(row, kind)
+        kinds = cells.setdefault((row, int((left + right) / 2 / _CELL)), {})
+        kinds[span.kind] = kinds.get(span.kind, 0) + span.end - span.begin
+    paths: dict[str, list[str]] = {}
+    for (row, cell), kinds in cells.items():
+        kind = max(kinds, key=lambda k: kinds[k])
+        box = f"M{cell * _CELL} {row * _ROW + 1}h{_CELL}v{_ROW - 2}h-{_CELL}z"
+        paths.setdefault(kind, []).append(box)
     out += [f'<path class="k-{kind}" d="{"".join(p)}"/>' for kind, p in paths.items()]
     return "".join(out)
 
@@ -371,7 +360,8 @@ def step_lengths(recording: Recording) -> str:
         y = tall * (1 - (math.log10(seconds) - low) / (high - low))
         columns.append(f"M{right - wide:.0f} {tall}V{y:.1f}H{right:.0f}V{tall}z")
     path = f'<path class="k-sync" d="{"".join(columns)}"/>'
-    svg = _svg(path + "".join(shapes), tall, "curve columns", "Length of each step")
+    classes = "curve columns" if len(points) <= 100 else "curve"
+    svg = _svg(path + "".join(shapes), tall, classes, "Length of each step")
     return (
         f'<div class="chart"><div class="lane-plot tall">{svg}{"".join(words)}</div>'
         f"{ruler(length / 1e9)}</div>"

@@ -497,7 +497,7 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ]
     rows = [
         [
-            name_cell(dotted(t.name or t.module or "-"), t.name or t.module),
+            name_cell(dotted(t.name or t.module or "\N{EN DASH}"), t.name or t.module),
             name_cell(f'<code class="whole">{text(t.type)}</code>', t.type),
             name_cell(text(t.kind), t.kind),
             name_cell(place(t.line), t.line),

@@ -122,7 +122,8 @@ svg *{vector-effect:non-scaling-stroke}
 svg.flat path{shape-rendering:crispEdges}
 .timeline{outline-offset:4px}
 .timeline .lane-plot{touch-action:pan-y;cursor:crosshair;user-select:none}
-.spans rect,.spans path{stroke:var(--paper);stroke-width:.6}
+.spans rect{stroke:var(--paper);stroke-width:.6}
+.spans .thin{stroke:none}
 .spans .k-user{fill:var(--paper);stroke:var(--user);stroke-width:1}
 .spans .k-python{stroke:none}
 .spans .step{fill:none;stroke:var(--dim);stroke-dasharray:2 3;stroke-width:1}
@@ -312,39 +313,55 @@ for (const lane of data.lanes) {  // numbers become spans, once
   lane.spans = spans;
 }
 
+// Wide spans by themselves; of those too narrow to be told apart the kind that takes most.
 function drawLane(lane, plot) {
-  const scale = WIDE / (to - from), pixel = WIDE / Math.max(plot.clientWidth, 100);
-  const boxes = [], labels = [], open = {}, wide = plot.clientWidth / (to - from);
+  const scale = WIDE / (to - from), pixels = Math.max(plot.clientWidth, 100), pixel = WIDE / pixels;
+  const boxes = [], labels = [], cells = [];
   if (lane.base >= 0)
     boxes.push(`<rect class="k-python" y="${lane.base * ROW}" width="${WIDE}"
-      height="${lane.rows * ROW}"/>`);
-  const close = o => boxes.push(`<rect class="k-${o.k}" data-i="${o.i}" data-c="${o.c}"
-    x="${o.l.toFixed(1)}" y="${o.r * ROW + 1}" width="${Math.max(o.x - o.l, pixel).toFixed(1)}"
-    height="${ROW - 2}"/>`);
+      height="${(lane.rows - lane.base) * ROW}"/>`);
+  const add = (kind, row, left, right, i, count) => boxes.push(
+    `<rect class="k-${kind}${right - left < 10 * pixel ? " thin" : ""}" data-i="${i}"
+      data-c="${count}" x="${left.toFixed(1)}" y="${row * ROW + 1}"
+      width="${(right - left).toFixed(1)}" height="${ROW - 2}"/>`);
   lane.spans.forEach((s, i) => {
     if (s.e < from || s.b > to) return;
-    const l = Math.max((s.b - from) * scale, -100), x = Math.min((s.e - from) * scale, WIDE + 100);
-    const key = s.r + s.k, before = open[key];
-    const small = x - l < 3 * pixel;
-    if (before && small && before.small && l - before.x < pixel) {
-      before.x = Math.max(before.x, x);
-      before.c++;
+    const left = (s.b - from) * scale, right = (s.e - from) * scale;
+    if (right - left < 3 * pixel) {
+      const row = cells[s.r] = cells[s.r] || new Map();
+      const cell = Math.floor((left + right) / 2 / pixel);
+      const kinds = row.get(cell) || row.set(cell, {}).get(cell);
+      const sum = kinds[s.k] = kinds[s.k] || {length: 0, i, count: 0};
+      sum.length += s.e - s.b;
+      sum.count++;
       return;
     }
-    if (before) close(before);
-    open[key] = {k: s.k, r: s.r, i, c: 1, l, x, small};
-    const seen = (Math.min(s.e, to) - Math.max(s.b, from)) * wide;
-    if (seen > 44 && labels.length < 300) {
-      const left = Math.max((s.b - from) / (to - from), 0) * 100;
-      const part = seen / plot.clientWidth * 100;
-      labels.push(`<span class="label on-${s.k}" style="left:${left}%;width:${part}%;
-        top:${s.r * ROW}px">${escape(data.names[s.n])} ${time(s.e - s.b)}</span>`);
-    }
+    const a = Math.max(left, -100), b = Math.min(right, WIDE + 100);
+    add(s.k, s.r, a, b, i, 1);
+    const start = Math.max(a, 0) / WIDE, part = Math.min(b / WIDE, 1) - start;
+    const words = `${escape(data.names[s.n])} ${time(s.e - s.b)}`;
+    if (part * pixels > 44 && labels.length < 300)
+      labels.push(`<span class="label on-${s.k}" style="left:${start * 100}%;
+        width:${part * 100}%;top:${s.r * ROW}px">${words}</span>`);
   });
-  for (const key in open) close(open[key]);
+  cells.forEach((row, number) => {
+    let run = null;
+    const end = () => run && add(run.kind, number, run.a * pixel, run.b * pixel, run.i, run.count);
+    for (const [cell, kinds] of [...row].sort((x, y) => x[0] - y[0])) {
+      const kind = Object.keys(kinds).reduce((x, y) => kinds[x].length < kinds[y].length ? y : x);
+      if (run && run.kind === kind && run.b === cell) {
+        run.b++;
+        run.count += kinds[kind].count;
+        continue;
+      }
+      end();
+      run = {kind, a: cell, b: cell + 1, i: kinds[kind].i, count: kinds[kind].count};
+    }
+    end();
+  });
   const seen = data.steps.filter(s => s[0] >= from && s[0] <= to);
   let last = -WIDE;
-  if (seen.length < plot.clientWidth / 24) for (const [end] of seen) {
+  if (seen.length < pixels / 24) for (const [end] of seen) {
     const x = (end - from) * scale;
     if (x - last < 4 * pixel) continue;
     boxes.push(`<path class="step" d="M${x.toFixed(1)} 0V${lane.rows * ROW}"/>`);
