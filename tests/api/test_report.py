@@ -579,7 +579,7 @@ def test_in_a_browser(path):
     assert "<title>error" not in done.stdout
     assert re.search(r"<output[^>]*>[\d.]+&nbsp;m?s from ", done.stdout)
     assert 'aria-sort="ascending"' in done.stdout
-    assert re.search(r'<rect class="k-compile[^"]*" data-i="\d+"', done.stdout)
+    assert re.search(r'<rect class="k-sync[^"]*" data-i="\d+"', done.stdout)
     assert '<div class="controls js">' in done.stdout
 
 
