@@ -125,7 +125,7 @@ def keeping(most: int) -> Iterator[None]:
 
 def barrier() -> None:
     """Computes what waits, as no step of the user's: no line is told of a recompile."""
-    _XLAC._xla_step_marker("", [], True, region=None, cause=_XLAC._EXAMINED)
+    _XLAC._xla_step_marker("", [], False, region=None, cause=_XLAC._EXAMINED)
 
 
 def runs_of(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun]:
