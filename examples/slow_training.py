@@ -54,7 +54,7 @@ def sequences(count, seed=0):
     first = torch.randint(VOCABULARY - 1, (count, 1), generator=g)
     by = torch.randint(1, 6, (count, 1), generator=g)
     numbers = (first + by * torch.arange(LONGEST + 1)) % (VOCABULARY - 1) + 1
-    lengths = torch.randint(LONGEST // 4, LONGEST + 1, (count,), generator=g)
+    lengths = LONGEST * (1 + 3 * torch.rand(count, generator=g) ** 4) // 4  # few are long
     numbers[torch.arange(LONGEST + 1) > lengths[:, None]] = PADDING
     return TensorDataset(numbers, lengths)
 

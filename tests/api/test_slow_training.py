@@ -21,7 +21,7 @@ SOURCE = SCRIPT.read_text().splitlines()
 PROGRAM = f"""
 import runpy, sys
 from torch_xla._src import explain
-explain._SECONDS = explain._SHARE = 0
+explain._SECONDS = explain._SHARE = 1e-6
 sys.argv = ["slow_training.py", *ARGUMENTS]
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
