@@ -14,13 +14,16 @@ struct Cause {
   std::string_view of_run;
   std::string_view of_compilation = of_run;
   std::string_view program = "read";  // Program::name, where it is not a sync's
+  // Whether the program is one of its line's, of which another one is a recompile.
+  bool is_of_line = true;
 };
 
 inline constexpr Cause kValueIsRead = {
     "most likely user code trying to access tensor value before mark_step"};
 inline constexpr Cause kDynamo = {"dynamo is executing a compiled program",
                                   "dynamo is compiling a FX graph to HLO", "torch.compile"};
-inline constexpr Cause kEagerMode = {"an operation in eager mode"};
+inline constexpr Cause kEagerMode = {.of_run = "an operation in eager mode",
+                                     .is_of_line = false};  // each has a program
 // Parts of a run that somebody looks into: kept_runs.h.
 inline constexpr Cause kExamined = {"a kept run is examined", "a kept run is examined", "examined"};
 inline constexpr Cause kSynchronize = {"user synchronize"};

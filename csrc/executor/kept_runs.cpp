@@ -87,11 +87,6 @@ size_t keep_runs(size_t most) {
   return before;
 }
 
-void keep_at_least(size_t most) {
-  const lazy::GraphLock lock;
-  kept().most = std::max(kept().most, most);
-}
-
 std::shared_ptr<const KeptRun> newest_kept_run() {
   const lazy::GraphLock lock;
   return kept().runs.empty() ? nullptr : kept().runs.back();

@@ -30,7 +30,6 @@ struct KeptRun {
 
 // Keeps the newest runs from now on, so many of them; with 0 none. Returns how many it was before.
 size_t keep_runs(size_t most);
-void keep_at_least(size_t most);
 // Called before each launch: keeps the run if any is kept, and returns whether. The caller holds
 // the GraphLock.
 bool keep_run(const Graph& graph, const Program& program);

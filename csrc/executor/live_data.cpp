@@ -105,6 +105,7 @@ lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
 
 std::vector<LiveData> live_data() {
   std::vector<LiveData> all;
+  const lazy::GraphLock lock;  // arrays are sent to further devices under it
   registry().for_each([&](const pjrt::Array& array, const Entry& entry) {
     if (array.is_deleted()) return;
     std::string type = c10::toString(held_dtype(array));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -70,8 +71,16 @@ lazy::Value nans_in(const std::vector<lazy::Value>& values, int device) {
 }  // namespace
 
 void keep_for_nans() {
-  if (is_busy) return;
-  keep_at_least(kKept);
+  static std::optional<size_t> before;  // guarded by the GraphLock
+  const bool on = util::flag::XLA_DEBUG_NANS();
+  if (on == before.has_value()) [[likely]]
+    return;
+  if (on) {
+    before = keep_runs(kKept);
+    if (*before > kKept) keep_runs(*before);
+  } else {
+    keep_runs(*std::exchange(before, std::nullopt));
+  }
 }
 
 void watch_results(const std::vector<lazy::Value>& results, int device) {

@@ -11,7 +11,8 @@
 
 namespace torch_xla::executor {
 
-// Called before a launch: sees to it that the run is kept, so that it can be searched.
+// Called before a launch, with the GraphLock: sees to it that runs are kept while they are watched,
+// so that they can be searched.
 void keep_for_nans();
 // Called with the results of a run, data. The caller holds the GraphLock.
 void watch_results(const std::vector<lazy::Value>& results, int device);

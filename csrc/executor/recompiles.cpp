@@ -182,6 +182,11 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
       if (d.argument == "output_mask") {
         return "Other tensors want a gradient than before (requires_grad).";
       }
+      if (d.argument == "start" || d.argument == "end" || d.argument == "length") {
+        return "Each size of a slice has a program of its own. Slice to one of a few sizes, or pad "
+               "what is shorter; a place alone can be a tensor on xla, as in "
+               "x.index_select(0, place).";
+      }
       return "Python values that are no factors or terms, such as sizes, dimensions and indices, "
              "are parts of the program. Keep them the same, or make an index a tensor on xla "
              "instead of reading it with .item().";
@@ -259,8 +264,7 @@ std::string Recompile::str() const {
 
 void note_program(const Program& program, const Cause& cause, std::optional<double> seconds) {
   if constexpr (!util::kDiagnostics) return;
-  const auto is = [&](const Cause& other) { return cause.of_run == other.of_run; };
-  if (is(kEagerMode) || is(kExamined)) return;  // they have one for each call
+  if (!cause.is_of_line || cause.of_run == kExamined.of_run) return;
   const lazy::GraphLock lock;
   const uint64_t number = history().count(program);
   if (number == 1 || !seconds) return;

@@ -151,7 +151,7 @@ Launched run(const Graph& graph, const Program& program, const Cause& cause) {
   pjrt::Executable::ArrayResult result;
   tell_run(program, cause);
   save_graph(graph);
-  if (util::flag::XLA_DEBUG_NANS()) keep_for_nans();
+  keep_for_nans();
   const bool keeps = cause.program != kExamined.program && keep_run(graph, program);
   std::vector<int64_t> kept;
   try {
@@ -292,7 +292,9 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
     std::vector<Value> constants = std::exchange(missing.constants, {});
     Unplanned unplanned = std::exchange(missing.unplanned, {});
     if (!constants.empty()) {
-      materialize(constants, device, cause);
+      Cause before = cause;  // the program of the line is the one that comes after
+      before.is_of_line = false;
+      materialize(constants, device, before);
     } else if (unplanned) {
       carry_out(std::move(unplanned), device);
     } else {
@@ -334,13 +336,13 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph, const Pro
                            bool replay_views, const Cause& cause) {
   Launched launched = run(graph, program, cause);
   std::vector<Value> leaves = leaves_of(graph.results, std::move(launched.data), graph.device);
-  watch_results(leaves, graph.device);
   for (size_t i = 0; i < pending.storages.size(); ++i) {
     pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
   }
   lazy::Device& device = lazy::Device::of(graph.device);
   if (device.first_pending == nullptr) ++device.step;
   if (donation_check() != DonationCheck::Off) check_no_readers(launched.taken_over, graph.device);
+  watch_results(leaves, graph.device);
   return leaves;
 }
 

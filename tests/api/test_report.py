@@ -244,7 +244,7 @@ def test_names_of_users_are_text(path):
     with record(), xp.Trace(evil), xp.Trace("other", detail=evil):
         module = torch.nn.Module()
         module.register_parameter(
-            "<script>a&b</script>", torch.nn.Parameter(torch.ones(3, device="xla"))
+            "<script>a&b</script>", torch.nn.Parameter(torch.ones(1 << 20, device="xla"))
         )
         torch_xla.sync()
     report(path, cost=a_cost(evil))

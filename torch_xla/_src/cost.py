@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.kept_runs import Call, KeptRun, barrier, keeping, kept_runs, runs_of_second
+from torch_xla._src.kept_runs import (
+    Call,
+    KeptRun,
+    barrier,
+    keeping,
+    kept_runs,
+    leaves,
+    runs_of_second,
+)
 
 _SECONDS = 0.02  # for each part of a program; three runs at least
 
@@ -101,7 +109,6 @@ def _time(seconds: float) -> str:
 def _table(kind: str, rows: list[Row], most: int) -> str:
     total = sum(r.seconds for r in rows) or 1.0
     text = ["", "      ms  share    GFLOP       MB  x limit  calls  " + kind]
-    rows = [r for r in rows if r.seconds > 0]
     for r in rows[:most]:
         over = f"{r.seconds / r.limit:8.1f}" if r.limit > 0 else "       -"
         text.append(
@@ -282,7 +289,7 @@ def _flops(part: tuple[str, list[Any], list[torch.Tensor | None]]) -> float:
         flops = 0  # no formula applies
     if flops > 0:
         return float(flops)
-    flat = torch.utils._pytree.tree_leaves([arguments, results])
+    flat = leaves([arguments, results])
     sizes = [t.numel() for t in flat if isinstance(t, torch.Tensor) and t.is_floating_point()]
     return float(max(sizes, default=0))
 

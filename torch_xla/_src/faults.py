@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.kept_runs import Call, KeptRun, kept_runs, runs_of
+from torch_xla._src.kept_runs import Call, KeptRun, kept_runs, leaves, runs_of
 
 # Largest difference that counts as equal, as a share of the largest element: sums of thousands of
 # terms in another order.
@@ -235,7 +235,7 @@ class _Search:
         if any(
             isinstance(x, float) and math.isinf(x)
             for _, arguments, _ in self._run.parts(number)
-            for x in torch.utils._pytree.tree_leaves(arguments)
+            for x in leaves(arguments)
         ):
             return True
         # One that makes tensors of nothing, or reduces nothing.

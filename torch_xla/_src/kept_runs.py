@@ -111,6 +111,13 @@ def kept_runs() -> list[KeptRun]:
     return [KeptRun(run) for run in _XLAC._xla_kept_runs()]
 
 
+def leaves(value: Any) -> list[Any]:
+    """What lies in lists of arguments."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for element in value for leaf in leaves(element)]
+    return [value]
+
+
 @contextlib.contextmanager
 def keeping(most: int) -> Iterator[None]:
     """While entered, runs are kept."""
