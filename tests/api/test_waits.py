@@ -142,3 +142,20 @@ def test_no_summary_where_little_of_the_run_was_spent_so(run_python):
         """
     )
     assert "waited" not in done.stderr
+
+
+def test_no_summary_of_a_line_that_reads_now_and_then(run_python):
+    """A loop that is bound by the device waits for the steps since wherever it reads."""
+    code = """
+        import torch, torch_xla
+        from torch_xla._src import explain
+        explain._SECONDS = explain._SHARE = 0
+        x = torch.rand(2).to("xla")
+        for i in range(100):
+            x = x + 1
+            torch_xla.sync()
+            if i % EVERY == EVERY - 1:
+                x[0].item()
+    """
+    assert "waited" not in run_python(code.replace("EVERY", "20")).stderr
+    assert "10 times" in run_python(code.replace("EVERY", "10")).stderr

@@ -16,6 +16,7 @@ from torch_xla import _XLAC
 _SHARE = 0.05
 _SECONDS = 1.0
 _TIMES = 5
+_STEPS = 0.1
 _start = time.monotonic()
 
 
@@ -135,7 +136,9 @@ def report_at_exit() -> None:
     """Prints that report where a part of the run that is worth it was spent so, in a loop."""
     if not _XLAC._xla_flag("XLA_EXPLAIN"):
         return
-    often = [w for w in waits() if w.count >= _TIMES]
+    # A line that reads a result now and then waits for the steps since, and costs nothing.
+    fewest = max(_TIMES, (_XLAC._xla_counter_value("MarkStep") or 0) * _STEPS)
+    often = [w for w in waits() if w.count >= fewest]
     total = sum(w.seconds for w in often)
     if total >= _SECONDS and total >= _SHARE * seconds_of_run():
         print(
