@@ -140,7 +140,7 @@ def report_at_exit() -> None:
     fewest = max(_TIMES, (_XLAC._xla_counter_value("MarkStep") or 0) * _STEPS)
     often = [w for w in waits() if w.count >= fewest]
     total = sum(w.seconds for w in often)
-    if total >= _SECONDS and total >= _SHARE * seconds_of_run():
+    if often and total >= _SECONDS and total >= _SHARE * seconds_of_run():
         print(
             _report(often) + "\nRead values less often, or after the barrier (torch_xla.sync()). "
             "torch_xla.debug.waits() has them all; XLA_EXPLAIN=0 prints nothing.",
