@@ -605,3 +605,21 @@ def test_parameters_that_are_split(run_python, tmp_path):
     split = page.sections["shardings"]
     assert "Linear.weight[16, 8]{devices=[4,1]0,1,2,3}" in split and "bias" not in split
     assert "CPU, 4 devices" in page.sections[""]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    texts = []
+    reader = threading.Thread(target=lambda: texts.append(pipe.read_text()), daemon=True)
+    reader.start()
+    report(pipe)
+    reader.join(30)
+    assert pipe.is_fifo() and "</html>" in texts[0]
+
+
+def test_a_link_stays(tmp_path):
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "page.html")
+    report(link)
+    assert link.is_symlink() and "</html>" in (tmp_path / "page.html").read_text()

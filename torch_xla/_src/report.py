@@ -90,7 +90,8 @@ def report(path: str | os.PathLike, cost: Cost | None = None) -> None:
     a recording it has what is counted always.
 
     Args:
-        path: Of the file. One that is there is replaced, at once and as a whole.
+        path: Of the file. One that is there is replaced, at once and as a whole; a device or a pipe
+            is written to.
         cost: What `torch_xla.debug.cost` has measured, for tables of operators, lines and modules.
 
     Raises:
@@ -250,7 +251,11 @@ def _target(path: str | os.PathLike) -> Path:
 
 
 def _write(target: Path, text: str) -> None:
-    """The whole file or none."""
+    """The whole file or none. What is no file, as /dev/null, is not to be replaced by one."""
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8", errors="replace")
+        return
+    target = Path(os.path.realpath(target))  # a link stays
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8", errors="replace")
