@@ -75,3 +75,44 @@ def test_out_of_memory_tells_what_takes_it(run_python):
     assert "Alive are " in done.stdout and "by the lines that made them" in done.stdout
     assert "12.0 MB  3 tensors  " in done.stdout and "(keep)" in done.stdout
     assert "torch_xla.debug.memory_snapshot() tells what they are." in done.stdout
+
+
+def test_modules_and_optimizers_that_are_half_made():
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            pass
+
+    class BrokenOptimizer(torch.optim.Optimizer):
+        def __init__(self):
+            pass
+
+    class Parameter(torch.nn.Parameter):
+        pass
+
+    broken = [Broken(), BrokenOptimizer()]
+    net = torch.nn.Linear(31, 37).to("xla")
+    special = torch.nn.Module()
+    special.weight = Parameter(torch.ones(41, device="xla"))
+    torch_xla.sync()
+    kinds = {t.type: t.kind for t in torch_xla.debug.memory_snapshot().tensors}
+    assert kinds["Float[37,31]"] == kinds["Float[41]"] == "parameter"
+    del broken, net
+
+
+def test_state_in_lists():
+    net = torch.nn.Linear(43, 1, bias=False).to("xla")
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, 43, device="xla")).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    torch_xla.sync()
+    kinds = [t.kind for t in torch_xla.debug.memory_snapshot().tensors if t.type == "Float[43]"]
+    state = torch.utils._pytree.tree_leaves(list(optimizer.state.values()))
+    vectors = [t for t in state if isinstance(t, torch.Tensor) and t.shape == (43,)]
+    assert any(isinstance(v, list) for s in optimizer.state.values() for v in s.values())
+    assert kinds.count("optimizer state") == len({t.data_ptr() or id(t) for t in vectors})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import gc
 from collections.abc import Callable, Iterable
@@ -150,7 +151,8 @@ def _known() -> dict[int, tuple[str, str]]:
     known: dict[int, tuple[str, str]] = {}
 
     def add(tensor: object, kind: str, name: str = "") -> None:
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "xla":
+        plain = type(tensor) is torch.Tensor or issubclass(type(tensor), torch.nn.Parameter)
+        if plain and tensor.device.type == "xla":
             known.setdefault(_XLAC._xla_data_id(tensor), (kind, name))
 
     modules, optimizers, parameters = [], [], []
@@ -162,20 +164,34 @@ def _known() -> dict[int, tuple[str, str]]:
             optimizers.append(thing)
         elif issubclass(kind, torch.nn.Parameter):
             parameters.append(thing)
-    inner = {id(child) for module in modules for child in module.children()}
+    inner = {id(child) for module in modules for child in _children(module)}
     for module in modules:
         if id(module) in inner:
             continue
         root = type(module).__name__
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            add(tensor, "parameter", f"{root}.{name}")
-            add(tensor.grad, "gradient", f"{root}.{name}")
+        # One that is half made, or whose attributes raise, has none.
+        with contextlib.suppress(Exception):
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                add(tensor, "parameter", f"{root}.{name}")
+                add(_gradient(tensor), "gradient", f"{root}.{name}")
     for parameter in parameters:
         add(parameter, "parameter")
-        add(parameter.grad, "gradient")
+        add(_gradient(parameter), "gradient")
     for optimizer in optimizers:
-        for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
-                add(value, "optimizer state")
+        with contextlib.suppress(Exception):
+            for state in optimizer.state.values():
+                for value in torch.utils._pytree.tree_leaves(state):  # of LBFGS in lists
+                    add(value, "optimizer state")
     known.pop(0, None)
     return known
+
+
+def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
+    try:
+        return list(module.children())
+    except Exception:  # half made
+        return []
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None  # PyTorch warns of the others
