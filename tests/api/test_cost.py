@@ -91,3 +91,51 @@ def test_no_recompile_is_told_of_parts():
     kept = []
     torch_xla.debug.cost(lambda: kept.append((x @ x).relu().sum()))
     assert torch_xla.debug.recompiles() == []
+
+
+def test_operations_of_attention_and_of_recurrent_layers():
+    q = torch.randn(2, 4, 16, 8, device="xla", requires_grad=True)
+    torch_xla.sync()
+
+    def attend():
+        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+
+    flops = {r.name: r.flops for r in torch_xla.debug.cost(attend).operators}
+    forward = 2 * (2 * 2 * 4 * 16 * 16 * 8)  # queries with keys, and with values
+    assert flops["torch_xla::attention"] == forward
+    assert flops["torch_xla::attention_backward"] == 2.5 * forward
+    layer = torch.nn.LSTM(4, 5).to("xla")
+    x = torch.randn(3, 2, 4).to("xla")
+    kept = []
+    flops = {r.name: r.flops for r in torch_xla.debug.cost(lambda: kept.append(layer(x))).operators}
+    assert flops["torch_xla::rnn_layer"] == 2 * 3 * 2 * (4 * 20 + 5 * 20)
+
+
+def test_a_gather_reads_what_it_gives():
+    table = torch.nn.Embedding(1000, 64).to("xla")
+    index = torch.tensor([1, 2, 3, 4, 5]).to("xla")
+    kept = []
+    [row] = torch_xla.debug.cost(lambda: kept.append(table(index))).operators
+    assert row.flops == 5 * 64
+    assert row.bytes == 2 * (5 * 64 * 4) + 5 * 8
+
+
+def test_complex_numbers_are_counted():
+    x = torch.randn(8, dtype=torch.complex64).to("xla")
+    kept = []
+    [row] = torch_xla.debug.cost(lambda: kept.append(x * x)).operators
+    assert row.flops == 8
+
+
+def test_a_compiled_function_is_whole(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla, torch_xla.debug
+        net = torch.nn.Linear(8, 8).to("xla")
+        step = torch.compile(lambda x: net(x).relu(), backend="openxla", fullgraph=True)
+        x = torch.randn(4, 8).to("xla")
+        print(torch_xla.debug.first_fault(step, x))
+        print([r.name for r in torch_xla.debug.cost(step, x).operators])
+        """
+    )
+    assert "None" in done.stdout and "aten::relu" in done.stdout, done.stderr

@@ -109,6 +109,7 @@ def _time(seconds: float) -> str:
 def _table(kind: str, rows: list[Row], most: int) -> str:
     total = sum(r.seconds for r in rows) or 1.0
     text = ["", "      ms  share    GFLOP       MB  x limit  calls  " + kind]
+    rows = [r for r in rows if r.seconds > 0 or r.limit > 0]
     for r in rows[:most]:
         over = f"{r.seconds / r.limit:8.1f}" if r.limit > 0 else "       -"
         text.append(
@@ -194,7 +195,7 @@ def _groups(calls: list[Call]) -> list[list[int]]:
         if _is_view(call.operator):
             views.append(i)
             continue
-        place = (call.frames, call.module)
+        place = (call.frames, call.module, call.operator in _RUN_FUNCTIONS)
         if place != last or not call.frames:
             groups.append([])
         groups[-1] += [*views, i]
@@ -237,7 +238,7 @@ class _Limits:
         if key not in self._known:
             self._known[key] = (sum(map(_flops, run.parts(number))), _bytes(call))
         flops, moved = self._known[key]
-        floating = [t.dtype for t in call.operands if t.is_floating_point()]
+        floating = [t.dtype for t in call.operands if _is_counted(t)]
         seconds = moved / _bandwidth()
         if floating:
             seconds = max(seconds, flops / self._rate(floating[0]))
@@ -258,8 +259,15 @@ def _bytes(call: Call) -> float:
     if _is_view(call.operator):
         return 0.0
     different = {place: t for place, t in zip(call.places, call.operands, strict=True)}
-    tensors = [*different.values(), *(t for t in call.results if t is not None)]
-    return float(sum(t.numel() * t.element_size() for t in tensors))
+    read = [t.numel() * t.element_size() for t in different.values()]
+    written = [t.numel() * t.element_size() for t in call.results if t is not None]
+    if call.operator in _GATHERS and read:
+        read[0] = min(read[0], sum(written))
+    return float(sum(read) + sum(written))
+
+
+def _is_counted(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 # Of operators that PyTorch's table of formulas lacks: the products that each gradient is.
@@ -269,7 +277,52 @@ def _linear_backward(
     return 2 * gradient.numel() * weight.shape[-1] * sum(map(bool, wanted[:2]))
 
 
-_FORMULAS: dict[str, Callable[..., int]] = {"aten::linear_backward": _linear_backward}
+def _products(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_keys: int, of_values: int
+) -> int:
+    """Of queries with keys, and of as large ones with values."""
+    widths = of_keys * k.shape[-1] + of_values * v.shape[-1]
+    return 2 * math.prod(q.shape[:-1]) * k.shape[-2] * widths
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> int:
+    return _products(q, k, v, 1, 1)
+
+
+def _attention_backward(
+    gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any
+) -> int:
+    return _products(q, k, v, 3, 2)  # the scores are computed again
+
+
+def _rnn_layer(x: torch.Tensor, hx: Any, cx: Any, of_x: Any, of_h: Any, *_: Any) -> int:
+    return 2 * math.prod(x.shape[:-1]) * (of_x.numel() + of_h.numel())
+
+
+def _rnn_layer_backward(gradient: Any, of_hy: Any, of_cy: Any, *forward: Any) -> int:
+    *_, input_gradient = forward
+    x, of_x, of_h = forward[0], forward[3], forward[4]
+    weights = (1 + bool(input_gradient)) * of_x.numel() + 2 * of_h.numel()
+    return 2 * math.prod(x.shape[:-1]) * weights
+
+
+_FORMULAS: dict[str, Callable[..., int]] = {
+    "aten::linear_backward": _linear_backward,
+    "torch_xla::attention": _attention,
+    "torch_xla::attention_backward": _attention_backward,
+    "torch_xla::rnn_layer": _rnn_layer,
+    "torch_xla::rnn_layer_backward": _rnn_layer_backward,
+}
+# Of their first operand they read no more than they give.
+_GATHERS = {
+    "aten::embedding",
+    "aten::gather",
+    "aten::index.Tensor",
+    "aten::index_select",
+    "aten::take",
+}
+# They run functions of the user's, whose time is not that of the calls beside them.
+_RUN_FUNCTIONS = {"torch_xla::cond", "torch_xla::scan", "torch_xla::while_loop"}
 
 
 def _flops(part: tuple[str, list[Any], list[torch.Tensor | None]]) -> float:
@@ -289,8 +342,8 @@ def _flops(part: tuple[str, list[Any], list[torch.Tensor | None]]) -> float:
         flops = 0  # no formula applies
     if flops > 0:
         return float(flops)
-    flat = leaves([arguments, results])
-    sizes = [t.numel() for t in flat if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    flat = leaves(results if name in _GATHERS else [arguments, results])
+    sizes = [t.numel() for t in flat if isinstance(t, torch.Tensor) and _is_counted(t)]
     return float(max(sizes, default=0))
 
 

@@ -44,16 +44,22 @@ def _leave() -> None:
 
 
 def _enter_module(module: torch.nn.Module, *_: Any) -> None:
+    if torch.compiler.is_compiling():  # its calls are of the compiled function
+        return
     if not _thread.open or id(module) not in _thread.names:
         _thread.names = _names(module)
     _enter(_thread.names[id(module)])
 
 
 def _leave_module(*_: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     _leave()
 
 
 def _enter_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     _enter(f"{type(optimizer).__name__}.step")
 
 
@@ -64,16 +70,20 @@ def named_modules() -> Iterator[None]:
 
     Forward passes cost some microseconds more for each module.
     """
+    _names_of.clear()  # modules may have been added since
     handles = [
         nn_module.register_module_forward_pre_hook(_enter_module),
         nn_module.register_module_forward_hook(_leave_module, always_call=True),
         optim.register_optimizer_step_pre_hook(_enter_optimizer),
         optim.register_optimizer_step_post_hook(_leave_module),
     ]
+    open_, names = list(_thread.open), _thread.names  # of one that is entered already
+    scope = _XLAC._xla_set_scope("")
+    _XLAC._xla_set_scope(scope)
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-        _thread.open.clear()
-        _XLAC._xla_set_scope("")
+        _thread.open, _thread.names = open_, names
+        _XLAC._xla_set_scope(scope)
