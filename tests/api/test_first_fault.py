@@ -213,3 +213,88 @@ def test_debug_nans_tells_of_inputs(run_python):
     done = run_python(code, env={"XLA_DEBUG_NANS": "1"}, check=False)
     assert "aten::add.Tensor at " in done.stderr, done.stderr
     assert "is given NaN: its operand 0 is data of before the step" in done.stderr
+
+
+def test_debug_nans_tells_of_the_nan_that_is_given(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla
+        x = torch.tensor([-1.0, 1.0]).to("xla")
+        legal = torch.nan_to_num(x.log())
+        y = legal + (x - 5).sqrt()
+        torch_xla.sync()
+        try:
+            torch_xla.sync(wait=True)
+        except FloatingPointError as error:
+            print(error)
+        y = torch.full((2,), float("nan"), device="xla")
+        torch_xla.sync()
+        try:
+            torch_xla.sync(wait=True)
+        except FloatingPointError as error:
+            print(error)
+        """,
+        env={"XLA_DEBUG_NANS": "1"},
+    )
+    assert "NaN: aten::sqrt at " in done.stdout, done.stderr
+    assert "aten::log" not in done.stdout
+    assert "gives NaN, which is a number among its arguments" in done.stdout
+
+
+def test_equal_elements_may_be_found_anywhere():
+    x = torch.ones(2, 6).to("xla")
+    kept = []
+
+    def step():
+        kept.extend(x.topk(2))
+        kept.extend(x.sort(dim=0))
+        kept.extend(x.kthvalue(2))
+        kept.extend(x.mode(dim=0))
+
+    assert torch_xla.debug.first_fault(step) is None
+
+
+def test_numbers_of_eight_bits():
+    x = torch.ones(4).to(torch.float8_e4m3fn).to("xla")
+    kept = []
+    step = lambda: kept.append((x.float() * 2).to(torch.float8_e5m2))  # noqa: E731
+    assert torch_xla.debug.first_fault(step) is None
+    bad = torch.full((4,), float("nan")).to("xla")
+    fault = fault_of(lambda: kept.append(bad.to(torch.float8_e5m2)))
+    assert fault.results[0].nans == 4
+
+
+def test_a_search_within_a_module_leaves_its_name():
+    class Outer(torch.nn.Module):
+        def forward(self, x):
+            torch_xla.debug.first_fault(lambda: x + 1)
+            return torch.log(x)
+
+    net = Outer()
+    x = torch.tensor([-1.0]).to("xla")
+    assert fault_of(lambda: net(x)).module == "Outer"
+
+
+def test_steps_on_another_device(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla, torch_xla.debug
+        x = torch.tensor([-1.0]).to("xla:1")
+        print(torch_xla.debug.first_fault(lambda: x.log()))
+        """,
+        env={"CPU_NUM_DEVICES": "2"},
+    )
+    assert "aten::log" in done.stdout, done.stderr
+
+
+def test_modules_that_are_added_have_names():
+    net = torch.nn.Sequential(torch.nn.Identity()).to("xla")
+    x = torch.tensor([-1.0]).to("xla")
+    torch_xla.debug.first_fault(lambda: net(x) + 1)
+
+    class Log(torch.nn.Module):
+        def forward(self, x):
+            return torch.log(x)
+
+    net.add_module("log", Log())
+    assert fault_of(lambda: net(x)).module == "Sequential.log"

@@ -25,6 +25,15 @@ _CANCELLED = 1e-3  # share of the operands that counts like the result
 _WHOLE = 0.05  # of whole programs, in which small differences grow
 _AT_ONCE = 32  # calls that are one program
 _SHOWN = 6  # operands and results in the text of a fault
+# Their second result is where the first was found; of equal elements, any may be named.
+_ANY_OF_EQUALS = {
+    "aten::kthvalue",
+    "aten::median.dim",
+    "aten::mode",
+    "aten::nanmedian.dim",
+    "aten::sort",
+    "aten::topk",
+}
 KINDS = ("nan", "inf", "difference")
 
 
@@ -171,7 +180,7 @@ def first_fault(
 def raise_nans(run: Any) -> None:
     """Raises for a run (`_XLAC._KeptRun`) that gave NaN."""
     kept = KeptRun(run)
-    fault = _Search(kept, ("nan",), None).first()
+    fault = _Search(kept, ("nan",), None).origin()
     if fault is None:
         raise FloatingPointError(
             f"NaN in the {kept}, which did not make it again when it was searched."
@@ -203,6 +212,44 @@ class _Search:
             return self._given
         return self._whole() if "difference" in self._kinds else None
 
+    def origin(self) -> Fault | None:
+        """The first call that makes a NaN which the run gives. Others may be of no account, as one
+        that `nan_to_num` replaces."""
+        calls = self._run.calls
+        bad: set[tuple[int, int]] = set()
+        for begin in range(0, len(calls), _AT_ONCE):
+            chunk = range(begin, min(begin + _AT_ONCE, len(calls)))
+            self._replay.compute(list(chunk), all_results=True)
+            for i in chunk:
+                results = self._replay.results(i)
+                found = [k for k, t in enumerate(results) if t is not None and _has(t, torch.isnan)]
+                bad |= {(i, k) for k in found}
+                data = [k for k, place in enumerate(calls[i].places) if place[0] < 0]
+                if found and data:
+                    operands = self._replay.operands(i)
+                    bad |= {calls[i].places[k] for k in data if _has(operands[k], torch.isnan)}
+        makers, given = set(), set()
+        ahead = [place for place in self._run.results if place in bad and place[0] >= 0]
+        known = set(ahead)
+        while ahead:
+            number, _ = ahead.pop()
+            sources = {place for place in calls[number].places if place in bad}
+            if not sources:
+                makers.add(number)
+            elif all(place[0] < 0 for place in sources):
+                given.add(number)
+            ahead += [place for place in sources - known if place[0] >= 0]
+            known |= sources
+        if not makers and not given:
+            return None
+        return _Search(self._run, ("nan",), None)._at(min(makers or given))
+
+    def _at(self, number: int) -> Fault | None:
+        for begin in range(0, number + 1, _AT_ONCE):
+            chunk = range(begin, min(begin + _AT_ONCE, len(self._run.calls)))
+            self._replay.compute(list(chunk), all_results=True)
+        return self._look_at(number) or self._given
+
     def _look_at(self, number: int) -> Fault | None:
         call = self._run.calls[number]
         results = self._replay.results(number)
@@ -224,6 +271,8 @@ class _Search:
             if kind == "inf" and self._is_given_inf(number):
                 continue
             what = f"gives {name}, its operands have none"
+            if kind == "nan" and self._has_number(number, math.isnan):
+                what = "gives NaN, which is a number among its arguments"
             return self._fault(kind, what, number, operands, results)
         if "difference" in self._kinds and not call.random:
             operands = operands or self._replay.operands(number)
@@ -232,14 +281,17 @@ class _Search:
 
     def _is_given_inf(self, number: int) -> bool:
         """As a number among its arguments, or as an operand."""
-        if any(
-            isinstance(x, float) and math.isinf(x)
-            for _, arguments, _ in self._run.parts(number)
-            for x in leaves(arguments)
-        ):
+        if self._has_number(number, math.isinf):
             return True
         # One that makes tensors of nothing, or reduces nothing.
         return not any(t.is_floating_point() and t.numel() > 0 for t in self._operands_of(number))
+
+    def _has_number(self, number: int, is_it: Callable[[float], bool]) -> bool:
+        return any(
+            isinstance(x, float) and is_it(x)
+            for _, arguments, _ in self._run.parts(number)
+            for x in leaves(arguments)
+        )
 
     def _operands_of(self, number: int) -> list[torch.Tensor]:
         return self._run.calls[number].operands
@@ -256,6 +308,9 @@ class _Search:
             return self._fault("difference", what, number, operands, results)
         for k, (result, other) in enumerate(zip(results, expected, strict=True)):
             if result is None or other is None or (number, k) not in self._read:
+                continue
+            tied = k == 1 and self._run.calls[number].operator in _ANY_OF_EQUALS
+            if tied and _points(operands[0], results[0], result):
                 continue
             what = difference(result, other, self._tolerance, operands)
             if what:
@@ -309,9 +364,32 @@ class _Search:
 def _has(tensor: torch.Tensor, is_bad: Callable[[torch.Tensor], torch.Tensor]) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
+    tensor = _computable(tensor)
     if torch.isfinite(tensor.sum()):  # one pass where all is well
         return False
     return bool(is_bad(tensor).any())
+
+
+def _points(values: torch.Tensor, chosen: torch.Tensor, indices: torch.Tensor) -> bool:
+    """Whether indices along one dimension choose just these values."""
+    for dim in range(values.dim()):
+        index, wanted = indices, chosen
+        if indices.dim() < values.dim():
+            index, wanted = indices.unsqueeze(dim), chosen.unsqueeze(dim)
+        try:
+            found = values.gather(dim, index)
+        except RuntimeError:  # of other sizes, or beyond the end
+            continue
+        if torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True):
+            return True
+    return False
+
+
+def _computable(tensor: torch.Tensor) -> torch.Tensor:
+    """In a dtype that PyTorch's CPU kernels compute in, which those of 8 bits are not."""
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        return tensor.to(torch.float32)
+    return tensor
 
 
 def _largest(tensor: torch.Tensor | None) -> float:
@@ -346,6 +424,8 @@ def difference(
         differ = int((result != expected).sum())
         return f"{differ} of {result.numel()} elements differ" if differ else ""
     bound = _TOLERANCES.get(result.dtype, 0.1) if tolerance is None else tolerance
+    result, expected = _computable(result), _computable(expected)
+    operands = [t if t is None else _computable(t) for t in operands]
     scale = _largest(expected)
     if not result.is_complex() and _are_near(result, expected, bound * scale):
         return ""

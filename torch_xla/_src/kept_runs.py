@@ -131,8 +131,9 @@ def keeping(most: int) -> Iterator[None]:
 
 
 def barrier() -> None:
-    """Computes what waits, as no step of the user's: no line is told of a recompile."""
-    _XLAC._xla_step_marker("", [], False, region=None, cause=_XLAC._EXAMINED)
+    """Computes what waits on each device, as no step of the user's: no recompile is told of."""
+    for device in _XLAC._xla_get_devices():
+        _XLAC._xla_step_marker(device, [], False, region=None, cause=_XLAC._EXAMINED)
 
 
 def runs_of(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun]:
