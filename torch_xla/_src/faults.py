@@ -21,7 +21,7 @@ _TOLERANCES = {
     torch.float16: 1e-2,
     torch.bfloat16: 5e-2,
 }
-_CANCELLED = 1e-3  # share of the operands that counts like the result
+_CANCELLED = 1e-2  # share of the operands that counts like the result
 _WHOLE = 0.05  # of whole programs, in which small differences grow
 _AT_ONCE = 32  # calls that are one program
 _SHOWN = 6  # operands and results in the text of a fault
@@ -145,7 +145,7 @@ def first_fault(
         args, kwargs: Its arguments.
         kinds: What to look for, of "nan", "inf" and "difference".
         tolerance: Of single calls, the largest difference that counts as equal, as a share of the
-            largest element of the result and of a thousandth of the largest operand, which sums may
+            largest element of the result and of a hundredth of the largest operand, which sums may
             cancel. By default 1e-9 for float64, 1e-4 for float32, 1e-2 for float16 and 5e-2 for
             bfloat16. Integers have to be equal. A whole program may differ by 5e-2 from its calls.
 

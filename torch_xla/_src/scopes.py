@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
+from torch.utils.hooks import RemovableHandle
 
 from torch_xla import _XLAC
 
@@ -63,6 +64,45 @@ def _enter_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     _enter(f"{type(optimizer).__name__}.step")
 
 
+class _Hooks:
+    """On all modules and optimizers, while anybody asks for them. Each keeps its number: with
+    others, torch.compile would compile its functions anew each time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._handles: list[tuple[RemovableHandle, Callable[..., None]]] = []
+
+    def add(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._count > 1:
+                return
+            for handle, hook in self._handles:
+                handle.hooks_dict_ref()[handle.id] = hook
+                for always_called in handle.extra_dict_ref:
+                    always_called()[handle.id] = True
+            if not self._handles:
+                before = nn_module.register_module_forward_pre_hook(_enter_module)
+                after = nn_module.register_module_forward_hook(_leave_module, always_call=True)
+                self._handles = [
+                    (before, _enter_module),
+                    (after, _leave_module),
+                    (optim.register_optimizer_step_pre_hook(_enter_optimizer), _enter_optimizer),
+                    (optim.register_optimizer_step_post_hook(_leave_module), _leave_module),
+                ]
+
+    def remove(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                for handle, _ in self._handles:
+                    handle.remove()
+
+
+_hooks = _Hooks()
+
+
 @contextlib.contextmanager
 def named_modules() -> Iterator[None]:
     """While entered, calls know the module that records them, as "Net.layers.3.mlp", or the
@@ -71,19 +111,13 @@ def named_modules() -> Iterator[None]:
     Forward passes cost some microseconds more for each module.
     """
     _names_of.clear()  # modules may have been added since
-    handles = [
-        nn_module.register_module_forward_pre_hook(_enter_module),
-        nn_module.register_module_forward_hook(_leave_module, always_call=True),
-        optim.register_optimizer_step_pre_hook(_enter_optimizer),
-        optim.register_optimizer_step_post_hook(_leave_module),
-    ]
+    _hooks.add()
     open_, names = list(_thread.open), _thread.names  # of one that is entered already
     scope = _XLAC._xla_set_scope("")
     _XLAC._xla_set_scope(scope)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        _hooks.remove()
         _thread.open, _thread.names = open_, names
         _XLAC._xla_set_scope(scope)
