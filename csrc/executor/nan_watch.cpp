@@ -28,7 +28,7 @@ constexpr size_t kKept = 4;  // runs that may be launched before the first is kn
 struct Check {
   std::shared_ptr<const KeptRun> run;
   std::shared_ptr<pjrt::Array> found;
-  std::unique_ptr<bool> answer;
+  std::shared_ptr<bool> answer;  // the copy keeps it until it has ended
   pjrt::Event copied;
 };
 
@@ -43,15 +43,7 @@ Watch& watch() {
   return all;
 }
 
-thread_local bool is_busy = false;  // with a look for NaN, or a search
-
-class Busy {
- public:
-  Busy() { is_busy = true; }
-  ~Busy() { is_busy = false; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-};
+thread_local bool is_busy = false;  // an Examining lives
 
 // Whether each of some values has NaN, as one value; undefined where none can.
 lazy::Value nans_in(const std::vector<lazy::Value>& values, int device) {
@@ -87,13 +79,14 @@ void watch_results(const std::vector<lazy::Value>& results, int device) {
   if (is_busy || !util::flag::XLA_DEBUG_NANS()) return;
   std::shared_ptr<const KeptRun> run = newest_kept_run();
   if (run == nullptr) return;
-  const Busy busy;
+  const Examining examining;
   lazy::Value found = nans_in(results, device);
   if (!found) return;
   std::vector<lazy::Value> values = {std::move(found)};
   materialize(values, device, kExamined);
-  Check check{std::move(run), values[0].node->data().array, std::make_unique<bool>(false), {}};
+  Check check{std::move(run), values[0].node->data().array, std::make_shared<bool>(false), {}};
   check.copied = check.found->buffer(0).copy_to_host(check.answer.get(), 1);
+  check.copied.on_ready([kept = check.answer](std::exception_ptr) {});
   const std::lock_guard lock(watch().mutex);
   watch().checks.push_back(std::move(check));
 }
@@ -124,9 +117,12 @@ void report_nans(int device, bool wait) {
     const std::lock_guard lock(watch().mutex);
     std::erase_if(watch().checks, [&](const Check& c) { return c.run->device == device; });
   }
-  const Busy busy;
+  const Examining examining;
   if (watch().handler) watch().handler(std::move(bad));
 }
+
+Examining::Examining() : outer_(std::exchange(is_busy, true)) {}
+Examining::~Examining() { is_busy = outer_; }
 
 void set_nan_handler(NanHandler handler) { watch().handler = std::move(handler); }
 

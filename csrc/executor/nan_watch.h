@@ -20,6 +20,19 @@ void watch_results(const std::vector<lazy::Value>& results, int device);
 // by now, or for sure if `wait`. The first is told of: what came after it may stem from it.
 void report_nans(int device, bool wait = false);
 
+// While it lives, the calling thread's runs are not watched, nor NaN reported to it: they are those
+// of a tool.
+class Examining {
+ public:
+  Examining();
+  ~Examining();
+  Examining(const Examining&) = delete;
+  Examining& operator=(const Examining&) = delete;
+
+ private:
+  const bool outer_;
+};
+
 // The handler looks for the call that made it, and throws. It is called without locks.
 using NanHandler = std::function<void(std::shared_ptr<const KeptRun>)>;
 void set_nan_handler(NanHandler handler);

@@ -90,6 +90,30 @@ void add_parts(const lazy::Node& call, py::list& parts) {
   parts.append(py::make_tuple(s.op->name, arguments, results));
 }
 
+// executor::Examining, as a context.
+struct Examining {
+  std::optional<executor::Examining> now;
+  void enter() { now.emplace(); }
+  void exit() { now.reset(); }
+};
+
+// Those that the collector of garbage knows of these classes. Nothing of Python runs meanwhile: a
+// thread that is making a tuple must not find it shared.
+py::list objects_of(const py::tuple& classes) {
+  py::list found;
+  const py::object all = py::module_::import("gc").attr("get_objects")();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.ptr()); ++i) {
+    PyObject* object = PyList_GET_ITEM(all.ptr(), i);
+    for (const py::handle one : classes) {
+      if (PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(one.ptr())) == 0)
+        continue;
+      found.append(py::handle(object));
+      break;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 void init_kept_runs(py::module_& m) {
@@ -122,6 +146,11 @@ void init_kept_runs(py::module_& m) {
     }
     return runs;
   });
+  m.def("_xla_objects_of", &objects_of);
+  py::class_<Examining>(m, "_Examining")
+      .def(py::init())
+      .def("__enter__", &Examining::enter)
+      .def("__exit__", [](Examining& self, const py::args&) { self.exit(); });
   m.attr("_EXAMINED") = std::string(executor::kExamined.of_run);  // a cause of barriers
   m.def("_xla_set_scope", &lazy::set_scope);
   // The functions live as long as the process: threads of C++ may call them at its end.

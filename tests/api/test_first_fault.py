@@ -309,3 +309,55 @@ def test_gradients_that_cancel_are_no_difference():
         torch.nn.functional.group_norm(x, 3).square().sum().backward()
 
     assert torch_xla.debug.first_fault(step) is None
+
+
+def test_debug_nans_goes_on_after_it_was_caught(run_python):
+    """On any thread; answers that nobody waits for any more are copied into memory that is there."""
+    code = """
+        import threading, time, torch, torch_xla
+        caught = []
+        def loop():
+            x = -torch.ones(64, device="xla")
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                try:
+                    y = x.log()
+                    torch_xla.sync()
+                except FloatingPointError:
+                    caught.append(1)
+        for _ in range(2):
+            thread = threading.Thread(target=loop)
+            thread.start()
+            thread.join()
+        assert len(caught) > 5, len(caught)
+    """
+    run_python(code, env={"XLA_DEBUG_NANS": "1", "XLA_EXPLAIN": "0"})
+
+
+def test_nothing_is_kept_once_nobody_watches(run_python):
+    code = """
+        import os, torch, torch_xla
+        from torch_xla import _XLAC
+        x = torch.ones(4, device="xla")
+        for i in range(6):
+            if i == 3:
+                assert len(_XLAC._xla_kept_runs()) == 3
+                os.environ["XLA_DEBUG_NANS"] = "0"
+            x = x + 1
+            torch_xla.sync()
+        assert _XLAC._xla_kept_runs() == []
+    """
+    run_python(code, env={"XLA_DEBUG_NANS": "1", "XLA_EXPLAIN": "0"})
+
+
+def test_tools_while_nan_is_watched_for(run_python):
+    code = """
+        import torch, torch_xla, torch_xla.debug
+        x = -torch.ones(4, device="xla")
+        torch_xla.sync()
+        fault = torch_xla.debug.first_fault(lambda: x.log())
+        assert fault.operator == "aten::log", fault
+        print(torch_xla.debug.cost(lambda: x.log()).operators[0].name)
+    """
+    done = run_python(code, env={"XLA_DEBUG_NANS": "1", "XLA_EXPLAIN": "0"})
+    assert done.stdout == "aten::log\n"

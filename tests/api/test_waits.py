@@ -79,7 +79,7 @@ def test_what_the_compiler_took_is_not_waiting():
     loop()
     waited = sum(w.seconds for w in waits())
     compiled = met.metric_data("CompileTime")[1] * 1e-9
-    assert compiled > 0.1  # else this compares nothing
+    assert compiled > 0.01  # else this compares nothing
     assert 0 < waited < compiled / 2
 
 

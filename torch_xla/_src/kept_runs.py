@@ -141,7 +141,7 @@ def runs_of(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun
 
     Runs that were kept before are let go.
     """
-    with named_modules(), keeping(_MOST):
+    with _XLAC._Examining(), named_modules(), keeping(_MOST):
         result = step(*args, **kwargs)
         barrier()
         del result  # what is returned is computed
@@ -150,7 +150,7 @@ def runs_of(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun
 
 def runs_of_second(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[KeptRun]:
     """The runs of a second call: the first makes what is made once, such as optimizer state."""
-    with named_modules():
+    with _XLAC._Examining(), named_modules():
         result = step(*args, **kwargs)
         barrier()
     del result

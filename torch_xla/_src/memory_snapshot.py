@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import gc
 from collections.abc import Callable, Iterable
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src.kept_runs import leaves
 
 KINDS = ("parameter", "gradient", "optimizer state", "other")
 
@@ -156,13 +156,14 @@ def _known() -> dict[int, tuple[str, str]]:
             known.setdefault(_XLAC._xla_data_id(tensor), (kind, name))
 
     modules, optimizers, parameters = [], [], []
-    for thing in gc.get_objects():
+    classes = (torch.nn.Module, torch.optim.Optimizer, torch.nn.Parameter)
+    for thing in _XLAC._xla_objects_of(classes):
         kind = type(thing)  # isinstance would ask proxies, whose objects may be gone
         if issubclass(kind, torch.nn.Module):
             modules.append(thing)
         elif issubclass(kind, torch.optim.Optimizer):
             optimizers.append(thing)
-        elif issubclass(kind, torch.nn.Parameter):
+        else:
             parameters.append(thing)
     inner = {id(child) for module in modules for child in _children(module)}
     for module in modules:
@@ -180,7 +181,7 @@ def _known() -> dict[int, tuple[str, str]]:
     for optimizer in optimizers:
         with contextlib.suppress(Exception):
             for state in optimizer.state.values():
-                for value in torch.utils._pytree.tree_leaves(state):  # of LBFGS in lists
+                for value in leaves([*state.values()]):  # of LBFGS in lists
                     add(value, "optimizer state")
     known.pop(0, None)
     return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ class SplitParameter:
 def split_parameters() -> list[SplitParameter]:
     """Of all modules of the process."""
     # isinstance would ask the things too, and some warn or raise then
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    modules = _XLAC._xla_objects_of((torch.nn.Module,))
     inner = {id(child) for module in modules for child in module.children()}
     found: dict[int, SplitParameter] = {}
     for module in modules:

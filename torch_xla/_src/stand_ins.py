@@ -6,7 +6,6 @@ needed to know its program.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -126,7 +125,7 @@ class MadeState:
 
     def keep(self) -> None:
         """Puts stand-ins of no value in their places, for the next call to find."""
-        for holder in [o for o in gc.get_objects() if issubclass(type(o), HOLDERS)]:
+        for holder in _XLAC._xla_objects_of(HOLDERS):
             self._keep_in(holder.__dict__, set())
         for tensor in self._kept:
             if tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad):
@@ -149,5 +148,5 @@ class MadeState:
 
 
 def _tensors_on_xla() -> list[torch.Tensor]:
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    tensors = _XLAC._xla_objects_of((torch.Tensor,))
     return [t for t in tensors if is_on_xla(t) and not t.is_inference()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType, ModuleType
@@ -14,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_xla import _XLAC
 from torch_xla._src.held_tensors import named_places
 
 Named = Iterator[tuple[str, torch.Tensor]]
@@ -104,7 +104,7 @@ def reached(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         yield from walk.tensors(name, value)
     yield from walk.tensors("", step)
     # What it reaches in other ways.
-    holders = [o for o in gc.get_objects() if issubclass(type(o), (nn.Module, Optimizer))]
+    holders = _XLAC._xla_objects_of((nn.Module, Optimizer))
     parts = {id(p) for h in holders if isinstance(h, nn.Module) for p in h.children()}
     for holder in holders:
         if id(holder) not in parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from torch_xla import _XLAC
 from torch_xla._src import step
 from torch_xla._src.tensor_names import is_on_xla
 
@@ -30,9 +30,9 @@ def state_of_python() -> Iterator[None]:
     All that live are looked at, since a function may reach them in any way.
     """
     # By type: the class that an object claims may be code that does something.
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    tensors = _XLAC._xla_objects_of((torch.Tensor,))
     tensors = [t for t in tensors if is_on_xla(t) and not t.is_inference()]
-    holders = [o for o in gc.get_objects() if issubclass(type(o), HOLDERS)]
+    holders = _XLAC._xla_objects_of(HOLDERS)
     contents = _Contents()
     for holder in holders:
         fields = holder.__dict__
