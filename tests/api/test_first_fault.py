@@ -312,7 +312,7 @@ def test_gradients_that_cancel_are_no_difference():
 
 
 def test_debug_nans_goes_on_after_it_was_caught(run_python):
-    """On any thread; answers that nobody waits for any more are copied into memory that is there."""
+    """On any thread; answers that nobody waits for are copied into memory that is there."""
     code = """
         import threading, time, torch, torch_xla
         caught = []
