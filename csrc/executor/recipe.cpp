@@ -1,6 +1,7 @@
 #include "executor/recipe.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <unordered_map>
 #include <utility>
@@ -270,6 +271,19 @@ std::string Difference::str() const {
 
 namespace {
 
+// A result that one of two recipes keeps: the first if it has `more`.
+Difference of_result(const Recipe& recipe, const Recipe& earlier, const Recipe::Operand& result,
+                     bool more) {
+  const Recipe& of = more ? recipe : earlier;
+  Difference d{Kind::Results,
+               concat(origin(of, result), more ? " is kept (" : " is not kept (",
+                      recipe.results.size(), " results, before ", earlier.results.size(), ")")};
+  if (!of.is_parameter(result)) {
+    (more ? d.call : d.earlier_call) = of.calls[result.index - of.num_parameters];
+  }
+  return d;
+}
+
 // Of two recipes with equal calls.
 std::optional<Difference> of_operands(const Recipe& recipe, const Recipe& earlier) {
   const auto same = [&](const Recipe::Operand& a, const Recipe::Operand& b) {
@@ -302,15 +316,27 @@ std::optional<Difference> of_operands(const Recipe& recipe, const Recipe& earlie
   if (now == recipe.results.end() && before == earlier.results.end()) return std::nullopt;
   const bool more =
       recipe.results.size() > earlier.results.size() || before == earlier.results.end();
-  const Recipe& of = more ? recipe : earlier;
-  const Recipe::Operand& result = more ? *now : *before;
-  Difference d{Kind::Results,
-               concat(origin(of, result), more ? " is kept (" : " is not kept (",
-                      recipe.results.size(), " results, before ", earlier.results.size(), ")")};
-  if (!of.is_parameter(result)) {
-    (more ? d.call : d.earlier_call) = of.calls[result.index - of.num_parameters];
+  return of_result(recipe, earlier, more ? *now : *before, more);
+}
+
+// Of two recipes that keep more or fewer of the same values: their walks, which begin at what is
+// kept, may meet the same calls in another order.
+std::optional<Difference> of_kept(const Recipe& recipe, const Recipe& earlier) {
+  const bool more = recipe.results.size() > earlier.results.size();
+  if (recipe.results.size() == earlier.results.size()) return std::nullopt;
+  if (recipe.calls.size() != earlier.calls.size()) return std::nullopt;
+  if (likeness(recipe, earlier).calls < 1) return std::nullopt;
+  std::map<std::pair<const Signature*, uint32_t>, int> kept;
+  const auto name = [](const Recipe& of, const Recipe::Operand& result) {
+    if (of.is_parameter(result)) return std::pair<const Signature*, uint32_t>(nullptr, 0);
+    return std::pair(of.calls[result.index - of.num_parameters].signature.get(), result.result);
+  };
+  const Recipe &of = more ? recipe : earlier, &other = more ? earlier : recipe;
+  for (const Recipe::Operand& result : other.results) ++kept[name(other, result)];
+  for (const Recipe::Operand& result : of.results) {
+    if (--kept[name(of, result)] < 0) return of_result(recipe, earlier, result, more);
   }
-  return d;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -318,6 +344,7 @@ std::optional<Difference> of_operands(const Recipe& recipe, const Recipe& earlie
 std::optional<Difference> difference(const Recipe& recipe, const Recipe& earlier) {
   const auto [now, before] = std::ranges::mismatch(recipe.calls, earlier.calls, same_call);
   if (now != recipe.calls.end() || before != earlier.calls.end()) {
+    if (auto kept = of_kept(recipe, earlier)) return kept;
     return of_calls(recipe, earlier, static_cast<size_t>(now - recipe.calls.begin()));
   }
   return of_operands(recipe, earlier);

@@ -320,6 +320,36 @@ def test_a_tensor_that_is_kept():
     assert r.kind == "results" and r.what.startswith("the result of aten::mul.Tensor is kept")
 
 
+@pytest.mark.parametrize("keeps", [(False, True), (True, False)])
+def test_a_loss_that_is_kept_in_some_steps(keeps):
+    """The walk over the graph begins at what is kept, so the same calls come in another order."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 4)).to("xla")
+    x, y = torch.randint(10, (6,)).to("xla"), torch.randint(4, (6,)).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    torch_xla.sync()
+
+    def loop(keep):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if keep:
+            kept.append(loss.detach())
+        del loss
+        torch_xla.sync()
+
+    loop(keeps[0])  # makes the gradients
+    loop(keeps[0])
+    recompiles(clear=True)
+    loop(keeps[1])
+    r = only()
+    assert r.kind == "results", r
+    kept_now = "is kept" if keeps[1] else "is not kept"
+    assert r.what.startswith(f"the result of aten::nll_loss_forward {kept_now}")
+
+
 def test_memory_that_something_else_refers_to():
     w = torch.ones(4).to("xla")
     copy = torch.zeros(4).to("xla")
