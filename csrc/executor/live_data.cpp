@@ -80,23 +80,18 @@ lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
   static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
   created.add();
   pjrt::Array* pointer = array.get();
-  if constexpr (!util::kDiagnostics) {
-    auto let_go = [kept = std::move(array)](pjrt::Array*) mutable {
-      kept.reset();
-      destroyed.add();
-    };
-    return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
+  if constexpr (util::kDiagnostics) {
+    Entry entry{device, {}};
+    if (maker != nullptr) {
+      entry.maker = *maker;
+    } else {
+      const lazy::GraphLock lock;
+      lazy::take_source(entry.maker);
+    }
+    registry().add(pointer, std::move(entry));
   }
-  Entry entry{device, {}};
-  if (maker != nullptr) {
-    entry.maker = *maker;
-  } else {
-    const lazy::GraphLock lock;
-    lazy::take_source(entry.maker);
-  }
-  registry().add(pointer, std::move(entry));
   auto let_go = [kept = std::move(array)](pjrt::Array* gone) mutable {
-    registry().remove(gone);
+    if constexpr (util::kDiagnostics) registry().remove(gone);
     kept.reset();
     destroyed.add();
   };

@@ -19,6 +19,7 @@ from torch_xla._src.kept_runs import (
     kept_runs,
     leaves,
     runs_of_second,
+    runs_to_examine,
 )
 
 _SECONDS = 0.02  # for each part of a program; three runs at least
@@ -144,13 +145,8 @@ def cost(step: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> C
     Example:
         >>> print(torch_xla.debug.cost(train_step, batch))
     """
-    runs = kept_runs() if step is None else runs_of_second(step, *args, **kwargs)
-    runs = [run for run in runs if run.calls]
-    if not runs:
-        raise ValueError(
-            "cost: expected a step that runs a program, got none"
-            + ("; call torch_xla.debug.keep_runs(1) before the step." if step is None else ".")
-        )
+    of_step = None if step is None else runs_of_second(step, *args, **kwargs)
+    runs = runs_to_examine("cost", of_step)
     limits = _Limits()
     tables: dict[str, dict[str, Row]] = {k: {} for k in ("line", "module", "operator")}
     whole = parts = 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.kept_runs import Call, KeptRun, kept_runs, leaves, runs_of
+from torch_xla._src.kept_runs import Call, KeptRun, leaves, runs_of, runs_to_examine
 
 # Largest difference that counts as equal, as a share of the largest element: sums of thousands of
 # terms in another order.
@@ -163,14 +163,8 @@ def first_fault(
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
         raise ValueError(f"first_fault: expected kinds of {KINDS}, got {unknown[0]!r}.")
-    runs = kept_runs() if step is None else runs_of(step, *args, **kwargs)
-    runs = [run for run in runs if run.calls]
-    if not runs:
-        raise ValueError(
-            "first_fault: expected a step that runs a program, got none"
-            + ("; call torch_xla.debug.keep_runs(1) before the step." if step is None else ".")
-        )
-    for run in runs:
+    of_step = None if step is None else runs_of(step, *args, **kwargs)
+    for run in runs_to_examine("first_fault", of_step):
         fault = _Search(run, kinds, tolerance).first()
         if fault is not None:
             return fault

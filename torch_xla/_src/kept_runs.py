@@ -43,11 +43,6 @@ class Call:
     def line(self) -> str:
         return self.frames[0] if self.frames else ""
 
-    def where(self) -> str:
-        """The line and the module in words."""
-        where = f" at {self.line}" if self.line else ""
-        return where + (f" in {self.module}" if self.module else "")
-
 
 class KeptRun:
     """A run of a program, with references to its inputs.
@@ -155,3 +150,18 @@ def runs_of_second(step: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
         barrier()
     del result
     return runs_of(step, *args, **kwargs)
+
+
+def runs_to_examine(who: str, runs: list[KeptRun] | None) -> list[KeptRun]:
+    """Those of a step, or without them those that are kept, as far as they compute something.
+
+    Raises:
+        ValueError: None does, in the name of `who`.
+    """
+    found = [run for run in (kept_runs() if runs is None else runs) if run.calls]
+    if not found:
+        raise ValueError(
+            f"{who}: expected a step that runs a program, got none"
+            + ("; call torch_xla.debug.keep_runs(1) before the step." if runs is None else ".")
+        )
+    return found
