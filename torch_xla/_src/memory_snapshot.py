@@ -12,8 +12,6 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._src.kept_runs import leaves
 
-KINDS = ("parameter", "gradient", "optimizer state", "other")
-
 
 @dataclasses.dataclass(frozen=True)
 class LiveTensor:
