@@ -14,8 +14,8 @@ from pathlib import Path
 ARROWS = {
     "python": {"dispatch", "debug"},
     "dispatch": {"executor"},
-    "executor": {"ops", "pjrt", "debug"},
-    "ops": {"lazy"},
+    "executor": {"ops", "pjrt"},
+    "ops": {"debug"},
     "lazy": {"hlo", "spmd"},
     "debug": {"lazy", "pjrt"},
     "hlo": {"spmd"},

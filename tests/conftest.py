@@ -144,18 +144,30 @@ def share_of_the_launch() -> Callable[[], float]:
     return share
 
 
+def built(target: str) -> Path:
+    """The build folder, after `target` was built there."""
+    build, cmake = ROOT / "build", Path(sys.executable).with_name("cmake")
+    with open(build / f".{target}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other workers build it too
+        command = [cmake, "--build", build, "--target", target]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        why = f"{target} was not built: {(done.stdout + done.stderr)[-2000:]}"
+        warnings.warn(why, stacklevel=1)
+        pytest.skip(why)
+    return build
+
+
+@pytest.fixture(scope="session")
+def profiling_plugin() -> Path:
+    """Builds the CPU plugin that makes profiles (tests/cpp/profiling_plugin)."""
+    return built("profiling_plugin") / "profiling_plugin.so"
+
+
 @pytest.fixture(scope="session")
 def step_runner() -> Run:
     """Builds examples/runner, and runs it on the CPU; `status` is what it has to end with."""
-    build, cmake = ROOT / "build", Path(sys.executable).with_name("cmake")
-    with open(ROOT / "build" / ".step_runner.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other workers build it too
-        command = [cmake, "--build", build, "--target", "step_runner"]
-        built = subprocess.run(command, capture_output=True, text=True)
-    if built.returncode != 0:
-        why = f"examples/runner was not built: {(built.stdout + built.stderr)[-2000:]}"
-        warnings.warn(why, stacklevel=1)
-        pytest.skip(why)
+    build = built("step_runner")
     package = importlib.util.find_spec("xla_plugins.xla_cpu_pjrt")
     plugin = Path(list(package.submodule_search_locations)[0], "xla_cpu_pjrt.so")
 

@@ -11,10 +11,11 @@
 
 #include "util/error.h"
 #include "util/fork_mutex.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::debug {
 
-std::atomic<bool> trace_detail::on{false};
+std::atomic<bool> trace_detail::on{false}, trace_detail::kernels{false};
 
 namespace {
 
@@ -42,6 +43,9 @@ Tracks& tracks() {
   return all;
 }
 
+// Runs whose end will be an event. A forked child has none.
+std::atomic<int> expected{0};
+
 std::string name_of_thread() {
   char name[32] = "";
   pthread_getname_np(pthread_self(), name, sizeof(name));
@@ -55,7 +59,7 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-void start_trace() {
+void start_trace(bool kernels) {
   Tracks& all = tracks();
   const std::lock_guard lock(all.mutex);
   TXLA_CHECK(
@@ -66,6 +70,7 @@ void start_trace() {
   all.user_scopes =
       at::addGlobalCallback(at::RecordFunctionCallback(&UserScope::enter, &UserScope::exit)
                                 .scopes({at::RecordScope::USER_SCOPE}));
+  trace_detail::kernels.store(kernels, std::memory_order_relaxed);
   trace_detail::on.store(true, std::memory_order_relaxed);
 }
 
@@ -75,6 +80,7 @@ std::vector<Track> stop_trace() {
   TXLA_CHECK(is_tracing(), "profiler: expected a profile that is being recorded, got none.");
   at::removeCallback(all.user_scopes);
   trace_detail::on.store(false, std::memory_order_relaxed);
+  trace_detail::kernels.store(false, std::memory_order_relaxed);
   std::vector<Track> result;
   for (auto& [id, track] : all.threads) result.push_back(std::move(track));
   for (auto& [id, track] : all.devices) result.push_back(std::move(track));
@@ -96,7 +102,20 @@ void add_event(Event event) {
   track.events.push_back(std::move(event));
 }
 
-void add_device_event(int device, Event event) {
+void expect_device_event() {
+  static const int once = pthread_atfork(nullptr, nullptr, [] { expected.store(0); });
+  TXLA_CHECK(once == 0, "profiler: no memory for a handler of fork().");
+  expected.fetch_add(1);
+}
+
+void wait_for_device_events() {
+  const util::Unlocked unlocked;
+  for (int left = expected.load(); left > 0; left = expected.load()) expected.wait(left);
+}
+
+namespace {
+
+void keep_device_event(int device, Event event) {
   Tracks& all = tracks();
   const std::lock_guard lock(all.mutex);
   if (!is_tracing()) return;
@@ -107,6 +126,14 @@ void add_device_event(int device, Event event) {
   // A device does one thing at a time: what was launched before has ended when this begins.
   if (!track.events.empty()) event.begin = std::max(event.begin, track.events.back().end);
   track.events.push_back(std::move(event));
+}
+
+}  // namespace
+
+void add_device_event(int device, Event event) {
+  keep_device_event(device, std::move(event));
+  expected.fetch_sub(1);
+  expected.notify_all();
 }
 
 void Span::begin(std::string_view name) {

@@ -31,19 +31,25 @@ struct Track {
 };
 
 namespace trace_detail {
-extern std::atomic<bool> on;
+extern std::atomic<bool> on, kernels;
 }
 inline bool is_tracing() { return trace_detail::on.load(std::memory_order_relaxed); }
+// Also the kernels of a program that this process runs itself.
+inline bool is_tracing_kernels() { return trace_detail::kernels.load(std::memory_order_relaxed); }
 
 // Begins to keep events. Throws where somebody does already.
-void start_trace();
+void start_trace(bool kernels);
 // Ends that and returns what was kept.
 std::vector<Track> stop_trace();
 
 int64_t now_ns();
-// Adds an event of the calling thread, or of a device; nothing unless somebody keeps them.
+// Adds an event of the calling thread; nothing unless somebody keeps them.
 void add_event(Event event);
+// The same of a device, whose event was expected since it began.
+void expect_device_event();
 void add_device_event(int device, Event event);
+// Waits for the events that are expected.
+void wait_for_device_events();
 
 // The time from here to its end, as an event of the calling thread.
 class Span {

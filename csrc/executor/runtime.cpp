@@ -32,6 +32,12 @@ pjrt::Options& custom_compile_options() {
   static auto& options = *new pjrt::Options;
   return options;
 }
+// Enters Python.
+PluginChoice choose_plugin() {
+  TXLA_CHECK(resolver() != nullptr,
+             "xla: expected `import torch_xla` before the first xla device.");
+  return resolver()();
+}
 bool spmd_requested = false;  // before there is a client; guarded by creation_mutex
 thread_local int current = 0;
 
@@ -63,10 +69,7 @@ Runtime& Runtime::get() {
     runtime->client_->check_process("xla");
     return *runtime;
   }
-  TXLA_CHECK(resolver() != nullptr,
-             "xla: expected `import torch_xla` before the first xla device.");
-  // Outside the lock: choosing enters Python.
-  const PluginChoice choice = resolver()();
+  const PluginChoice choice = choose_plugin();  // outside the lock
   const std::lock_guard lock(creation_mutex());
   if (made.load(std::memory_order_relaxed) == nullptr) {
     made.store(new Runtime(choice, spmd_requested || util::flag::XLA_USE_SPMD()));
@@ -121,6 +124,14 @@ const std::vector<pjrt::Device>& Runtime::devices(int index) const {
   }
   util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected one of the ", count, " ",
              device_type_, " device(s) of this process. See torch_xla.devices().");
+}
+
+std::unique_ptr<pjrt::Profiler> profile_plugin(const std::string& options) {
+  const bool made = Runtime::get_if_made() != nullptr;
+  if (!made && !pjrt::Profiler::has(*pjrt::Plugin::load(choose_plugin().library_path))) {
+    return nullptr;
+  }
+  return pjrt::Profiler::start(Runtime::get().client().shared_plugin(), options);
 }
 
 bool is_spmd() {

@@ -11,6 +11,7 @@
 
 #include "ops/target.h"
 #include "pjrt/client.h"
+#include "pjrt/profiler.h"
 
 namespace torch_xla::executor {
 
@@ -57,6 +58,10 @@ class Runtime {
   DeviceLists apart_, together_;
   std::atomic<bool> spmd_;
 };
+
+// Begins the profile that the plugin itself makes; null where it makes none. Where it makes one,
+// the client is created. `options` as in pjrt::Profiler.
+std::unique_ptr<pjrt::Profiler> profile_plugin(const std::string& options);
 
 // Returns whether all devices are one logical device, or will be when the client is made.
 bool is_spmd();

@@ -134,6 +134,7 @@ void trace_run(const Program& program, const std::vector<pjrt::Event>& done, int
   for (const pjrt::Event& event : done) {
     debug::Event run{program.name + " " + program.key.hex().substr(0, 8), launched, 0, {}};
     run.details = {{"graph", program.key.hex()}, {"line", program.place}};
+    debug::expect_device_event();
     event.on_ready([run = std::move(run), device](std::exception_ptr) mutable {
       run.end = debug::now_ns();
       debug::add_device_event(device, std::move(run));
@@ -515,6 +516,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
 void wait_device(int device) {
   const WaitScope scope("a wait for the device");
   InFlight::of(device).wait();
+  debug::wait_for_device_events();
   report_nans(device, /*wait=*/true);
 }
 

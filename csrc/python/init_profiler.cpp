@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "debug/trace.h"
+#include "executor/runtime.h"
 #include "python/init.h"
 #include "util/error.h"
 
@@ -64,9 +65,19 @@ void init_profiler(py::module_& m) {
       .def("__exit__", [](TraceMe& self, const py::object&, const py::object&, const py::object&) {
         self.exit();
       });
-  m.def("_xla_start_trace", &debug::start_trace);
+  m.def("_xla_start_trace", &debug::start_trace, "kernels"_a = false);
   m.def("_xla_stop_trace", &stop_trace);
   m.def("_xla_is_tracing", &debug::is_tracing);
+  py::class_<pjrt::Profiler>(m, "_PluginProfile").def("stop", [](pjrt::Profiler& profiler) {
+    std::string space;
+    {
+      const py::gil_scoped_release no_gil;
+      space = profiler.stop();
+    }
+    return py::bytes(space);
+  });
+  m.def("_xla_start_plugin_profile", &executor::profile_plugin, "options"_a,
+        py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace torch_xla::python

@@ -116,7 +116,7 @@ def test_the_same_for_perfetto(x, tmp_path):
     (forward,) = [e for e in spans if e["name"] == "forward"]
     assert forward["args"] == {"rows": "30"} and forward["dur"] > 0
     names = {(e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"}
-    assert {(1, "host"), (2, "devices"), (2, "xla:0")} <= names
+    assert {(1, "/host:CPU"), (2, "/device:CUSTOM:xla:0"), (2, "Programs")} <= names
 
 
 def test_steps(x, tmp_path):

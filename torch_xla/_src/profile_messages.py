@@ -19,14 +19,15 @@ XLine: 1 id int64, 10 display_id int64, 2 name string, 11 display_name string,
   3 timestamp_ns int64, 9 duration_ps int64, 4 events *XEvent
 XEvent: 1 metadata_id int64, 2 offset_ps int64, 3 duration_ps int64, 4 stats *XStat
 XStat: 1 metadata_id int64, 2 double_value double, 3 uint64_value uint64, 4 int64_value int64,
-  5 str_value string
+  5 str_value string, 7 ref_value uint64
 XEventMetadata: 1 id int64, 2 name string, 4 display_name string
 XStatMetadata: 1 id int64, 2 name string
 """
 
 _SERVICE = """
 ProfileOptions: 2 host_tracer_level uint32, 3 device_tracer_level uint32,
-  4 python_tracer_level uint32, 5 version uint32, 9 duration_ms uint64, 15 override_hostname string
+  4 python_tracer_level uint32, 5 version uint32, 7 enable_hlo_proto bool, 9 duration_ms uint64,
+  15 override_hostname string
 ProfileRequest: 1 duration_ms uint64, 3 tools *string, 4 opts ProfileOptions,
   5 repository_root string, 6 session_id string, 7 host_name string, 9 emit_xspace bool
 ProfileResponse: 7 empty_trace bool, 8 xspace XSpace

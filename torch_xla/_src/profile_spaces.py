@@ -18,46 +18,65 @@ _NUMBERS = frozenset({"_r", "step_num", "group_id"})
 
 
 class _Plane:
-    """One plane of a profile: names are written once, and events refer to them."""
+    """One plane of a profile, which may have events already: names are written once, and events
+    refer to them.
+    """
 
     def __init__(self, space: Any, name: str):
-        self._plane = space.planes.add(id=len(space.planes), name=name)
+        found = [plane for plane in space.planes if plane.name == name]
+        self._plane = found[0] if found else space.planes.add(id=len(space.planes), name=name)
         self._events: dict[str, int] = {}
         self._stats: dict[str, int] = {}
 
     def add_line(self, name: str, id_: int, start: int, events: Iterable[tuple]) -> None:
         """Adds the events of one thread or device, in nanoseconds; `start` is that of the trace."""
-        line = self._plane.lines.add(id=id_, display_id=id_, name=name, timestamp_ns=start)
-        for name_, begin, end, details in sorted(events, key=lambda e: (e[1], -e[2])):
+        line = next((line for line in self._plane.lines if line.id == id_), None)
+        if line is None:
+            line = self._plane.lines.add(id=id_, display_id=id_, timestamp_ns=start)
+        line.name = name
+        if start < line.timestamp_ns:
+            for event in line.events:
+                event.offset_ps += (line.timestamp_ns - start) * _PICOSECONDS
+            line.timestamp_ns = start
+        for name_, begin, end, details in events:
             event = line.events.add(
-                metadata_id=self._number(self._events, self._plane.event_metadata, name_),
-                offset_ps=max(0, begin - start) * _PICOSECONDS,
+                metadata_id=_number(self._events, self._plane.event_metadata, name_),
+                offset_ps=max(0, begin - line.timestamp_ns) * _PICOSECONDS,
                 duration_ps=max(0, end - begin) * _PICOSECONDS,
             )
             for key, value in details:
                 stat = event.stats.add(
-                    metadata_id=self._number(self._stats, self._plane.stat_metadata, key)
+                    metadata_id=_number(self._stats, self._plane.stat_metadata, key)
                 )
                 if key in _NUMBERS and value.lstrip("-").isdigit():
                     stat.int64_value = int(value)
                 else:
                     stat.str_value = value
-
-    @staticmethod
-    def _number(known: dict[str, int], table: Any, name: str) -> int:
-        if name not in known:
-            known[name] = len(known) + 1
-            table[known[name]].id = known[name]
-            table[known[name]].name = name
-        return known[name]
+        line.events.sort(key=lambda e: (e.offset_ps, -e.duration_ps))
 
 
-def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str) -> Any:
+def _number(known: dict[str, int], table: Any, name: str) -> int:
+    """The number of a name in a table, which gets it where it is not `known`."""
+    if name not in known:
+        known[name] = (max(known.values()) if known else max(table, default=0)) + 1
+        table[known[name]].id = known[name]
+        table[known[name]].name = name
+    return known[name]
+
+
+def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str, plugin: bytes = b"") -> Any:
     """An `XSpace` of the tracks that `_XLAC._xla_stop_trace` gives.
 
     Threads are lines of the plane `/host:CPU`, each device a plane `/device:CUSTOM:xla:0`.
+
+    Args:
+        host: The name of this machine.
+        plugin: The `XSpace` of the plugin's own profile. Ours joins it: what it says of a thread
+            is on one line with what we do.
     """
-    space = messages().XSpace(hostnames=[host])
+    space = messages().XSpace.FromString(plugin)
+    if host not in space.hostnames:
+        space.hostnames.append(host)
     tracks = list(tracks)
     start = min((e[1] for track in tracks for e in track["events"]), default=0)
     host_plane = _Plane(space, "/host:CPU")
@@ -70,18 +89,39 @@ def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str) -> Any:
     return space
 
 
-def to_trace_events(tracks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The tracks as Chrome's and Perfetto's JSON: process 1 is the host, 2 the devices."""
+def to_trace_events(space: Any) -> dict[str, Any]:
+    """An `XSpace` as Chrome's and Perfetto's JSON: each plane is a process, each line a thread."""
     events: list[dict[str, Any]] = []
-    for pid, name in ((1, "host"), (2, "devices")):
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-    for track in tracks:
-        where = {"pid": 2 if track["is_device"] else 1, "tid": track["id"]}
-        events.append({"ph": "M", "name": "thread_name", "args": {"name": track["name"]}, **where})
-        for name, begin, end, details in track["events"]:
-            span = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
-            events.append({"ph": "X", "name": name, "args": dict(details), **span, **where})
+    for pid, plane in enumerate(space.planes, 1):
+        _name(events, "process_name", plane.name, pid=pid)
+        names = {key: m.display_name or m.name for key, m in plane.event_metadata.items()}
+        stats = {key: m.name for key, m in plane.stat_metadata.items()}
+        for line in plane.lines:
+            where = {"pid": pid, "tid": line.display_id or line.id}
+            _name(events, "thread_name", line.display_name or line.name, **where)
+            for event in line.events:
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": names.get(event.metadata_id, ""),
+                        "ts": line.timestamp_ns / 1e3 + event.offset_ps / 1e6,
+                        "dur": event.duration_ps / 1e6,
+                        "args": {
+                            stats.get(s.metadata_id, ""): _value(s, stats) for s in event.stats
+                        },
+                        **where,
+                    }
+                )
     return {"displayTimeUnit": "ns", "traceEvents": events}
+
+
+def _name(events: list[dict[str, Any]], what: str, name: str, **where: int) -> None:
+    events.append({"ph": "M", "name": what, "args": {"name": name}, **where})
+
+
+def _value(stat: Any, names: Mapping[int, str]) -> Any:
+    text = stat.str_value or names.get(stat.ref_value, "")
+    return text or stat.int64_value or stat.uint64_value or stat.double_value
 
 
 def host_name() -> str:
@@ -93,10 +133,10 @@ def run_folder(log_dir: str | os.PathLike, run: str | None = None) -> Path:
     return Path(log_dir) / "plugins" / "profile" / (run or time.strftime("%Y_%m_%d_%H_%M_%S"))
 
 
-def write(tracks: list[Mapping[str, Any]], folder: Path, host: str) -> None:
+def write(space: Any, folder: Path, host: str) -> None:
     """Writes `HOST.xplane.pb`, for TensorBoard and xprof, and `HOST.trace.json`, for Perfetto."""
-    write_space(to_xspace(tracks, host).SerializeToString(), folder, host)
-    (folder / f"{host}.trace.json").write_text(json.dumps(to_trace_events(tracks)))
+    write_space(space.SerializeToString(), folder, host)
+    (folder / f"{host}.trace.json").write_text(json.dumps(to_trace_events(space)))
 
 
 def write_space(xspace: bytes, folder: Path, host: str) -> None:

@@ -8,8 +8,9 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,48 @@ _SERVICE = "tensorflow.ProfilerService"
 
 
 class TslProfilerSessionWrapper:
-    """A recording, from here to `stop()`.
+    """A recording, from here to `stop()`: our events and, where the plugin makes a profile of its
+    devices, that.
+
+    Args:
+        options: Of the plugin's profile, a `ProfileOptions`.
 
     Raises:
         RuntimeError: There is another one.
         ImportError: The package `protobuf` is not there.
     """
 
-    def __init__(self) -> None:
-        messages()  # sooner than when there is something to lose
+    def __init__(self, options: Any = None) -> None:
+        if options is None:  # and sooner than when there is something to lose
+            options = messages().ProfileOptions(host_tracer_level=2, device_tracer_level=1)
+        options.version, options.enable_hlo_proto = 1, True
         recording.refuse_profile()
-        _XLAC._xla_start_trace()
+        _XLAC._xla_start_trace(kernels=True)
+        self._trouble = ""
+        self._plugin = self._ask(_XLAC._xla_start_plugin_profile, options.SerializeToString())
 
-    def end(self) -> list[dict[str, Any]]:
-        """Ends it, and returns the events of each thread and device."""
-        return _XLAC._xla_stop_trace()
+    def _ask(self, what: Callable[..., Any], *args: Any) -> Any:
+        """Asks the plugin. Without its answer the profile has our events, and says why."""
+        try:
+            return what(*args)
+        except Exception as error:
+            self._trouble = f"the plugin's own profile of its devices is missing: {error}"
+            warnings.warn(f"torch_xla.debug.profiler: {self._trouble}", stacklevel=2)
+            return None
+
+    def end(self, host: str | None = None) -> Any:
+        """Ends it, and returns the profile: an `XSpace`."""
+        seen = self._ask(self._plugin.stop) if self._plugin else None
+        self._plugin = None
+        tracks = _XLAC._xla_stop_trace()
+        space = profile_spaces.to_xspace(tracks, host or profile_spaces.host_name(), seen or b"")
+        if self._trouble:
+            space.errors.append(self._trouble)
+        return space
 
     def stop(self) -> bytes:
         """Ends it, and returns the profile: a serialized `XSpace`."""
-        space = profile_spaces.to_xspace(self.end(), profile_spaces.host_name())
-        return space.SerializeToString()
+        return self.end().SerializeToString()
 
     def export(self, xspace: bytes, log_dir: str | os.PathLike) -> None:
         """Writes what `stop` gave into a log directory of TensorBoard."""
@@ -159,22 +182,23 @@ class _Service:
         duration_ms = request.duration_ms or request.opts.duration_ms or 1000
         self.terminated.clear()
         try:
-            recording.refuse_profile()
-            _XLAC._xla_start_trace()
+            session = TslProfilerSessionWrapper(request.opts if request.opts.version else None)
         except RuntimeError as e:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
+        host = request.opts.override_hostname or request.host_name or profile_spaces.host_name()
         try:
             self.terminated.wait(duration_ms / 1e3)
         finally:
-            tracks = _XLAC._xla_stop_trace()
-        response.empty_trace = not any(track["events"] for track in tracks)
-        host = request.opts.override_hostname or request.host_name or profile_spaces.host_name()
+            space = session.end(host)
+        response.empty_trace = not any(
+            line.events for plane in space.planes for line in plane.lines
+        )
         if request.emit_xspace:
-            response.xspace.CopyFrom(profile_spaces.to_xspace(tracks, host))
+            response.xspace.CopyFrom(space)
         elif not response.empty_trace:
             try:
                 folder = Path(request.repository_root) / request.session_id
-                profile_spaces.write(tracks, folder, host)
+                profile_spaces.write(space, folder, host)
             except OSError as e:
                 context.abort(grpc.StatusCode.INTERNAL, f"The profile cannot be written: {e}")
         return response

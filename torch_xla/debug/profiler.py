@@ -8,9 +8,10 @@
     >>> xp.stop_trace()
 
 They hold what each thread of the host did (`sync`, `lower`, `compile`, `launch`, uploads, reads and
-waits, and the program's own traces) and when each device ran which program. Without a recording a
-trace costs next to nothing. Profiles need the packages `protobuf` and, to be asked for from
-outside, `grpcio`: `pip install torch_xla[profiler]`.
+waits, the kernels of PyTorch that run inside programs, and the program's own traces) and when each
+device ran which program; where the plugin makes a profile of its devices itself, that is in it too.
+Without a recording a trace costs next to nothing. Profiles need the packages `protobuf` and, to be
+asked for from outside, `grpcio`: `pip install torch_xla[profiler]`.
 """
 
 from __future__ import annotations
@@ -143,10 +144,10 @@ def stop_trace() -> None:
                 "start_trace(log_dir) first."
             )
         _XLAC._xla_wait_device_ops()
-        tracks = session.end()
+        space = session.end()
         folder = profile_spaces.run_folder(_profile_state.log_dir)
         _profile_state.reset()
-    profile_spaces.write(tracks, folder, profile_spaces.host_name())
+    profile_spaces.write(space, folder, profile_spaces.host_name())
 
 
 def start_server(
@@ -193,8 +194,8 @@ def trace(
         logdir: A log directory of TensorBoard, to which the servers can write.
         duration_ms: How long they record.
         num_tracing_attempts: How often they are asked while nothing happens on xla.
-        host_tracer_level, device_tracer_level: Sent along; this project's servers record the same
-            at each level.
+        host_tracer_level, device_tracer_level: How much the plugin's own profile tells, where the
+            plugin makes one. What this project records is the same at each level.
         delay_ms: How long to wait before.
         timeout_s: How long servers that are not there, or busy, are asked again.
         interval_s: How long to wait in between.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <sstream>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -15,6 +16,7 @@
 #include <c10/util/accumulate.h>
 #include <xla/ffi/api/c_api.h>
 
+#include "debug/trace.h"
 #include "lazy/operator.h"
 #include "ops/host/call_text.h"
 #include "ops/host/ffi_frame.h"
@@ -92,6 +94,16 @@ at::Tensor result_tensor(const XLA_FFI_CallFrame& frame, size_t index) {
   TXLA_CHECK(static_cast<int64_t>(index) < frame.rets.size, "host kernel: expected result ", index,
              ", got ", frame.rets.size, " results.");
   return as_tensor(*static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[index]));
+}
+
+// "Float[64, 10], Long[64]"
+std::string types_of(const XLA_FFI_CallFrame& frame) {
+  std::ostringstream text;
+  for (int64_t i = 0; i < frame.args.size; ++i) {
+    const at::Tensor t = as_tensor(operand(frame, static_cast<size_t>(i)));
+    text << (i == 0 ? "" : ", ") << c10::toString(t.scalar_type()) << t.sizes();
+  }
+  return text.str();
 }
 
 c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
@@ -206,6 +218,7 @@ class HostKernel {
   int64_t parts_in_cache(const XLA_FFI_CallFrame& frame) const;
   // Runs one part; its share of the results that are sums goes to `sums`.
   void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
+  void add_up(const XLA_FFI_CallFrame& frame, const std::vector<Tensors>& sums) const;
   IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
   // A part's share of lists whose elements are shared out: of element i, nothing, a slice, or all.
   at::Tensor share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
@@ -446,24 +459,32 @@ void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tens
 }
 
 void HostKernel::run(const XLA_FFI_CallFrame& frame) const {
+  const int64_t begin = debug::is_tracing_kernels() ? debug::now_ns() : 0;
   const int64_t count = count_parts(frame);
   std::vector<Tensors> sums(static_cast<size_t>(count));
   run_parts(frame, count, [&](int64_t index) {
     run_part(frame, {index, count}, sums[static_cast<size_t>(index)]);
   });
-  if (sums[0].empty()) return;
-  run_parts(frame, 1, [&](int64_t) {
-    size_t next = 0, index = updates_;
-    for (const Result& result : results_) {
-      if (result.cut == Partition::kSum && result.wanted) {
-        const at::Tensor total = result_tensor(frame, index);
-        store(sums[0][next], total, index);
-        for (size_t part = 1; part < sums.size(); ++part) total.add_(sums[part][next]);
-        ++next;
-      }
-      index += result.wanted;
+  if (!sums[0].empty()) run_parts(frame, 1, [&](int64_t) { add_up(frame, sums); });
+  if (begin != 0) [[unlikely]] {
+    debug::add_event({name_,
+                      begin,
+                      debug::now_ns(),
+                      {{"operands", types_of(frame)}, {"parts", std::to_string(count)}}});
+  }
+}
+
+void HostKernel::add_up(const XLA_FFI_CallFrame& frame, const std::vector<Tensors>& sums) const {
+  size_t next = 0, index = updates_;
+  for (const Result& result : results_) {
+    if (result.cut == Partition::kSum && result.wanted) {
+      const at::Tensor total = result_tensor(frame, index);
+      store(sums[0][next], total, index);
+      for (size_t part = 1; part < sums.size(); ++part) total.add_(sums[part][next]);
+      ++next;
     }
-  });
+    index += result.wanted;
+  }
 }
 
 struct TextHash {
