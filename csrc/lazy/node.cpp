@@ -77,10 +77,15 @@ void Node::operator delete(void* node) { pool().give(node); }
 Node::~Node() { release_operands(); }
 
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
-                                   Operands&& operands, Numbers&& numbers, int device) {
+                                   Operands&& operands, Numbers&& numbers, int device,
+                                   const Source* source) {
   auto node = c10::make_intrusive<Node>(std::move(signature), std::move(operands),
                                         std::move(numbers), device);
-  take_source(node->source());
+  if (source != nullptr && *source) {
+    node->source() = *source;
+  } else {
+    take_source(node->source());
+  }
   return node;
 }
 

@@ -171,9 +171,12 @@ class Node final : public c10::intrusive_ptr_target {
   Source source_;
 };
 
-// Makes the node of a recorded call; every call is recorded by it. The caller holds the GraphLock.
+// Makes the node of a recorded call; every call is recorded by it. `source` is its place in the
+// user's program, if that is not the place which the thread has reached. The caller holds the
+// GraphLock.
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
-                                   Operands&& operands, Numbers&& numbers, int device);
+                                   Operands&& operands, Numbers&& numbers, int device,
+                                   const Source* source = nullptr);
 
 inline const Geometry& Value::geometry() const { return node->output(index); }
 

@@ -35,11 +35,7 @@ class ForwardCalls {
     if (last.thread == nullptr || last.thread == __builtin_thread_pointer()) {
       if (last.next == next) return;  // no gradient function since the call before
       const uint64_t thread = at::RecordFunction::currentThreadId();
-      // Those of the views before the call, which are recorded when they are read, are at its
-      // place.
-      uint64_t number =
-          last.next < next ? std::max(last.next, next - std::min(next, kMostViews)) : next - 1;
-      for (; number < next; ++number) slot(thread, number) = {thread, number, place};
+      slot(thread, next - 1) = {thread, next - 1, place};
     }
     last = {__builtin_thread_pointer(), next};
   }
@@ -54,7 +50,7 @@ class ForwardCalls {
   }
 
  private:
-  static constexpr uint64_t kSlots = 1 << 16, kThreads = 1 << 12, kMostViews = 16;
+  static constexpr uint64_t kSlots = 1 << 16, kThreads = 1 << 12;
   struct Last {
     void* thread = nullptr;
     uint64_t next = 0;

@@ -7,6 +7,7 @@
 
 #include "lazy/lending.h"
 #include "lazy/memory.h"
+#include "util/diagnostics.h"
 #include "util/error.h"
 
 namespace torch_xla::lazy {
@@ -159,6 +160,15 @@ void Storage::for_each_pending(int device, const std::function<void(Storage&)>& 
 
 // --- view ----------------------------------------------------------------------------------
 
+View::View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step,
+           uint32_t index, int64_t offset)
+    : parent_(std::move(parent)), step_(std::move(step)), index_(index), offset_(offset) {
+  if constexpr (util::kDiagnostics) {
+    const GraphLock lock;
+    take_source(source_);
+  }
+}
+
 View::~View() {
   if (storage_.load(std::memory_order_acquire) != nullptr) {
     const GraphLock lock;
@@ -203,7 +213,9 @@ Value View::read(Storage& storage) {
     view = stale.pop_back_val();
     Operands operands;
     operands.push_back(std::move(value));
-    value = {make_node(view->step_, std::move(operands), {}, storage.device_index()), view->index_};
+    value = {
+        make_node(view->step_, std::move(operands), {}, storage.device_index(), &view->source_),
+        view->index_};
     view->remember(storage, value);
   }
   return value;

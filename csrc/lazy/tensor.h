@@ -114,8 +114,14 @@ class View final : public c10::intrusive_ptr_target {
   static constexpr int64_t kComputed = -1;
 
   View(c10::intrusive_ptr<View> parent, c10::intrusive_ptr<const Signature> step, uint32_t index,
-       int64_t offset)
-      : parent_(std::move(parent)), step_(std::move(step)), index_(index), offset_(offset) {}
+       int64_t offset);
+  // The same step from another view.
+  View(c10::intrusive_ptr<View> parent, const View& step)
+      : parent_(std::move(parent)),
+        step_(step.step_),
+        index_(step.index_),
+        offset_(step.offset_),
+        source_(step.source_) {}
   ~View() override;
 
   const c10::intrusive_ptr<View>& parent() const { return parent_; }
@@ -140,6 +146,7 @@ class View final : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<const Signature> step_;
   uint32_t index_;
   int64_t offset_;
+  Source source_;  // where the view was made, which is not where it is read
   // The value that was read or written, kept until the storage's value changes; and this view's
   // place in the storage's list of such views.
   Value cached_;

@@ -21,6 +21,12 @@ class Net(torch.nn.Module):
         return self.second(torch.log(x))  # the fault: of negative numbers
 
 
+@pytest.fixture(autouse=True)
+def nothing_waits():
+    """What earlier tests have recorded is not found in the steps of these."""
+    torch_xla.sync()
+
+
 def fault_of(step, *args, **kwargs):
     fault = torch_xla.debug.first_fault(step, *args, **kwargs)
     assert fault is not None

@@ -139,12 +139,7 @@ def test_a_fault_is_told_until_it_is_mended(outputs, number):
         assert not after.waited(fault.line), after.err
 
 
-of_views = pytest.mark.xfail(strict=True, reason="a view is told at the line that reads it first")
-
-
-@pytest.mark.parametrize(
-    "number", [pytest.param(1, marks=of_views), 2, 3, pytest.param(4, marks=of_views), 5]
-)
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_its_line_is_named(outputs, number):
     fault = FAULTS[number - 1]
     told = outputs(number - 1).told(fault)

@@ -69,6 +69,34 @@ def test_views_writes_and_casts_have_lines():
     assert lines_of(y, "aten::mul.Tensor") == [place(here, "mul_(2)  #")]
 
 
+def test_a_view_has_the_line_that_made_it():
+    x = torch.ones(4, 4, device="xla")
+    torch_xla.sync()
+    part = x[1:]  # the view
+    turned = part.t()  # a view of it
+    y = turned + 1  # what reads them
+    here = test_a_view_has_the_line_that_made_it
+    assert lines_of(y, "aten::slice.Tensor") == [place(here, "x[1:]  #")]
+    transposes = lines_of(y, "aten::t") + lines_of(y, "aten::permute")
+    assert transposes == [place(here, "part.t()  #")]
+    # A view that is read again, of what was written meanwhile, is still of its line.
+    x.add_(1)
+    z = part * 2
+    assert lines_of(z, "aten::slice.Tensor") == [place(here, "x[1:]  #")]
+
+
+def test_the_gradient_of_a_view_has_the_line_that_made_it():
+    x = torch.ones(4, 4, device="xla", requires_grad=True)
+    torch_xla.sync()
+    part = x[1:]  # the view
+    other = x[2:]  # another
+    y = part.sum() + other.sum()  # what reads them
+    y.backward()
+    here = test_the_gradient_of_a_view_has_the_line_that_made_it
+    lines = lines_of(x.grad, "aten::slice_backward")
+    assert sorted(lines) == [place(here, "x[1:]  #"), place(here, "x[2:]  #")]
+
+
 def test_loops_and_generators():
     def steps(x):
         for _ in range(3):

@@ -36,8 +36,7 @@ c10::intrusive_ptr<View> copy_of(const View* view) {
   for (; view != nullptr; view = view->parent().get()) chain.push_back(view);
   c10::intrusive_ptr<View> copy;
   for (; !chain.empty(); chain.pop_back()) {
-    const View& step = *chain.back();
-    copy = c10::make_intrusive<View>(std::move(copy), step.step(), step.index(), step.offset());
+    copy = c10::make_intrusive<View>(std::move(copy), *chain.back());
   }
   return copy;
 }
