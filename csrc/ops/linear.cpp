@@ -1,6 +1,11 @@
 // A layer's product with its weights, and its gradients.
+#include <array>
 #include <optional>
 #include <string>
+#include <tuple>
+
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
 
 #include "ops/common.h"
 #include "ops/contraction.h"
@@ -66,6 +71,19 @@ Values linear_backward(Lowering& l) {
   return results(l, grads);
 }
 
+// What PyTorch has for other devices alone.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward_on_cpu(const at::Tensor& input,
+                                                                      const at::Tensor& grad,
+                                                                      const at::Tensor& weight,
+                                                                      std::array<bool, 3> wanted) {
+  const auto rows = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
+  if (wanted[0]) std::get<0>(grads) = at::matmul(grad, weight.conj());
+  if (wanted[1]) std::get<1>(grads) = at::mm(rows(grad).t(), rows(input).conj());
+  if (wanted[2]) std::get<2>(grads) = rows(grad).sum(0);
+  return grads;
+}
+
 }  // namespace
 
 namespace rules {
@@ -77,6 +95,8 @@ const RuleFunction linear_on_host = ops::linear_on_host;
 
 const Rules registered([](Registry& r) {
   r.add("aten::linear_backward", linear_backward<false>).on_cpu = linear_backward<true>;
+  r.one("aten::linear_backward").reference =
+      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(linear_backward_on_cpu));
 });
 
 }  // namespace torch_xla::ops

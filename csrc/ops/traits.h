@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/FunctionRef.h>
@@ -149,6 +150,10 @@ struct Traits {
   std::optional<Deprecated> writes_expanded = std::nullopt;
 
   ViewTraits view = {};
+
+  // --- Comparison ---
+  // Carries a call out on CPU tensors, with operators of PyTorch's, where it has no kernel.
+  c10::KernelFunction reference = {};
 
   // --- Autocast ---
   Autocast autocast = Autocast::Unnamed;

@@ -5,9 +5,12 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import torch_xla
 import torch_xla.debug
+from torch_xla._src.faults import difference
+from torch_xla._src.kept_runs import runs_of
 
 
 class Net(torch.nn.Module):
@@ -129,6 +132,86 @@ def test_no_fault_in_the_training_of_networks():
     assert torch_xla.debug.first_fault(step) is None
 
 
+def attention(**options):
+    heads = options.pop("heads", 4)
+    dtype = options.pop("dtype", torch.float32)
+    q = torch.randn(2, 4, 6, 8, dtype=dtype)
+    k, v = (torch.randn(2, heads, 5, 8, dtype=dtype) for _ in range(2))
+    return (q, k, v), lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def masked(mask, **options):
+    operands, call = attention(**options)
+    return (*operands, mask), lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m)
+
+
+def recurrent(kind, **options):
+    layer = kind(5, 7, 2, **options).to("xla")
+    return (torch.randn(4, 3, 5),), lambda x: layer(x)[0]
+
+
+def linear(*shape, dtype=torch.float32, bias=True):
+    weight, shift = torch.randn(6, shape[-1], dtype=dtype), torch.randn(6, dtype=dtype)
+    operands = (torch.randn(*shape, dtype=dtype), weight)
+    return (*operands, shift) if bias else operands, lambda *given: F.linear(*given)
+
+
+NO_ROW = torch.ones(6, 5).bool().index_fill(0, torch.tensor([2]), False)
+
+# What is recorded as an operator that PyTorch has no CPU kernel of, by that operator.
+OWN = {
+    "plain": ("torch_xla::attention", lambda: attention()),
+    "causal": ("torch_xla::attention", lambda: attention(is_causal=True)),
+    "grouped": ("torch_xla::attention", lambda: attention(heads=2, enable_gqa=True)),
+    "scaled": ("torch_xla::attention", lambda: attention(scale=0.3)),
+    "bfloat16": ("torch_xla::attention", lambda: attention(dtype=torch.bfloat16)),
+    "double": ("torch_xla::attention", lambda: attention(dtype=torch.float64)),
+    "added mask": ("torch_xla::attention", lambda: masked(torch.randn(2, 1, 6, 5))),
+    "a row without": ("torch_xla::attention", lambda: masked(NO_ROW)),
+    "LSTM": ("torch_xla::rnn_layer", lambda: recurrent(torch.nn.LSTM, bidirectional=True)),
+    "GRU": ("torch_xla::rnn_layer", lambda: recurrent(torch.nn.GRU, bias=False)),
+    "RNN": ("torch_xla::rnn_layer", lambda: recurrent(torch.nn.RNN)),
+    "linear": ("aten::linear_backward", lambda: linear(4, 5)),
+    "linear of a batch": ("aten::linear_backward", lambda: linear(2, 3, 5, bias=False)),
+    "linear of bfloat16": ("aten::linear_backward", lambda: linear(3, 5, dtype=torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_operators_that_pytorch_has_no_cpu_kernel_of(name):
+    """They are compared with what PyTorch's operators make of the same operands, and with that of
+    other operands they differ."""
+    torch.manual_seed(0)
+    operator, make = OWN[name]
+    operands, call = make()
+    wanted = [t.is_floating_point() for t in operands]
+    given = [t.to("xla").requires_grad_(w) for t, w in zip(operands, wanted, strict=True)]
+    torch_xla.sync()
+
+    def step():
+        call(*given).square().sum().backward()
+
+    assert torch_xla.debug.first_fault(step) is None
+    [run] = [r for r in runs_of(step) if any(c.operator == operator for c in r.calls)]
+    replay = run.replay()
+    replay.compute(list(range(len(run.calls))), all_results=True)
+    backward = {operator, "torch_xla::attention_backward"}
+    found = [i for i, c in enumerate(run.calls) if c.operator in backward]
+    assert found
+    for i in found:
+        its = replay.operands(i)
+        for expected, moved in ((its, False), ([_moved(t) for t in its], True)):
+            pairs = zip(replay.results(i), replay.on_cpu(i, expected), strict=True)
+            differ = [
+                difference(a, b, None, its) for a, b in pairs if a is not None and b is not None
+            ]
+            assert differ and any(differ) == moved, (run.calls[i].operator, differ)
+
+
+def _moved(t):
+    return t + 0.1 if t is not None and t.is_floating_point() else t
+
+
 def test_kept_runs_give_what_they_gave():
     """Steps that overwrite their parameters can be searched afterwards, and go on as before."""
     w = torch.ones(8, 8, device="xla")
@@ -152,6 +235,8 @@ def test_kept_runs_give_what_they_gave():
 def test_keep_runs_needs_a_number():
     with pytest.raises(ValueError, match="keep_runs: expected a number of runs"):
         torch_xla.debug.keep_runs(-1)
+    with pytest.raises(ValueError, match=r"keep_runs: expected a number of runs, .* got 2\.5"):
+        torch_xla.debug.keep_runs(2.5)
 
 
 def test_steps_of_torch_compile_are_open():

@@ -53,6 +53,23 @@ def test_each_way_to_wait():
     assert waits() == []
 
 
+def test_sizes_that_values_decide():
+    x = torch.arange(4.0).to("xla")
+    counts = torch.tensor([1, 2]).to("xla")
+
+    def loop():
+        x[x > 1]
+        torch.unique(x)
+        torch.repeat_interleave(counts)
+        torch.bincount(counts)
+        (x > 1).nonzero()
+
+    loop()
+    found = by_line()
+    for i in range(1, 6):
+        assert {w.why for w in found[line(loop, i)]} == {"a size that values decide"}, i
+
+
 def test_operators_on_the_host(monkeypatch):
     monkeypatch.setenv("XLA_HOST_FALLBACK", "allow")
     scores = torch.randn(5, 2, 4).log_softmax(-1).to("xla")

@@ -96,7 +96,7 @@ def keep_runs(most: int) -> None:
     Args:
         most: How many; 0 lets them go and keeps none.
     """
-    if most < 0:
+    if not isinstance(most, int) or most < 0:
         raise ValueError(f"keep_runs: expected a number of runs, 0 for none, got {most}.")
     _XLAC._xla_keep_runs(most)
 

@@ -1,19 +1,27 @@
 // scaled_dot_product_attention on xla: one recorded call with a gradient of its own, that never
 // keeps the matrix of probabilities.
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "dispatch/calls/composite.h"
 #include "dispatch/calls/own_operator.h"
+#include "lazy/operator.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {
@@ -59,6 +67,58 @@ const OwnOperator attention_backward(
     "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
     attention_backward_meta, ops::rules::attention_backward,
     ops::rules::attention_backward_on_host);
+
+// --- by PyTorch's operators, to compare with -------------------------------------------------
+
+// (output, logsumexp)
+std::tuple<Tensor, Tensor> attention_on_cpu(const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const OptionalTensor& mask,
+                                            const OptionalTensor& keep, double dropout_p,
+                                            bool is_causal, double scale) {
+  const at::ScalarType dtype = wide(query.scalar_type());
+  const int64_t group = query.dim() > 2 ? query.size(-3) / key.size(-3) : 1;
+  const auto heads = [&](const Tensor& t) {
+    return group == 1 ? t.to(dtype) : t.to(dtype).repeat_interleave(group, -3);
+  };
+  Tensor scores = at::matmul(query.to(dtype), heads(key).mT()) * scale;
+  const double lowest = -std::numeric_limits<double>::infinity();
+  if (mask && mask->scalar_type() == at::kBool)
+    scores = scores.masked_fill(mask->logical_not(), lowest);
+  if (mask && mask->scalar_type() != at::kBool) scores = scores + *mask;
+  if (is_causal) {
+    const Tensor later =
+        at::ones({query.size(-2), key.size(-2)}, scores.options().dtype(at::kBool));
+    scores = scores.masked_fill(later.triu(1), lowest);
+  }
+  Tensor logsumexp = scores.logsumexp(-1);
+  logsumexp = logsumexp.masked_fill(logsumexp == lowest, 0);  // of what attends to nothing
+  Tensor weights = at::_safe_softmax(scores, -1);
+  if (keep) weights = weights * keep->to(dtype) / (1 - dropout_p);
+  return {at::matmul(weights, heads(value)).to(query.scalar_type()), logsumexp};
+}
+
+Gradients attention_backward_on_cpu(const Tensor& grad, const Tensor& query, const Tensor& key,
+                                    const Tensor& value, const Tensor& /*output*/,
+                                    const Tensor& /*logsumexp*/, const OptionalTensor& mask,
+                                    const OptionalTensor& keep, double dropout_p, bool is_causal,
+                                    double scale, bool mask_grad) {
+  const at::AutoGradMode enabled(true);
+  const auto input = [](const Tensor& t) { return t.detach().requires_grad_(); };
+  torch::autograd::variable_list inputs = {input(query), input(key), input(value)};
+  if (mask_grad) inputs.push_back(input(*mask));
+  const Tensor output = std::get<0>(attention_on_cpu(inputs[0], inputs[1], inputs[2],
+                                                     mask_grad ? OptionalTensor(inputs[3]) : mask,
+                                                     keep, dropout_p, is_causal, scale));
+  const auto grads = torch::autograd::grad({output}, inputs, {grad});
+  return {grads[0], grads[1], grads[2], mask_grad ? grads[3] : Tensor()};
+}
+
+const ops::Rules references([](ops::Registry& r) {
+  r.one(lazy::full_name(attention.handle().operator_name())).reference =
+      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(attention_on_cpu));
+  r.one(lazy::full_name(attention_backward.handle().operator_name())).reference =
+      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(attention_backward_on_cpu));
+});
 
 class Attention : public torch::autograd::Function<Attention> {
  public:

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
@@ -20,6 +21,7 @@
 
 #include "dispatch/calls/composite.h"
 #include "dispatch/calls/own_operator.h"
+#include "lazy/operator.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {
@@ -169,6 +171,35 @@ std::vector<Tensor> unrolled_layer(const Tensor& input, const Tensor& hx, const 
   if (reverse) results[0] = results[0].flip(0);
   return results;
 }
+
+// To compare with: what is kept for the backward pass alone is left out.
+LayerResults rnn_layer_on_cpu(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
+                              const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
+                              const OptionalTensor& b_hh, c10::string_view mode, bool reverse,
+                              bool /*train*/) {
+  std::vector<Tensor> weights = {w_ih, w_hh};
+  if (b_ih) weights.insert(weights.end(), {*b_ih, *b_hh});
+  const auto states = unrolled_layer(input, hx, cx, weights, std::string(mode), reverse);
+  return {states[0], states[1], states.size() > 2 ? states[2] : Tensor(), Tensor(), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_on_cpu(const Tensor& input, const Tensor& hx,
+                                               const Tensor& cx, at::TensorList weights,
+                                               bool has_biases, int64_t layers, bool bidirectional,
+                                               bool batch_first) {
+  return at::native::lstm(input, {hx, cx}, weights, has_biases, layers, 0.0, false, bidirectional,
+                          batch_first);
+}
+
+const ops::Rules references([](ops::Registry& r) {
+  const auto reference_of = [&r](const c10::OperatorHandle& op) -> c10::KernelFunction& {
+    return r.one(lazy::full_name(op.operator_name())).reference;
+  };
+  reference_of(rnn_layer.handle()) =
+      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(rnn_layer_on_cpu));
+  reference_of(lstm_inference.handle()) =
+      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(lstm_on_cpu));
+});
 
 class RnnLayer : public torch::autograd::Function<RnnLayer> {
  public:

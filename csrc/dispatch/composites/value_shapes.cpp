@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -18,6 +19,7 @@
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
 #include "executor/runtime.h"
+#include "executor/waits.h"
 #include "lazy/tensor.h"
 #include "ops/host/on_host.h"
 #include "ops/rules.h"
@@ -73,6 +75,18 @@ const OwnOperator one_hot_of("one_hot(Tensor self, int num_classes) -> Tensor", 
 // --- what the data tells ---------------------------------------------------------------------
 
 // Its own memory: a view would keep the longest form.
+constexpr const char* kSizeRead = "a size that values decide";
+
+int64_t read_size(const Tensor& size) {
+  const executor::WaitScope waits(kSizeRead);
+  return size.item<int64_t>();
+}
+
+Tensor read_sizes(const std::vector<Tensor>& sizes) {
+  const executor::WaitScope waits(kSizeRead);
+  return at::stack(sizes).to(at::kLong).cpu();
+}
+
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
 Tensor nonzero(const Tensor& self) {
@@ -80,11 +94,11 @@ Tensor nonzero(const Tensor& self) {
   cuts.add();
   if (self.numel() == 0) return at::empty({self.dim(), 0}, positions_like(self)).t();
   if (self.dim() == 0) {
-    return at::empty({self.item().toBool() ? 1 : 0, 0}, positions_like(self));
+    return at::empty({read_size(self != 0), 0}, positions_like(self));
   }
   const auto [positions, count] = longest_nonzero(self);
   // One dimension after the other, as the CPU's kernel lays them out.
-  const Tensor rows = positions.narrow(0, 0, count.item<int64_t>());
+  const Tensor rows = positions.narrow(0, 0, read_size(count));
   return rows.t().clone(at::MemoryFormat::Contiguous).t();
 }
 
@@ -106,7 +120,7 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   const Tensor& values = *std::get<1>(expanded);
   if (values.numel() == 0) return at::empty({0}, self.options());
   const auto [selected, count] = longest_masked_select(values, *std::get<0>(expanded));
-  return front(selected, count.item<int64_t>());
+  return front(selected, read_size(count));
 }
 
 Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
@@ -118,7 +132,7 @@ Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
 // Distinct elements, or rows of a matrix: (values, inverse, counts).
 std::tuple<Tensor, Tensor, Tensor> distinct(const Tensor& self, bool rows, bool consecutive) {
   const auto [values, inverse, counts, found] = longest_unique(self, rows, consecutive);
-  const auto count = found.item<int64_t>();
+  const int64_t count = read_size(found);
   return {front(values, count), inverse, front(counts, count)};
 }
 
@@ -198,7 +212,7 @@ Tensor bincount(const Tensor& self, const std::optional<Tensor>& weights, int64_
                                         ? weights->options()
                                         : weights->options().dtype(at::kDouble);
   if (self.numel() == 0) return at::zeros({minlength}, positions_like(self));
-  const Tensor ends = at::stack({self.min(), self.max()}).to(at::kLong).cpu();
+  const Tensor ends = read_sizes({self.min(), self.max()});
   const int64_t least = ends[0].item<int64_t>(), greatest = ends[1].item<int64_t>();
   TORCH_CHECK(least >= 0, "bincount only supports 1-d non-negative integral inputs.");
   const Tensor added = weighted ? weights->to(options.dtype()) : at::ones(self.sizes(), options);
@@ -213,7 +227,7 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
                               "\"repeat_interleave_cpu\" not implemented for '", dtype, "'");
   if (!output_size) {
     if (repeats.numel() == 0) return at::empty_like(repeats);
-    const Tensor ends = at::stack({repeats.min().to(at::kLong), repeats.sum()}).cpu();
+    const Tensor ends = read_sizes({repeats.min().to(at::kLong), repeats.sum()});
     TORCH_CHECK(ends[0].item<int64_t>() >= 0, "repeats can not be negative");
     output_size = ends[1].item<int64_t>();
   }
@@ -238,7 +252,7 @@ std::optional<std::pair<int64_t, int64_t>> ends_of(const Tensor& classes, bool w
     if (const std::optional<Tensor> known = read_known_values(classes)) return read(*known);
   }
   if (!wanted) return std::nullopt;
-  return read(at::stack({classes.min(), classes.max()}).cpu());
+  return read(read_sizes({classes.min(), classes.max()}));
 }
 
 // Classes out of range give zeros where nobody can tell when the call is made.

@@ -177,9 +177,16 @@ Tensors call_on_cpu(const Node& call, const Tensors& operands) {
   if (!s.regions.empty()) refuse(s, "runs functions of its own");
   const at::NoGradGuard no_grad;
   if (s.expansion != nullptr) return function_on_cpu(*s.expansion, operands);
-  if (!has_cpu_kernel(s.op->handle)) refuse(s, "PyTorch has no kernel of it for the CPU");
+  const c10::KernelFunction& reference = s.op->traits->reference;
+  if (!reference.isValid() && !has_cpu_kernel(s.op->handle)) {
+    refuse(s, "PyTorch has no kernel of it for the CPU");
+  }
   torch::jit::Stack stack = arguments_of(call, operands, at::kCPU);
-  s.op->handle.callBoxed(&stack);
+  if (reference.isValid()) {
+    reference.callBoxed(s.op->handle, c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  } else {
+    s.op->handle.callBoxed(&stack);
+  }
   return flattened(stack);
 }
 

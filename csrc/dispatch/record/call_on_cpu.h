@@ -18,8 +18,8 @@ torch::jit::Stack arguments_of(const lazy::Node& call, const Tensors& operands, 
 
 // Returns the results of a call of these CPU tensors, in the order of Signature::outputs. Throws
 // NotImplementedError where the CPU cannot give them: the call draws random numbers, runs functions
-// of its own (control flow), or neither PyTorch nor its expansion has a kernel; and what the kernel
-// throws.
+// of its own (control flow), or neither PyTorch nor its expansion nor its traits have a kernel; and
+// what the kernel throws.
 Tensors call_on_cpu(const lazy::Node& call, const Tensors& operands);
 
 }  // namespace torch_xla::dispatch
