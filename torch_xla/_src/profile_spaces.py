@@ -13,6 +13,7 @@ from typing import Any
 from torch_xla._src.profile_messages import messages
 
 _PICOSECONDS = 1000  # in a nanosecond
+_DAY = 86_400 * 1_000_000_000  # nanoseconds
 # What xprof takes for numbers: a step and its number.
 _NUMBERS = frozenset({"_r", "step_num", "group_id"})
 
@@ -31,7 +32,7 @@ class _Plane:
     def add_line(self, name: str, id_: int, start: int, events: Iterable[tuple]) -> None:
         """Adds the events of one thread or device, in nanoseconds; `start` is that of the trace."""
         line = next((line for line in self._plane.lines if line.id == id_), None)
-        if line is None:
+        if line is None or abs(line.timestamp_ns - start) > _DAY:  # of another clock
             line = self._plane.lines.add(id=id_, display_id=id_, timestamp_ns=start)
         line.name = name
         if start < line.timestamp_ns:
@@ -64,7 +65,20 @@ def _number(known: dict[str, int], table: Any, name: str) -> int:
     return known[name]
 
 
-def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str, plugin: bytes = b"") -> Any:
+def parse(data: bytes) -> Any:
+    """The `XSpace` that a plugin has serialized."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return messages().XSpace.FromString(data)
+    except DecodeError:
+        if not data.endswith(b"\0"):
+            raise
+        # libtpu counts a byte more than it wrote. No message goes on with a zero.
+        return messages().XSpace.FromString(data[:-1])
+
+
+def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str, plugin: Any = None) -> Any:
     """An `XSpace` of the tracks that `_XLAC._xla_stop_trace` gives.
 
     Threads are lines of the plane `/host:CPU`, each device a plane `/device:CUSTOM:xla:0`.
@@ -74,7 +88,7 @@ def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str, plugin: bytes = b"
         plugin: The `XSpace` of the plugin's own profile. Ours joins it: what it says of a thread
             is on one line with what we do.
     """
-    space = messages().XSpace.FromString(plugin)
+    space = plugin if plugin is not None else messages().XSpace()
     if host not in space.hostnames:
         space.hostnames.append(host)
     tracks = list(tracks)

@@ -54,10 +54,10 @@ class TslProfilerSessionWrapper:
 
     def end(self, host: str | None = None) -> Any:
         """Ends it, and returns the profile: an `XSpace`."""
-        seen = self._ask(self._plugin.stop) if self._plugin else None
-        self._plugin = None
+        plugin, self._plugin = self._plugin, None
+        seen = self._ask(lambda: profile_spaces.parse(plugin.stop())) if plugin else None
         tracks = _XLAC._xla_stop_trace()
-        space = profile_spaces.to_xspace(tracks, host or profile_spaces.host_name(), seen or b"")
+        space = profile_spaces.to_xspace(tracks, host or profile_spaces.host_name(), seen)
         if self._trouble:
             space.errors.append(self._trouble)
         return space

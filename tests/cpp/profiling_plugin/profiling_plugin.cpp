@@ -4,6 +4,8 @@
 // "start"  profiles cannot be started
 // "stop"   they cannot be stopped
 // "empty"  they hold nothing
+// "long"   they are said to be a byte longer, as libtpu's are
+// "broken" they are no profiles
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -165,7 +167,10 @@ ProfilerError* stop(ProfilerArgs* args) {
   if (is_odd("stop")) {
     return new ProfilerError{PJRT_Error_Code_INTERNAL, "the counters were lost"};
   }
-  if (!is_odd("empty") && !runs.empty()) args->profiler->space = space_of(runs);
+  std::string& space = args->profiler->space;
+  if (!is_odd("empty") && !runs.empty()) space = space_of(runs);
+  if (is_odd("long")) space += '\0';
+  if (is_odd("broken")) space.resize(space.size() - 3);
   return nullptr;
 }
 
