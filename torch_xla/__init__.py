@@ -35,4 +35,10 @@ from torch_xla.version import __version__
 
 _setup.install()
 
-__getattr__ = _importer(__name__)
+__getattr__ = _importer(
+    __name__,
+    {
+        "save_as_stablehlo": "torch_xla.stablehlo",
+        "save_torch_model_as_stablehlo": "torch_xla.stablehlo",
+    },
+)

@@ -35,6 +35,15 @@ def test_names_of_environment_variables():
     assert "PJRT_DEVICE" in names and all(name == value for name, value in names.items())
 
 
+def test_names_of_the_package_that_its_modules_define():
+    from torch_xla import stablehlo
+
+    assert torch_xla.save_as_stablehlo is stablehlo.save_as_stablehlo
+    assert torch_xla.save_torch_model_as_stablehlo is stablehlo.save_torch_model_as_stablehlo
+    with pytest.raises(AttributeError, match="module 'torch_xla' has no attribute 'no_such_name'"):
+        torch_xla.no_such_name  # noqa: B018
+
+
 def test_torch_xla_torch_xla():
     import torch_xla.torch_xla as names
 

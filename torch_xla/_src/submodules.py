@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
-def importer(package: str) -> Callable[[str], ModuleType]:
-    """A module-level `__getattr__` that imports the submodule of that name."""
+def importer(package: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """A module-level `__getattr__` that imports the submodule of that name.
 
-    def getattr_(name: str) -> ModuleType:
+    Args:
+        names: What other modules define, with the module of each.
+    """
+
+    def getattr_(name: str) -> Any:
+        if names and name in names:
+            return getattr(importlib.import_module(names[name]), name)
         if not name.startswith("__"):
             full_name = f"{package}.{name}"
             if importlib.util.find_spec(full_name) is not None:
