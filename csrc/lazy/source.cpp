@@ -18,10 +18,8 @@ namespace {
 
 std::atomic<SourceReader> reader{nullptr};
 std::atomic<bool> stacks_kept{false};
-Source& given_place() {  // guarded by GraphLock
-  static auto& place = *new Source;
-  return place;
-}
+// These are no statics of functions: each call would look whether they are made. Never destroyed.
+Source& given_place = *new Source;  // guarded by GraphLock
 
 // Places of forward calls, by the number that autograd gives the call's gradient function on the
 // thread that records it. A later call takes the slot of one that is kSlots calls older.
@@ -69,10 +67,7 @@ class ForwardCalls {
   std::array<Last, kThreads> last_;  // of each thread; where two share one, some places are lost
 };
 
-ForwardCalls& forward_calls() {
-  static auto& calls = *new ForwardCalls;
-  return calls;
-}
+ForwardCalls& forward_calls = *new ForwardCalls;
 
 // Names of scopes, by number. Guarded by GraphLock.
 struct Scopes {
@@ -109,22 +104,22 @@ std::string Source::str() const {
 
 void take_source(Source& place) {
   if constexpr (!util::kDiagnostics) return;
-  if (given_place()) {
-    place = given_place();
+  if (given_place) {
+    place = given_place;
     return;
   }
   const SourceReader read = reader.load(std::memory_order_acquire);
   if (read == nullptr) return;
   read(stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
   if (!place) {
-    place = forward_calls().current();
+    place = forward_calls.current();
   } else if (has_scopes.load(std::memory_order_relaxed)) {
     place.scope = current_scope;
   }
-  if (place) forward_calls().add(place);
+  if (place) forward_calls.add(place);
 }
 
-void set_place(Source place) { given_place() = std::move(place); }
+void set_place(Source place) { given_place = std::move(place); }
 
 std::string source_line() {
   const GraphLock lock;

@@ -141,15 +141,12 @@ class KnownCode {
   std::array<c10::intrusive_ptr<PythonCode>, kSlots> known_;
 };
 
-KnownCode& known_code() {
-  static auto& known = *new KnownCode;
-  return known;
-}
+KnownCode& known_code = *new KnownCode;  // never destroyed
 
 void innermost(PyThreadState* thread, lazy::Source& place) {
   FrameWalk walk(thread);
   while (const auto frame = walk.next()) {
-    const auto& code = known_code().of(frame->code);
+    const auto& code = known_code.of(frame->code);
     if (code->hidden()) continue;
     place.code = code;
     place.instruction = frame->instruction;
@@ -171,7 +168,7 @@ lazy::SourceFrames frames_of(PyThreadState* thread, size_t most, Wanted wanted) 
 void all_frames(PyThreadState* thread, lazy::Source& place) {
   const py::gil_scoped_acquire gil;
   lazy::SourceFrames frames =
-      frames_of(thread, 16, [](PyCodeObject* code) { return !known_code().of(code)->hidden(); });
+      frames_of(thread, 16, [](PyCodeObject* code) { return !known_code.of(code)->hidden(); });
   if (!frames.empty()) place = {c10::make_intrusive<lazy::Stack>(std::move(frames)), 0};
 }
 
