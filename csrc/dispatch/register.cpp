@@ -14,6 +14,7 @@
 #include "dispatch/record/list_write.h"
 #include "dispatch/record/mask_index.h"
 #include "dispatch/record/recorder.h"
+#include "dispatch/record/unboxed.h"
 #include "dispatch/views/resize.h"
 #include "dispatch/views/view_operators.h"
 #include "lazy/memory.h"
@@ -95,6 +96,8 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     } else if (writes_list(*op)) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<ListWriteKernel>(std::move(recorder))));
+    } else if (std::optional<torch::CppFunction> kernel = unboxed(*op, recorder)) {
+      library.impl(local.c_str(), std::move(*kernel));
     } else {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(recorder)));
     }

@@ -390,13 +390,10 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
   }
 }
 
-void Recorder::take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
-                            int device, Stack& stack, size_t base, Results& results) const {
+void Recorder::make_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
+                            int device, Results& results) const {
   for (const ReturnPlan& r : plan_->returns) {
-    if (r.argument >= 0) {
-      results.push_back(std::move(stack[base + r.argument]));
-      continue;
-    }
+    if (r.argument >= 0) continue;
     const auto [first, count] = entry.outputs[r.output];
     const auto tensor_of = [&](uint32_t k) {
       const Geometry* g = entry.signature->outputs[k];
@@ -422,80 +419,91 @@ bool Recorder::is_for_another_device(const Stack& stack, size_t base) const {
   return device.type() != own.type() || index != own.index();
 }
 
-void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const size_t base = stack->size() - plan_->num_arguments;
-  if (is_for_another_device(*stack, base)) {
-    c10::IValue& model = (*stack)[base];
-    const at::Device there = (*stack)[base + *device_argument_].toDevice();
-    model = at::empty_like(model.toTensor(), model.toTensor().options().device(there));
-    return op.callBoxed(stack);
+Recorder::Instead Recorder::record(Stack& stack, size_t base, Results& results) {
+  if (is_for_another_device(stack, base)) {
+    return [this, base](Stack* stack) {
+      c10::IValue& model = (*stack)[base];
+      const at::Device there = (*stack)[base + *device_argument_].toDevice();
+      model = at::empty_like(model.toTensor(), model.toTensor().options().device(there));
+      op_.callBoxed(stack);
+    };
   }
-  if (traits_.checks_numbers != nullptr) traits_.checks_numbers({*stack, base});
-  if (plan_->dtype_as_out >= 0 && (*stack)[base + plan_->dtype_as_out].isNone()) {
-    (*stack)[base + plan_->dtype_as_out] = stack->back().toTensor().scalar_type();
+  if (traits_.checks_numbers != nullptr) traits_.checks_numbers({stack, base});
+  if (plan_->dtype_as_out >= 0 && stack[base + plan_->dtype_as_out].isNone()) {
+    stack[base + plan_->dtype_as_out] = stack.back().toTensor().scalar_type();
   }
-  c10::intrusive_ptr<lazy::Node> node;
-  std::shared_ptr<const Entry> entry;
-  Results results;
   int device;
   {
     const lazy::GraphLock lock;
     Scan s(*plan_->target);
-    visit_arguments(*plan_, *stack, base, s);
-    if (!s.can_be_recorded()) {
-      if (s.stranger) {
-        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-        return;
-      }
-      upload_index_or_fail(op, *stack, base, s.on_cpu_argument, *s.on_cpu);
-      (*this)(op, keys, stack);
-      return;
+    visit_arguments(*plan_, stack, base, s);
+    if (s.stranger) {
+      return [this](Stack* stack) {
+        op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+      };
+    }
+    if (s.on_cpu != nullptr) {
+      return [this, base, argument = s.on_cpu_argument, tensor = *s.on_cpu](Stack* stack) {
+        upload_index_or_fail(op_, *stack, base, argument, tensor);
+        (*this)(op_, {}, stack);
+      };
     }
     device = s.device < 0 ? current_device() : s.device;
     if (plan_->is_random) {
       Number seed;
-      seed.integer = static_cast<int64_t>(seed_for(*stack, base, *plan_, device));
+      seed.integer = static_cast<int64_t>(seed_for(stack, base, *plan_, device));
       s.numbers.push_back(seed);
     }
     const util::Hash128 key = s.memo_key();
+    std::shared_ptr<const Entry> entry;
     if (const auto* known = memo_.find(key)) {
       entry = *known;
     } else {
       // May record this very operator.
-      entry = std::make_shared<const Entry>(make_entry(*stack, base, device));
+      entry = std::make_shared<const Entry>(make_entry(stack, base, device));
       memo_.add(key, entry);
     }
-    if (entry->route == Route::Record) {
-      if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
-        converted_numbers_.check(*stack, base, *entry->signature->outputs[0]);
+    if (entry->route != Route::Record) {
+      return [this](Stack* stack) { host_fallback(op_, stack); };
+    }
+    if (!entry->signature->outputs.empty() && entry->signature->outputs[0] != nullptr) {
+      converted_numbers_.check(stack, base, *entry->signature->outputs[0]);
+    }
+    written_memory_.check(stack, base);
+    if (!plan_->writes.empty() && plan_->writes[0].is_out) {
+      check_out_dtypes(*entry, stack, base);
+    }
+    if (traits_.suspects_values != nullptr) {
+      if (traits_.suspects_values({stack, base, known_values})) {
+        cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
       }
-      written_memory_.check(*stack, base);
-      if (!plan_->writes.empty() && plan_->writes[0].is_out) {
-        check_out_dtypes(*entry, *stack, base);
-      }
-      if (traits_.suspects_values != nullptr) {
-        if (traits_.suspects_values({*stack, base, known_values})) {
-          cpu_kernel_.call(*stack, base, CpuKernel::Show::Values);
-        }
-        ValueCheckLog::note(traits_.suspects_values, *stack, base);
-      }
-      counter_.add();
-      if (is_constant_) s.operands.clear();
-      node = lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
-      write_outputs(*entry, node, device, *stack, base);
-      take_results(*entry, node, device, *stack, base, results);
-      if (is_made_like_ && plan_->writes.empty()) {
-        split_like((*stack)[base].toTensor(), results[0].toTensor());
-      }
+      ValueCheckLog::note(traits_.suspects_values, stack, base);
+    }
+    counter_.add();
+    if (is_constant_) s.operands.clear();
+    const auto node =
+        lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
+    write_outputs(*entry, node, device, stack, base);
+    make_results(*entry, node, device, results);
+    if (is_made_like_ && plan_->writes.empty()) {
+      split_like(stack[base].toTensor(), results[0].toTensor());
     }
   }
-  if (entry->route != Route::Record) {
-    host_fallback(op, stack);
-    return;
+  after_record(device);
+  return nullptr;
+}
+
+void Recorder::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+  const size_t base = stack->size() - plan_->num_arguments;
+  Results results;
+  if (const Instead instead = record(*stack, base, results)) return instead(stack);
+  Results all;
+  c10::IValue* result = results.begin();
+  for (const ReturnPlan& r : plan_->returns) {
+    all.push_back(std::move(r.argument >= 0 ? (*stack)[base + r.argument] : *result++));
   }
   torch::jit::drop(*stack, plan_->num_arguments);
-  for (c10::IValue& r : results) stack->push_back(std::move(r));
-  after_record(device);
+  for (c10::IValue& r : all) stack->push_back(std::move(r));
 }
 
 }  // namespace torch_xla::dispatch

@@ -3,6 +3,7 @@
 // its results.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,6 +36,15 @@ class Recorder final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 
+  const Plan& plan() const { return *plan_; }
+  // The results that a call returns, without arguments that it returns.
+  using Results = c10::SmallVector<c10::IValue, 4>;
+  // Records the call whose arguments, which begin at `base`, stay on the stack. Returns null, or
+  // else what carries the call out instead: it takes the arguments from the stack, as a boxed
+  // kernel does.
+  using Instead = std::function<void(torch::jit::Stack*)>;
+  Instead record(torch::jit::Stack& stack, size_t base, Results& results);
+
  private:
   // A distinct call.
   struct Entry {
@@ -62,10 +72,8 @@ class Recorder final : public c10::OperatorKernel {
   // Whether the call makes a tensor on another device than that of its first argument.
   bool is_for_another_device(const torch::jit::Stack& stack, size_t base) const;
 
-  // The results that the call returns.
-  using Results = c10::SmallVector<c10::IValue, 4>;
-  void take_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
-                    torch::jit::Stack& stack, size_t base, Results& results) const;
+  void make_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+                    Results& results) const;
 
   const c10::OperatorHandle op_;
   std::unique_ptr<Plan> plan_;
