@@ -284,6 +284,8 @@ std::optional<torch::CppFunction> unboxed(const c10::OperatorHandle& op,
       Tensor(const Tensor&, int64_t, const Tensor&),
       Tensor(const Tensor&, int64_t, const Tensor&, bool),
       Pair(const Tensor&, int64_t, bool),
+      Tensor(const Tensor&, c10::SymIntArrayRef, int64_t, c10::SymInt),
+      Tensor(const Tensor&, c10::SymIntArrayRef, int64_t, c10::SymInt, c10::SymInt, c10::SymInt),
       // layers
       Tensor(const Tensor&, const Tensor&, c10::SymInt, bool, bool),
       Tensor(const Tensor&, const Tensor&, const MaybeTensor&, c10::SymIntArrayRef,
