@@ -1,6 +1,7 @@
 """torch_xla.debug.first_fault and XLA_DEBUG_NANS: the call that gives the first NaN, Inf or wrong
 number, with its line and module."""
 
+import contextlib
 import re
 
 import pytest
@@ -364,6 +365,33 @@ def test_a_search_within_a_module_leaves_its_name():
     net = Outer()
     x = torch.tensor([-1.0]).to("xla")
     assert fault_of(lambda: net(x)).module == "Outer"
+
+
+def test_an_optimizer_that_raises_has_a_scope_until_its_next_step():
+    weight = torch.nn.Parameter(torch.ones(1, device="xla"))
+    optimizer = torch.optim.SGD([weight])
+    x = torch.tensor([-1.0]).to("xla")
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            with contextlib.suppress(ZeroDivisionError):
+                optimizer.step(lambda: 1 / 0)
+            return x + 1
+
+    net = Net()
+
+    def within():
+        net(x)
+        return torch.log(x)
+
+    def after():
+        with contextlib.suppress(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        optimizer.step()
+        return torch.log(x)
+
+    assert fault_of(within).module == ""
+    assert fault_of(after).module == ""
 
 
 def test_steps_on_another_device(run_python):

@@ -18,7 +18,8 @@ from torch_xla import _XLAC
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.open: list[str] = []  # the scopes before those that are open
+        # Of the scopes that are open: of which module or optimizer, and the scope before.
+        self.open: list[tuple[int, str]] = []
         self.names: dict[int, str] = {}  # of the modules within the outermost one
 
 
@@ -35,13 +36,17 @@ def _names(root: torch.nn.Module) -> dict[int, str]:
     return _names_of[root]
 
 
-def _enter(name: str) -> None:
-    _thread.open.append(_XLAC._xla_set_scope(name))
+def _enter(owner: object, name: str) -> None:
+    _thread.open.append((id(owner), _XLAC._xla_set_scope(name)))
 
 
-def _leave() -> None:
-    if _thread.open:
-        _XLAC._xla_set_scope(_thread.open.pop())
+def _leave(owner: object) -> None:
+    """Leaves the owner's scope, and those within it that an error has left open."""
+    owners = [opened for opened, _ in _thread.open]
+    if id(owner) in owners:
+        first = len(owners) - 1 - owners[::-1].index(id(owner))
+        _XLAC._xla_set_scope(_thread.open[first][1])
+        del _thread.open[first:]
 
 
 def _enter_module(module: torch.nn.Module, *_: Any) -> None:
@@ -49,19 +54,20 @@ def _enter_module(module: torch.nn.Module, *_: Any) -> None:
         return
     if not _thread.open or id(module) not in _thread.names:
         _thread.names = _names(module)
-    _enter(_thread.names[id(module)])
+    _enter(module, _thread.names[id(module)])
 
 
-def _leave_module(*_: Any) -> None:
+def _leave_scope(owner: torch.nn.Module | torch.optim.Optimizer, *_: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    _leave()
+    _leave(owner)
 
 
 def _enter_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    _enter(f"{type(optimizer).__name__}.step")
+    _leave(optimizer)  # PyTorch calls no hook after a step that has raised
+    _enter(optimizer, f"{type(optimizer).__name__}.step")
 
 
 class _Hooks:
@@ -84,12 +90,12 @@ class _Hooks:
                     always_called()[handle.id] = True
             if not self._handles:
                 before = nn_module.register_module_forward_pre_hook(_enter_module)
-                after = nn_module.register_module_forward_hook(_leave_module, always_call=True)
+                after = nn_module.register_module_forward_hook(_leave_scope, always_call=True)
                 self._handles = [
                     (before, _enter_module),
-                    (after, _leave_module),
+                    (after, _leave_scope),
                     (optim.register_optimizer_step_pre_hook(_enter_optimizer), _enter_optimizer),
-                    (optim.register_optimizer_step_post_hook(_leave_module), _leave_module),
+                    (optim.register_optimizer_step_post_hook(_leave_scope), _leave_scope),
                 ]
 
     def remove(self) -> None:
