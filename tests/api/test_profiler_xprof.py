@@ -60,14 +60,24 @@ json.dump(tools, open(sys.argv[2], "w"))
 """
 
 
-def test_the_profile_of_a_training_run(tmp_path):
-    code = PROGRAM.replace("EXAMPLE", str(ROOT / "examples" / "train_lm.py"))
-    log = tmp_path / "log"
-    command = [sys.executable, "-c", code, "train_lm.py", "--steps", "12", str(log)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+# The same for a plugin that makes a profile itself.
+STEPS = """
+import sys
+import torch, torch_xla
+import torch_xla.debug.profiler as xp
+
+x = torch.ones(64, 64, device="xla")
+xp.start_trace(sys.argv[1])
+for i in range(4):
+    with xp.StepTrace("train_step", step_num=i):
+        x = x @ x / 64
+xp.stop_trace()
+"""
+
+
+def spans_by_process(log: Path, result: Path) -> dict[str, list[dict]]:
+    """What xprof's trace viewer shows of the profile; other tools must take it, too."""
     (path,) = log.glob("plugins/profile/*/*.xplane.pb")
-    result = tmp_path / "tools.json"
     done = subprocess.run(
         [sys.executable, "-c", CONVERT, str(path), str(result)],
         capture_output=True,
@@ -77,14 +87,41 @@ def test_the_profile_of_a_training_run(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     tools = json.loads(result.read_text())
     assert {"trace_viewer@", "overview_page", "input_pipeline_analyzer"} <= set(tools["names"])
-    spans = [e for e in tools["trace_viewer"]["traceEvents"] if e.get("ph") == "X"]
-    names = [e["name"] for e in spans]
-    assert {"sync", "lower", "compile", "launch"} <= set(names)
-    assert {f"train_step {i}" for i in range(10)} <= set(names)  # as xprof names steps
-    processes = {
-        e["pid"]: e["args"]["name"]
-        for e in tools["trace_viewer"]["traceEvents"]
-        if e.get("name") == "process_name"
-    }
-    runs = [e for e in spans if processes[e["pid"]] == "/device:CUSTOM:xla:0"]
+    events = tools["trace_viewer"]["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    spans: dict[str, list[dict]] = {name: [] for name in processes.values()}
+    for event in events:
+        if event.get("ph") == "X":
+            spans[processes[event["pid"]]].append(event)
+    return spans
+
+
+def test_the_profile_of_a_training_run(tmp_path):
+    code = PROGRAM.replace("EXAMPLE", str(ROOT / "examples" / "train_lm.py"))
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", code, "train_lm.py", "--steps", "12", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spans = spans_by_process(log, tmp_path / "tools.json")
+    names = {e["name"] for of_process in spans.values() for e in of_process}
+    assert {"sync", "lower", "compile", "launch"} <= names
+    assert {f"train_step {i}" for i in range(10)} <= names  # as xprof names steps
+    runs = spans["/device:CUSTOM:xla:0"]
     assert len(runs) >= 12 and all("graph" in e["args"] for e in runs)
+
+
+def test_the_profile_of_a_plugin(profiling_plugin, tmp_path):
+    log = tmp_path / "log"
+    chosen = {"PJRT_DEVICE": "CPU", "PJRT_LIBRARY_PATH": str(profiling_plugin)}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(log)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **chosen},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    spans = spans_by_process(log, tmp_path / "tools.json")
+    kernels = [e for e in spans["/device:GPU:0"] if e["name"] == "loop_fusion"]
+    assert len(kernels) == 4
+    host = {e["name"] for e in spans["/host:CPU"]}
+    assert {"sync", "launch", "Execute", "train_step 0", "train_step 3"} <= host
