@@ -150,7 +150,10 @@ char letter_of(const c10::Argument& argument, bool is_dtype) {
   c10::TypePtr type = argument.real_type();
   const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
   if (is_optional) type = type->castRaw<c10::OptionalType>()->getElementType();
-  if (argument.alias_info() != nullptr) return !is_optional && argument.is_out() ? '?' : 'W';
+  if (argument.alias_info() != nullptr) {
+    const bool in_place = type->kind() == c10::TypeKind::TensorType && !argument.is_out();
+    return in_place && !is_optional ? 'W' : '?';
+  }
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
       return is_optional ? 't' : 'T';
