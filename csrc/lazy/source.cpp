@@ -1,6 +1,5 @@
 #include "lazy/source.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <unordered_map>

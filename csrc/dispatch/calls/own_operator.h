@@ -21,13 +21,17 @@ template <class Result, class... Args>
 class OwnOperator<Result(Args...)> {
  public:
   // `schema` is PyTorch's, without the namespace: "one_hot(Tensor self, int classes) -> Tensor".
-  // Without a lowering, programs of the CPU platform call the operator's CPU kernel.
+  // Without a lowering, programs of the CPU platform call the operator's CPU kernel. `reference`
+  // is Traits::reference.
   OwnOperator(const std::string& schema, Result (*meta)(Args...), ops::RuleFunction lower = nullptr,
-              ops::RuleFunction on_cpu = nullptr)
+              ops::RuleFunction on_cpu = nullptr, Result (*reference)(Args...) = nullptr)
       : library_(torch::Library::FRAGMENT, "torch_xla", std::nullopt, __FILE__, __LINE__),
         metas_(torch::Library::IMPL, "torch_xla", c10::DispatchKey::Meta, __FILE__, __LINE__),
-        rules_([name = full_name(schema), lower, on_cpu](ops::Registry& r) {
+        rules_([name = full_name(schema), lower, on_cpu, reference](ops::Registry& r) {
           if (lower != nullptr) r.add(name, lower).on_cpu = on_cpu;
+          if (reference != nullptr) {
+            r.one(name).reference = c10::KernelFunction::makeFromUnboxedRuntimeFunction(reference);
+          }
         }) {
     library_.def(schema.c_str());
     metas_.impl(full_name(schema).c_str(), torch::CppFunction(meta));

@@ -6,7 +6,6 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -21,7 +20,6 @@
 
 #include "dispatch/calls/composite.h"
 #include "dispatch/calls/own_operator.h"
-#include "lazy/operator.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {
@@ -57,17 +55,6 @@ Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, c
           mask_grad ? like(*mask) : at::empty({0}, query.options())};
 }
 
-const OwnOperator attention(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? keep, float "
-    "dropout_p, bool is_causal, float scale) -> (Tensor, Tensor)",
-    attention_meta, ops::rules::attention, ops::rules::attention_on_host);
-const OwnOperator attention_backward(
-    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, "
-    "Tensor logsumexp, Tensor? mask, Tensor? keep, float dropout_p, bool is_causal, float scale, "
-    "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
-    attention_backward_meta, ops::rules::attention_backward,
-    ops::rules::attention_backward_on_host);
-
 // --- by PyTorch's operators, to compare with -------------------------------------------------
 
 // (output, logsumexp)
@@ -82,9 +69,10 @@ std::tuple<Tensor, Tensor> attention_on_cpu(const Tensor& query, const Tensor& k
   };
   Tensor scores = at::matmul(query.to(dtype), heads(key).mT()) * scale;
   const double lowest = -std::numeric_limits<double>::infinity();
-  if (mask && mask->scalar_type() == at::kBool)
-    scores = scores.masked_fill(mask->logical_not(), lowest);
-  if (mask && mask->scalar_type() != at::kBool) scores = scores + *mask;
+  if (mask) {
+    scores = mask->scalar_type() == at::kBool ? scores.masked_fill(mask->logical_not(), lowest)
+                                              : scores + *mask;
+  }
   if (is_causal) {
     const Tensor later =
         at::ones({query.size(-2), key.size(-2)}, scores.options().dtype(at::kBool));
@@ -113,12 +101,18 @@ Gradients attention_backward_on_cpu(const Tensor& grad, const Tensor& query, con
   return {grads[0], grads[1], grads[2], mask_grad ? grads[3] : Tensor()};
 }
 
-const ops::Rules references([](ops::Registry& r) {
-  r.one(lazy::full_name(attention.handle().operator_name())).reference =
-      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(attention_on_cpu));
-  r.one(lazy::full_name(attention_backward.handle().operator_name())).reference =
-      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(attention_backward_on_cpu));
-});
+// --- the operators and their gradients -------------------------------------------------------
+
+const OwnOperator attention(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? keep, float "
+    "dropout_p, bool is_causal, float scale) -> (Tensor, Tensor)",
+    attention_meta, ops::rules::attention, ops::rules::attention_on_host, attention_on_cpu);
+const OwnOperator attention_backward(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, "
+    "Tensor logsumexp, Tensor? mask, Tensor? keep, float dropout_p, bool is_causal, float scale, "
+    "bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
+    attention_backward_meta, ops::rules::attention_backward, ops::rules::attention_backward_on_host,
+    attention_backward_on_cpu);
 
 class Attention : public torch::autograd::Function<Attention> {
  public:

@@ -5,7 +5,6 @@
 #include <tuple>
 #include <vector>
 
-#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
@@ -21,7 +20,6 @@
 
 #include "dispatch/calls/composite.h"
 #include "dispatch/calls/own_operator.h"
-#include "lazy/operator.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {
@@ -127,28 +125,13 @@ std::tuple<Tensor, Tensor, Tensor> lstm_meta(const Tensor& input, const Tensor& 
   return {batch_first ? output.transpose(0, 1) : output, state(), state()};
 }
 
-const OwnOperator lstm_inference(
-    "lstm(Tensor input, Tensor hx, Tensor cx, Tensor[] weights, bool has_biases, int layers, "
-    "bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)",
-    lstm_meta, ops::rules::lstm, ops::rules::lstm_on_host);
-const OwnOperator rnn_layer(
-    "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
-    "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    rnn_layer_meta, ops::rules::rnn_layer);
-const OwnOperator rnn_layer_backward(
-    "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
-    "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
-    "str mode, bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, "
-    "Tensor, Tensor, Tensor)",
-    rnn_layer_backward_meta, ops::rules::rnn_layer_backward);
-
-// --- autograd ------------------------------------------------------------------------------
+// --- by PyTorch's operators ------------------------------------------------------------------
 
 // The schema of gru.input, rnn_tanh.input and rnn_relu.input.
 using OneState = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, at::TensorList, bool,
                                             int64_t, double, bool, bool, bool);
 
-// One layer, unrolled by PyTorch: for gradients of gradients.
+// One layer, unrolled by PyTorch: for gradients of gradients, and to compare with.
 std::vector<Tensor> unrolled_layer(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
                                    std::vector<Tensor> weights, const std::string& mode,
                                    bool reverse) {
@@ -172,7 +155,7 @@ std::vector<Tensor> unrolled_layer(const Tensor& input, const Tensor& hx, const 
   return results;
 }
 
-// To compare with: what is kept for the backward pass alone is left out.
+// What is kept for the backward pass alone is left out.
 LayerResults rnn_layer_on_cpu(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
                               const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
                               const OptionalTensor& b_hh, c10::string_view mode, bool reverse,
@@ -191,15 +174,24 @@ std::tuple<Tensor, Tensor, Tensor> lstm_on_cpu(const Tensor& input, const Tensor
                           batch_first);
 }
 
-const ops::Rules references([](ops::Registry& r) {
-  const auto reference_of = [&r](const c10::OperatorHandle& op) -> c10::KernelFunction& {
-    return r.one(lazy::full_name(op.operator_name())).reference;
-  };
-  reference_of(rnn_layer.handle()) =
-      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(rnn_layer_on_cpu));
-  reference_of(lstm_inference.handle()) =
-      c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(lstm_on_cpu));
-});
+// --- the operators -------------------------------------------------------------------------
+
+const OwnOperator lstm_inference(
+    "lstm(Tensor input, Tensor hx, Tensor cx, Tensor[] weights, bool has_biases, int layers, "
+    "bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)",
+    lstm_meta, ops::rules::lstm, ops::rules::lstm_on_host, lstm_on_cpu);
+const OwnOperator rnn_layer(
+    "rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, "
+    "Tensor? b_hh, str mode, bool reverse, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    rnn_layer_meta, ops::rules::rnn_layer, nullptr, rnn_layer_on_cpu);
+const OwnOperator rnn_layer_backward(
+    "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
+    "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
+    "str mode, bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, "
+    "Tensor, Tensor, Tensor)",
+    rnn_layer_backward_meta, ops::rules::rnn_layer_backward);
+
+// --- autograd ------------------------------------------------------------------------------
 
 class RnnLayer : public torch::autograd::Function<RnnLayer> {
  public:

@@ -74,7 +74,6 @@ const OwnOperator one_hot_of("one_hot(Tensor self, int num_classes) -> Tensor", 
 
 // --- what the data tells ---------------------------------------------------------------------
 
-// Its own memory: a view would keep the longest form.
 constexpr const char* kSizeRead = "a size that values decide";
 
 int64_t read_size(const Tensor& size) {
@@ -87,6 +86,7 @@ Tensor read_sizes(const std::vector<Tensor>& sizes) {
   return at::stack(sizes).to(at::kLong).cpu();
 }
 
+// Its own memory: a view would keep the longest form.
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
 Tensor nonzero(const Tensor& self) {

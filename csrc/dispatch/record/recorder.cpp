@@ -125,8 +125,6 @@ struct Recorder::Scan {
   const at::Tensor* on_cpu = nullptr;  // a CPU tensor with dimensions
   int on_cpu_argument = -1;
 
-  bool can_be_recorded() const { return !stranger && on_cpu == nullptr; }
-
   util::Hash128 memo_key() const {
     if (!shape) return key.finish();
     return util::Hasher().add(key.finish()).add(shape->finish()).finish();

@@ -146,40 +146,45 @@ constexpr char letter_of() {
   }
 }
 
-char letter_of(const c10::Argument& argument, bool is_dtype) {
+constexpr char kNone = '?';  // of other types
+
+char letter_of(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
   const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
   if (is_optional) type = type->castRaw<c10::OptionalType>()->getElementType();
+  const auto letter = [&](char given, char optional = kNone) {
+    return is_optional ? optional : given;
+  };
   if (argument.alias_info() != nullptr) {
     const bool in_place = type->kind() == c10::TypeKind::TensorType && !argument.is_out();
-    return in_place && !is_optional ? 'W' : '?';
+    return in_place ? letter('W') : kNone;
   }
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
-      return is_optional ? 't' : 'T';
+      return letter('T', 't');
     case c10::TypeKind::NumberType:
-      return is_optional ? 's' : 'S';
+      return letter('S', 's');
     case c10::TypeKind::SymIntType:
-      return is_optional ? '?' : 'Y';
+      return letter('Y');
     case c10::TypeKind::IntType:
-      return is_dtype ? (is_optional ? 'd' : 'D') : is_optional ? '?' : 'I';
+      return letter('I');
     case c10::TypeKind::FloatType:
-      return is_optional ? '?' : 'F';
+      return letter('F');
     case c10::TypeKind::BoolType:
-      return is_optional ? '?' : 'B';
+      return letter('B');
     case c10::TypeKind::StringType:
-      return is_optional ? '?' : 'C';
+      return letter('C');
     case c10::TypeKind::ScalarTypeType:
-      return is_optional ? 'd' : 'D';
+      return letter('D', 'd');
     case c10::TypeKind::ListType: {
       const c10::TypeKind element = type->castRaw<c10::ListType>()->getElementType()->kind();
-      if (element == c10::TypeKind::SymIntType) return is_optional ? '?' : 'L';
-      if (element == c10::TypeKind::IntType) return is_optional ? 'l' : '?';
-      if (element == c10::TypeKind::BoolType && argument.N() == 3) return is_optional ? '?' : 'M';
-      return '?';
+      if (element == c10::TypeKind::SymIntType) return letter('L');
+      if (element == c10::TypeKind::IntType) return letter(kNone, 'l');
+      if (element == c10::TypeKind::BoolType && argument.N() == 3) return letter('M');
+      return kNone;
     }
     default:
-      return '?';
+      return kNone;
   }
 }
 
@@ -206,11 +211,9 @@ struct Letters<Result(Args...)> {
 
 std::string letters_of(const c10::FunctionSchema& schema) {
   std::string letters;
-  for (const c10::Argument& a : schema.arguments()) {
-    letters += letter_of(a, a.name() == "dtype" || a.name() == "input_dtype");
-  }
+  for (const c10::Argument& a : schema.arguments()) letters += letter_of(a);
   letters += '>';
-  for (const c10::Argument& r : schema.returns()) letters += letter_of(r, false);
+  for (const c10::Argument& r : schema.returns()) letters += letter_of(r);
   return letters;
 }
 
