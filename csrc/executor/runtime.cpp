@@ -85,10 +85,12 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
       compile_options_(choice.compile_options),
       spmd_(spmd) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
-  if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES() &&
-      !pjrt::use_large_blocks(plugin->path())) {
-    TXLA_VLOG(1) << "large blocks come in small pages and are not kept: cannot replace the "
-                    "plugin's allocations";
+  if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES()) {
+    pjrt::keep_small_blocks();
+    if (!pjrt::use_large_blocks(plugin->path())) {
+      TXLA_VLOG(1) << "large blocks come in small pages and are not kept: cannot replace the "
+                      "plugin's allocations";
+    }
   }
   client_ = pjrt::Client::create(plugin, choice.options);
   for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});

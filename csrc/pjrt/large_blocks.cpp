@@ -122,6 +122,12 @@ bool use_large_blocks(const std::string& path) {
   return replace_imports(path, replacement);
 }
 
+void keep_small_blocks() {
+  constexpr size_t kLimit = size_t{32} << 20, kHeader = 4096;
+  void* volatile block = std::malloc(kLimit - 2 * kHeader);  // the pair has an effect
+  std::free(block);
+}
+
 int posix_memalign_large(void** memory, size_t alignment, size_t size) noexcept {
   if (size < kLarge || !suits(alignment)) return posix_memalign(memory, alignment, size);
   size = with_whole_end(size);
@@ -151,6 +157,9 @@ void free_large(void* memory) noexcept {
 }
 
 size_t kept_bytes() { return kept().bytes(); }
-void free_kept() { kept().free(std::numeric_limits<size_t>::max()); }
+void free_kept() {
+  kept().free(std::numeric_limits<size_t>::max());
+  malloc_trim(0);
+}
 
 }  // namespace torch_xla::pjrt

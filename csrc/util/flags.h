@@ -76,8 +76,8 @@
     "What becomes of operators that can only run on the host, outside of programs: `allow`, "   \
     "`warn` once per operator, `error`. `torch_xla.experimental.host_fallback` sets it.")       \
   X(Bool, XLA_CPU_HUGE_PAGES, "1", false,                                                       \
-    "Large blocks of the CPU plugin's memory come in huge pages and are kept when it frees "    \
-    "them. Read once, with the first use of a device.")                                         \
+    "Large blocks of the CPU plugin's memory come in huge pages, and freed memory is kept for " \
+    "the next run. Read once, with the first use of a device.")                                 \
   X(String, HOME, "", false, "The user's folder; the user's caches are in `.cache` there.")     \
   X(String, XDG_CACHE_HOME, "", false, "Folder of the user's caches, in place of `~/.cache`.")  \
   X(Int, TF_CPP_MIN_LOG_LEVEL, "1", false,                                                      \
