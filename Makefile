@@ -28,6 +28,7 @@ BUILD := build
 TPU_LIBRARY := $(abspath $(BUILD))/libtpu/libtpu/libtpu.so
 TRAINER_PACKAGES := $(abspath $(BUILD))/trainer
 XPROF_PACKAGES := $(abspath $(BUILD))/xprof
+VISION_PACKAGES := $(abspath $(BUILD))/vision
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CTEST = $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 # cmake looks for ninja; nothing may wait for a keyboard.
@@ -86,11 +87,15 @@ part-lint: lint
 part-cpp: cpp-tests
 	$(CTEST) --test-dir $(BUILD)
 
-$(FOLDERS:%=part-%): part-%: build $(VENV)/.vision
+$(FOLDERS:%=part-%): part-%: build
 	$(PYTEST) tests/$*
 
-$(SHARDS:%=part-%): part-%: build $(VENV)/.vision
+$(SHARDS:%=part-%): part-%: build
 	TEST_SHARD=$(lastword $(subst -, ,$*)) $(PYTEST) tests/$(firstword $(subst -, ,$*))
+
+# Next to .venv: transformers would import a torchvision there, which goes with tests/models alone.
+part-models: $(VISION_PACKAGES)/.installed
+part-models: export PYTHONPATH := $(VISION_PACKAGES)
 
 part-spmd: $(TRAINER_PACKAGES)/.installed
 part-spmd: export TRAINER_PACKAGES_PATH := $(TRAINER_PACKAGES)
@@ -114,6 +119,10 @@ $(TPU_LIBRARY): $(VENV)/.installed
 
 $(TRAINER_PACKAGES)/.installed: $(VENV)/.installed
 	$(PIP) --target $(@D) --no-deps $(TRAINER)
+	@touch $@
+
+$(VISION_PACKAGES)/.installed: $(VENV)/.installed
+	$(PIP) --target $(@D) --no-deps $(VISION)
 	@touch $@
 
 $(XPROF_PACKAGES)/.installed: $(VENV)/.installed
@@ -152,10 +161,6 @@ $(VENV)/.installed: requirements-dev.txt Makefile
 	$(PIP) --no-deps $(JAXLIB)
 	@# The package runs from this checkout, whatever the current folder.
 	echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_xla_checkout.pth"
-	@touch $@
-
-$(VENV)/.vision: $(VENV)/.installed
-	$(PIP) --no-deps $(VISION)
 	@touch $@
 
 $(BUILD)/.configured: $(VENV)/.installed
