@@ -76,6 +76,22 @@ void Node::operator delete(void* node) { pool().give(node); }
 
 Node::~Node() { release_operands(); }
 
+namespace {
+
+// What adds one gradient to another is of no forward call: it is of the line of the newer one.
+Source source_of_operands(const Node& node) {
+  const Node* newest = nullptr;
+  for (const Value& operand : node.operands()) {
+    const bool has_source = static_cast<bool>(operand.node->source());
+    if (has_source && (newest == nullptr || operand.node->id() > newest->id())) {
+      newest = operand.node.get();
+    }
+  }
+  return newest == nullptr ? Source() : newest->source();
+}
+
+}  // namespace
+
 c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature,
                                    Operands&& operands, Numbers&& numbers, int device,
                                    const Source* source) {
@@ -85,6 +101,7 @@ c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature
     node->source() = *source;
   } else {
     take_source(node->source());
+    if (!node->source()) node->source() = source_of_operands(*node);
   }
   return node;
 }

@@ -112,7 +112,7 @@ void take_source(Source& place) {
   read(stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
   if (!place) {
     place = forward_calls.current();
-  } else if (has_scopes.load(std::memory_order_relaxed)) {
+  } else if (place.scope == 0 && has_scopes.load(std::memory_order_relaxed)) {
     place.scope = current_scope;
   }
   if (place) forward_calls.add(place);
@@ -127,17 +127,21 @@ std::string source_line() {
   return here.str();
 }
 
-std::string set_scope(const std::string& name) {
+uint32_t scope_number(const std::string& name) {
   constexpr size_t kMost = 1 << 16;
   const GraphLock lock;
   Scopes& all = scopes();
-  std::string before = all.names[current_scope];
   auto known = all.numbers.find(name);
   if (known == all.numbers.end() && all.names.size() < kMost) {
     known = all.numbers.emplace(name, static_cast<uint32_t>(all.names.size())).first;
     all.names.push_back(name);
   }
-  current_scope = known == all.numbers.end() ? 0 : known->second;
+  return known == all.numbers.end() ? 0 : known->second;
+}
+
+std::string set_scope(const std::string& name) {
+  std::string before = scope_name(current_scope);
+  current_scope = scope_number(name);
   has_scopes.store(true, std::memory_order_relaxed);
   return before;
 }

@@ -50,8 +50,9 @@ struct Source {
   std::string str() const;      // the innermost frame; empty where the place is not known
 };
 
-// Sets `place` to the place that the calling thread has reached or, in a backward pass, whose
-// thread runs no Python, to the place of the forward call. The caller holds the GraphLock.
+// Sets `place`, an empty one, to the place that the calling thread has reached or, in a backward
+// pass, whose thread runs no Python, to the place of the forward call. The caller holds the
+// GraphLock.
 void take_source(Source& place);
 // Sets the place of the calls that are recorded from now on; an empty one ends that. The caller
 // holds the GraphLock, and keeps it until that end.
@@ -65,6 +66,7 @@ std::string source_line();
 // Sets the scope of what the calling thread records from now on, "" for none, and returns the one
 // before. Names are kept: of more than 65,536, the later ones count as none.
 std::string set_scope(const std::string& name);
+uint32_t scope_number(const std::string& name);
 std::string scope_name(uint32_t scope);
 
 // Sets whether take_source() keeps whole stacks of frames from now on.

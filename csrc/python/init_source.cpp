@@ -1,7 +1,13 @@
 // Reads the user's line from the interpreter's frames.
+#include <algorithm>
 #include <array>
+#include <iterator>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include <pybind11/pybind11.h>
@@ -35,12 +41,36 @@ std::string text_of(PyCodeObject* code, const char* attribute) {
   return {data, static_cast<size_t>(size)};
 }
 
-bool is_hidden(PyCodeObject* code) {
-  const std::string file = text_of(code, "co_filename");
-  for (const std::string& folder : hidden_folders()) {
-    if (file.starts_with(folder)) return true;
+bool is_hidden(std::string_view file) {
+  return std::ranges::any_of(hidden_folders(),
+                             [&](const std::string& folder) { return file.starts_with(folder); });
+}
+
+// What a line of generated code stands for.
+struct GeneratedLine {
+  lazy::SourceFrames frames;  // of the user's program, innermost first
+  uint32_t scope = 0;
+};
+using GeneratedLines = std::unordered_map<int, GeneratedLine>;
+
+// By file name, which each generated function has for itself. Guarded by the GIL.
+std::unordered_map<std::string, std::shared_ptr<const GeneratedLines>>& generated_lines() {
+  static auto& lines = *new std::unordered_map<std::string, std::shared_ptr<const GeneratedLines>>;
+  return lines;
+}
+
+void set_generated_lines(const std::string& file, const py::dict& lines) {
+  auto known = std::make_shared<GeneratedLines>();
+  for (const auto& [line, value] : lines) {
+    const auto [frames, scope] = value.cast<std::pair<py::list, std::string>>();
+    GeneratedLine& generated = (*known)[line.cast<int>()];
+    for (const auto& frame : frames) {
+      const auto [name, at, function] = frame.cast<std::tuple<std::string, int, std::string>>();
+      if (!is_hidden(name)) generated.frames.push_back({name, at, function});
+    }
+    generated.scope = lazy::scope_number(scope);
   }
-  return false;
+  generated_lines()[file] = std::move(known);
 }
 
 lazy::SourceFrame frame_of(PyCodeObject* code, int32_t instruction) {
@@ -94,9 +124,12 @@ PyObject* weak_reference(PyCodeObject* code) {
 class PythonCode final : public lazy::Code {
  public:
   // The caller holds the GIL.
-  explicit PythonCode(PyCodeObject* code)
-      : lines_(is_hidden(code) ? nullptr : without_constants(code)),
-        reference_(weak_reference(code)) {}
+  explicit PythonCode(PyCodeObject* code) : reference_(weak_reference(code)) {
+    const std::string file = text_of(code, "co_filename");
+    if (!is_hidden(file)) lines_ = without_constants(code);
+    const auto generated = generated_lines().find(file);
+    if (generated != generated_lines().end()) generated_ = generated->second;
+  }
   ~PythonCode() override {
     dropped().add(reference_);
     if (lines_ != nullptr) dropped().add(reinterpret_cast<PyObject*>(lines_));
@@ -112,12 +145,30 @@ class PythonCode final : public lazy::Code {
   lazy::SourceFrames frames(int32_t instruction) const override {
     if (Py_IsInitialized() == 0) return {};
     const py::gil_scoped_acquire gil;
+    const GeneratedLine* line = generated(instruction);
+    if (line != nullptr && !line->frames.empty()) return line->frames;
     return {frame_of(lines_, instruction)};
   }
 
+  // The scope that an instruction of generated code is in, which its own line tells.
+  uint32_t scope(int32_t instruction) const {
+    if (generated_ == nullptr) [[likely]]
+      return 0;
+    const py::gil_scoped_acquire gil;
+    const GeneratedLine* line = generated(instruction);
+    return line == nullptr ? 0 : line->scope;
+  }
+
  private:
-  PyCodeObject* const lines_;  // null for code that is not the user's
+  const GeneratedLine* generated(int32_t instruction) const {
+    if (generated_ == nullptr) return nullptr;
+    const auto line = generated_->find(PyCode_Addr2Line(lines_, instruction));
+    return line == generated_->end() ? nullptr : &line->second;
+  }
+
+  PyCodeObject* lines_ = nullptr;  // null for code that is not the user's
   PyObject* const reference_;
+  std::shared_ptr<const GeneratedLines> generated_;  // null for code that somebody has written
 };
 
 // The code objects that were met last. Guarded by GraphLock.
@@ -150,33 +201,37 @@ void innermost(PyThreadState* thread, lazy::Source& place) {
     if (code->hidden()) continue;
     place.code = code;
     place.instruction = frame->instruction;
+    place.scope = code->scope(frame->instruction);
     return;
   }
 }
 
-// The first `most` of the frames whose code `wanted` is true for. The caller holds the GIL.
-template <class Wanted>
-lazy::SourceFrames frames_of(PyThreadState* thread, size_t most, Wanted wanted) {
+void all_frames(PyThreadState* thread, lazy::Source& place) {
+  constexpr size_t kMost = 16;
+  const py::gil_scoped_acquire gil;
   lazy::SourceFrames frames;
   FrameWalk walk(thread);
-  while (const auto frame = frames.size() < most ? walk.next() : std::nullopt) {
-    if (wanted(frame->code)) frames.push_back(frame_of(frame->code, frame->instruction));
+  while (const auto frame = frames.size() < kMost ? walk.next() : std::nullopt) {
+    const auto& code = known_code.of(frame->code);
+    if (code->hidden()) continue;
+    if (frames.empty()) place.scope = code->scope(frame->instruction);
+    std::ranges::move(code->frames(frame->instruction), std::back_inserter(frames));
   }
-  return frames;
-}
-
-void all_frames(PyThreadState* thread, lazy::Source& place) {
-  const py::gil_scoped_acquire gil;
-  lazy::SourceFrames frames =
-      frames_of(thread, 16, [](PyCodeObject* code) { return !known_code.of(code)->hidden(); });
-  if (!frames.empty()) place = {c10::make_intrusive<lazy::Stack>(std::move(frames)), 0};
+  if (frames.empty()) return;
+  place.code = c10::make_intrusive<lazy::Stack>(std::move(frames));
+  place.instruction = 0;
 }
 
 lazy::SourceFrames stack_here() {
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return {};
   const py::gil_scoped_acquire gil;
-  lazy::SourceFrames frames = frames_of(thread, 64, [](PyCodeObject*) { return true; });
+  constexpr size_t kMost = 64;
+  lazy::SourceFrames frames;
+  FrameWalk walk(thread);
+  while (const auto frame = frames.size() < kMost ? walk.next() : std::nullopt) {
+    frames.push_back(frame_of(frame->code, frame->instruction));
+  }
   // How a public function goes on inside the package says nothing to its caller.
   const std::string& package = hidden_folders().back();
   const auto in = [&](size_t i, const std::string& folder) {
@@ -212,6 +267,10 @@ void init_source(py::module_& m) {
   hidden_folders() = {folder_of("torch"), "<frozen "};
   m.def("_set_package_folder",
         [](const std::string& folder) { hidden_folders().push_back(folder + "/"); });
+  // Says of each line of a generated function, which has a file name of its own: the frames that it
+  // stands for, innermost first, as (file, line, function), and the name of its scope.
+  m.def("_set_generated_lines", &set_generated_lines);
+  m.def("_drop_generated_lines", [](const std::string& file) { generated_lines().erase(file); });
   lazy::set_source_reader(&read_source);
   lazy::set_stack_reader(&stack_here);
 }

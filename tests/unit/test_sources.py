@@ -121,6 +121,19 @@ def test_a_gradient_has_the_line_of_its_forward_call():
     assert products == {place(here, "x.sin()  #"), place(here, "a.exp()  #")}
 
 
+def test_a_sum_of_gradients_has_the_line_of_the_newer_one():
+    x = torch.ones(3, device="xla", requires_grad=True)
+    x.grad = torch.ones(3, device="xla")
+    torch_xla.sync()
+    torch.sin(x).sum().backward()
+    here = place(test_a_sum_of_gradients_has_the_line_of_the_newer_one, "torch.sin(x)")
+    assert lines_of(x.grad, "aten::add.Tensor") == [here]
+    y = torch.exp(x)
+    (y * y).sum().backward()
+    there = place(test_a_sum_of_gradients_has_the_line_of_the_newer_one, "torch.exp(x)")
+    assert lines_of(x.grad, "aten::add.Tensor")[-1] == there
+
+
 def test_a_second_gradient_has_the_line_of_its_forward_call():
     x = torch.ones(3, device="xla", requires_grad=True)
     y = x.sin()  # twice differentiated

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._src.graph_lines import tell_lines
 from torch_xla._src.held_tensors import Place, named_places, replaced
 from torch_xla._src.names import is_xla_tensor
 
@@ -36,6 +37,7 @@ class CompiledGraph:
         self._spec: pytree.TreeSpec | None = None
         self._traceable = True
         self._told = _Told(module)
+        tell_lines(module)
 
     def __call__(self, *args: Any) -> Any:
         if self._sent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -122,7 +123,10 @@ def named_modules() -> Iterator[None]:
     scope = _XLAC._xla_set_scope("")
     _XLAC._xla_set_scope(scope)
     try:
-        yield
+        with warnings.catch_warnings():
+            # torch.compile warns of hooks on all modules. These do nothing in what it has compiled.
+            warnings.filterwarnings("ignore", "Using `torch.compile.* global hooks", UserWarning)
+            yield
     finally:
         _hooks.remove()
         _thread.open, _thread.names = open_, names
