@@ -1,5 +1,6 @@
 // Replays: calls of a Python function that are recorded again without running it, where all that it
 // can read is as it was. torch_xla._src.replay decides which functions have no other effects.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,8 @@ class Replay {
       has_grad_.push_back(grad.defined());
       if (!grad.defined()) continue;
       TXLA_CHECK(!grad.requires_grad(), "makes gradients that have a gradient");
+      TXLA_CHECK(std::ranges::none_of(results, [&](const auto& r) { return r.is_same(grad); }),
+                 "returns a gradient that a tensor keeps");
       left.push_back(grad);
     }
     num_grads_ = left.size();
@@ -162,6 +165,7 @@ void init_replay(py::module_& m) {
            })
       .def("sees", [](const Replay& r, const py::object& o) { return r.reach().sees(o.ptr()); })
       .def("codes", [](const Replay& r) { return r.reach().codes(); })
+      .def("built_ins", [](const Replay& r) { return r.reach().built_ins(); })
       .def("types", [](const Replay& r) { return r.reach().types(); });
 }
 

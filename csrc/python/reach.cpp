@@ -1,6 +1,7 @@
 #include "python/reach.h"
 
 #include <bit>
+#include <string_view>
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -51,6 +52,22 @@ bool has_hooks_of(const at::Tensor& tensor) {
   return !impl::hooks(tensor).empty() || impl::post_acc_grad_hooks(tensor) != nullptr;
 }
 
+// Whether the node that adds to a tensor's gradient has hooks, which belong to C++.
+bool accumulator_has_hooks(const at::Tensor& tensor) {
+  namespace impl = torch::autograd::impl;
+  if (impl::get_autograd_meta(tensor) == nullptr) return false;
+  const auto node = impl::try_get_grad_accumulator(tensor);
+  return node != nullptr && (!node->pre_hooks().empty() || !node->post_hooks().empty());
+}
+
+// Modules whose attributes nobody changes while a program trains.
+bool is_trusted_module(PyObject* module) {
+  const char* name = PyModule_GetName(module);
+  if (name == nullptr) PyErr_Clear();
+  const std::string_view text = name == nullptr ? "" : name;
+  return text == "torch" || text.starts_with("torch.") || text == "math";
+}
+
 PyTypeObject* partial_type() {
   static PyObject* type =
       py::object(py::module_::import("functools").attr("partial")).release().ptr();
@@ -95,6 +112,7 @@ void Reach::take(const py::args& args, const py::kwargs& kwargs) {
   tokens_.clear();
   codes_ = py::set();
   types_ = py::set();
+  built_ins_ = py::list();
   keeps_ = true;
   try {
     walk(args, kwargs, false);
@@ -124,7 +142,11 @@ bool Reach::walk(const py::args& args, const py::kwargs& kwargs, bool ignoring_g
   for (const auto& [dict, key] : roots_.names) {
     PyObject* found = PyDict_GetItemWithError(dict.ptr(), key.ptr());
     PyErr_Clear();
-    if (!(found == nullptr ? emit(Kind::End, 0) : named(key.ptr(), found))) return false;
+    // Which attributes of a module the code reads is among the names.
+    const bool same = found == nullptr        ? emit(Kind::End, 0)
+                      : PyModule_Check(found) ? emit(Kind::Same, 0, found)
+                                              : named(key.ptr(), found);
+    if (!same) return false;
   }
   for (const py::object& other : roots_.others) {
     if (!visit(other.ptr())) return false;
@@ -205,6 +227,7 @@ bool Reach::visit_rest(PyObject* object, PyTypeObject* type) {
     return emit(Kind::Cell, content != nullptr) && (content == nullptr || visit(content));
   }
   if (type == &PyCFunction_Type) {
+    if (keeps_) built_ins_.append(py::handle(object));
     PyObject* self = PyCFunction_GET_SELF(object);
     if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) {
       return emit(Kind::Same, 0, object);
@@ -216,6 +239,10 @@ bool Reach::visit_rest(PyObject* object, PyTypeObject* type) {
     if (keeps_) types_.add(py::handle(object));
     return emit(Kind::Same, version_of(reinterpret_cast<PyTypeObject*>(object)), object);
   }
+  if (PyModule_Check(object) && !is_trusted_module(object)) {
+    refuse("the module " + py::str(py::handle(object).attr("__name__")).cast<std::string>());
+  }
+  if (keeps_ && type == &PyMethodDescr_Type) built_ins_.append(py::handle(object));
   if (PyModule_Check(object) || PyCode_Check(object) || object == Py_Ellipsis ||
       object == Py_NotImplemented || THPDtype_Check(object) || THPLayout_Check(object) ||
       THPMemoryFormat_Check(object) || type == &PyMethodDescr_Type ||
@@ -282,6 +309,8 @@ bool Reach::visit_tensor(PyObject* object) {
   const lazy::TensorImpl* impl = tensor.defined() ? lazy::as_lazy(tensor) : nullptr;
   if (impl == nullptr) refuse("a tensor that is not on xla");
   if (!tensor.is_leaf()) refuse("a tensor that autograd has computed");
+  if (tensor._fw_grad(0).defined()) refuse("a tensor with a tangent");
+  if (accumulator_has_hooks(tensor)) refuse("a tensor whose gradient's node has hooks");
   const bool has_hooks = has_hooks_of(tensor);
   const uint64_t flags = uint64_t{tensor.requires_grad()} | (uint64_t{tensor.is_inference()} << 1) |
                          (uint64_t{has_hooks} << 2) | (uint64_t{tensor.is_conj()} << 3) |

@@ -38,9 +38,10 @@ class Reach {
   // Of the last walk: the tensors, each once; and the gradient of each, which may be undefined.
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   const std::vector<at::Tensor>& grads() const { return grads_; }
-  // Of take(): code objects of the functions, and types of the objects.
+  // Of take(): code objects of the functions, types of the objects, and functions written in C.
   const pybind11::set& codes() const { return codes_; }
   const pybind11::set& types() const { return types_; }
+  const pybind11::list& built_ins() const { return built_ins_; }
   // Whether the last walk has come to this object.
   bool sees(PyObject* object) const { return seen_.contains(object); }
   // The attribute or key where the last walk ended.
@@ -105,6 +106,7 @@ class Reach {
   std::vector<at::Tensor> tensors_, grads_;
   std::vector<PyObject*> path_;
   pybind11::set codes_, types_;
+  pybind11::list built_ins_;
 };
 
 }  // namespace torch_xla::python

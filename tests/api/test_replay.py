@@ -9,11 +9,15 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import operator
 import random
+import sys
 import time
+from typing import ClassVar
 
 import pytest
 import torch
+from numpy.random import normal
 from torch import nn
 from torch.nn import functional as F
 
@@ -243,6 +247,7 @@ TABLE = {"k": 1.0}
 
 class Holder:
     rate = 2.0
+    seen: ClassVar[list] = []
 
     def __init__(self):
         self.calls = 0
@@ -306,17 +311,89 @@ def reads_iterator(h, x):
     return x * next(h.numbers)
 
 
+def fills_a_list_of_a_class(h, x):
+    h.seen.append(1)
+    return x * len(h.seen)
+
+
+def reads_a_module_that_an_object_holds(h, x):
+    return x * h.module.COUNTER
+
+
+def changes_an_attribute_by_name(h, x):
+    setattr(sys.modules[__name__], "COUNTER", COUNTER + 1)  # noqa: B010
+    return x * COUNTER
+
+
+def reads_an_attribute_by_name(h, x):
+    return x * operator.attrgetter("COUNTER")(h.module)
+
+
+def gives_other_memory(h, x):
+    h.tensor.data = h.tensor + x
+    return h.tensor * 1
+
+
+def prints_from_c(h, x):
+    list(map(print, ()))
+    return x * 2
+
+
+def reads_clock_from_c(h, x):
+    return x * functools.partial(time.perf_counter)()
+
+
+def draws_by_another_name(h, x):
+    return x * normal()
+
+
+def reads_an_address(h, x):
+    return x * (id(h) % 7) + x * (id(object()) > 0)
+
+
+def tags_its_result(h, x):
+    y = x * 2
+    y.tag = len(vars(h))
+    return y
+
+
+def returns_a_gradient(h, x):
+    w = h.weight
+    w.grad = None
+    (w * x).sum().backward()
+    return w.grad
+
+
+def has_a_hooked_accumulator(h, x):
+    h.hooked.grad = None
+    (h.hooked * x).sum().backward()
+    return h.hooked.grad * 1
+
+
 @pytest.mark.parametrize(
     "function",
     [
         *(counts, appends, counts_globally, replaces, reads_clock, draws, draws_on_cpu),
         *(reads_value, branches_on_value, prints, has_barrier, reads_iterator),
+        *(fills_a_list_of_a_class, reads_a_module_that_an_object_holds),
+        *(changes_an_attribute_by_name, reads_an_attribute_by_name, gives_other_memory),
+        *(prints_from_c, reads_clock_from_c, draws_by_another_name, reads_an_address),
+        *(tags_its_result, returns_a_gradient, has_a_hooked_accumulator),
     ],
     ids=lambda f: f.__name__,
 )
 def test_other_effects_are_never_replayed(function):
     holder = Holder()
-    holder.numbers = iter(range(100))
+    if function is reads_iterator:
+        holder.numbers = iter(range(100))
+    if function in (reads_a_module_that_an_object_holds, reads_an_attribute_by_name):
+        holder.module = sys.modules[__name__]
+    if function is returns_a_gradient:
+        holder.weight = torch.ones(4, device="xla", requires_grad=True)
+    if function is has_a_hooked_accumulator:
+        holder.hooked = torch.ones(4, device="xla", requires_grad=True)
+        accumulator = holder.hooked.expand_as(holder.hooked).grad_fn.next_functions[0][0]
+        accumulator.register_hook(lambda *_: None)
     step = torch_xla.compile(functools.partial(function, holder))
     before = replays()
     for i in range(CALLS):
@@ -368,6 +445,7 @@ def test_results_of_any_shape():
             "same": x,
             "view": y[1:],
             "both": [y, y.t()],
+            "again": y,
             "none": None,
             "n": (1, "a"),
             "s": state,
@@ -379,6 +457,7 @@ def test_results_of_any_shape():
         r = step(x, flag=True)
         assert r["same"] is x and r["none"] is None and r["n"] == (1, "a") and r["s"] is state
         assert state[0].item() == i + 1
+        assert r["again"] is r["both"][0]
         r["both"][0].add_(1)
         assert (r["view"] == 2 * i + 1).all() and (r["both"][1] == 2 * i + 1).all()
         assert r["both"][1].stride() == (1, 3)

@@ -19,6 +19,7 @@ import dis
 import enum
 import functools
 import logging
+import operator
 import os
 import re
 import sys
@@ -117,6 +118,11 @@ _PURE_BUILTINS = {
     *("hash", "id", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "ord", "pow"),
     *("repr", "round", "setattr", "sorted", "sum", "__build_class__"),
 }
+# What the user's own code must not use: attributes that no code names, and addresses.
+_UNSEEN_READS = (
+    *(getattr, setattr, delattr, hasattr, id, hash, repr),
+    *(operator.attrgetter, operator.methodcaller),
+)
 _PURE_TYPES = (
     *(bool, bytes, complex, dict, float, frozenset, int, list, object, range, set, slice, str),
     *(tuple, type, types.MappingProxyType, types.MethodType),
@@ -127,7 +133,7 @@ _IMPURE_WORDS = re.compile(
     r"clock|time|thread|storage|data_ptr|_cdata|save|load|print|warn|version"
 )
 # Attributes of tensors that differ from call to call.
-_UNSEEN_ATTRIBUTES = {"_version", "_cdata"}
+_UNSEEN_ATTRIBUTES = {"_version", "_cdata", "__dict__"}
 _DATA = (bool, int, float, str, dict, list, set, types.NoneType)
 # Their objects are what they are.
 _OPAQUE = (
@@ -270,14 +276,7 @@ class Profile:
         if event == "call":
             self._namespaces[frame.f_code, id(frame.f_globals)] = frame.f_globals
         elif event == "c_call":
-            owner = getattr(argument, "__self__", None)
-            # What pybind11 makes belongs to a capsule.
-            is_function = owner is None or isinstance(owner, types.ModuleType)
-            is_function = is_function or type(owner).__name__ == "PyCapsule"
-            kind = None if is_function else type(owner)
-            if isinstance(owner, type):
-                kind = owner
-            self._built_in.add((kind, getattr(argument, "__module__", None), argument.__name__))
+            self._built_in.add(_identity(argument))
 
     @property
     def codes(self) -> set[types.CodeType]:
@@ -304,6 +303,30 @@ class Profile:
             if not _is_pure(kind, module, name):
                 owner = module if kind is None else kind.__name__
                 raise Unfit(f"calls {owner}.{name}")
+
+
+def _identity(built_in: Any) -> tuple[type | None, str | None, str]:
+    """Of a built-in function: the type that it belongs to, its module and its name."""
+    owner = getattr(built_in, "__self__", None)
+    # What pybind11 makes belongs to a capsule.
+    is_function = owner is None or isinstance(owner, types.ModuleType)
+    is_function = is_function or type(owner).__name__ == "PyCapsule"
+    kind = getattr(built_in, "__objclass__", None) if is_function else type(owner)
+    if isinstance(owner, type):
+        kind = owner
+    return kind, getattr(built_in, "__module__", None), built_in.__name__
+
+
+def _check_use(value: Any) -> None:
+    """Raises Unfit where a value that code can get at may be called by C, which no profile sees,
+    and reads or changes what is not walked."""
+    if any(value is unseen for unseen in _UNSEEN_READS):
+        raise Unfit(f"uses {value.__name__}")
+    if not isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType):
+        return
+    kind, module, name = _identity(value)
+    if not _is_pure(kind, module, name):
+        raise Unfit(f"may call {module if kind is None else kind.__name__}.{name}")
 
 
 def _is_trusted(code: types.CodeType) -> bool:
@@ -358,9 +381,11 @@ class Known:
         first = self.replay(function)
         self._look(first, args, kwargs)
         functions = list(_functions_of_classes(first.types(), profile.codes))
-        self._others = functions
+        self._others = [*functions, *_values_of_classes(first.types())]
         second = self.replay(function)
         self._look(second, args, kwargs)
+        for value in (*second.built_ins(), *second.types()):
+            _check_use(value)
         reached = second.codes() | {f.__code__ for f in functions}
         inner = {
             c for code in profile.codes for c in code.co_consts if isinstance(c, types.CodeType)
@@ -388,23 +413,23 @@ class Known:
             return
         if name not in namespace and not hasattr(builtins, name):
             return
+        if not is_trusted:
+            _check_use(namespace.get(name, getattr(builtins, name, None)))
         self._names[id(namespace), name] = (namespace, name)
         if isinstance(value, types.ModuleType) and not is_trusted:
             self._add_module(value, attributes)
 
     def _add_module(self, module: types.ModuleType, attributes: set[str]) -> None:
         root = module.__name__.split(".")[0]
-        if root == "numpy" and "random" in attributes:
+        if root == "numpy" and ("random" in attributes or "random" in module.__name__):
             raise Unfit("may draw random numbers of numpy")
+        if module is operator:
+            for name in attributes & vars(operator).keys():
+                _check_use(getattr(operator, name))
         if root in _TRUSTED_MODULES or root == "numpy":
             return
         namespace = vars(module)
         for name in attributes & namespace.keys():
-            value = namespace[name]
-            if isinstance(value, types.BuiltinFunctionType) and not _is_pure(
-                None, value.__module__, name
-            ):
-                raise Unfit(f"may call {module.__name__}.{name}")  # from C, which no profile sees
             self._add(namespace, name, attributes, False)
 
 
@@ -440,6 +465,21 @@ def _functions_of_classes(
                         yield function
 
 
+def _values_of_classes(classes: set[type]) -> Iterator[Any]:
+    """What the user's classes hold beside functions and plain values. The interpreter itself tells
+    when an attribute of a class is another object than before."""
+    for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
+        module = sys.modules.get(base.__module__)
+        file = getattr(module, "__file__", None) or ""
+        is_user = base.__module__ == "__main__" or not file.startswith((_TORCH, _XLA, _STDLIB))
+        if base.__module__ == "builtins" or not (is_user or file.startswith(_SITE)):
+            continue
+        for name, value in vars(base).items():
+            is_function = callable(value) or hasattr(type(value), "__get__")
+            if not is_function and not (name.startswith("__") or name == "_abc_impl"):
+                yield value
+
+
 def _parts(value: Any) -> Iterator[types.FunctionType]:
     if isinstance(value, types.FunctionType):
         yield value
@@ -455,6 +495,8 @@ def _parts(value: Any) -> Iterator[types.FunctionType]:
 def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]:
     """Whether autograd has computed each result, and nobody can go back through that any more."""
     new = [t for t in tensors if not replay.sees(t)]
+    if any(vars(t) for t in new):
+        raise Unfit("returns a tensor with attributes")
     bases = [t._base for t in new if t._is_view()]
     for tensor in new:
         if type(tensor) is not torch.Tensor:
@@ -497,8 +539,9 @@ def _builder(result: Any, tensors: list[torch.Tensor], replay: _XLAC._Replay) ->
     """Makes a result like this one of other tensors; `tensors` takes those of this one."""
     kind = type(result)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        index = len(tensors)
-        tensors.append(result)
+        index = next((i for i, t in enumerate(tensors) if t is result), len(tensors))
+        if index == len(tensors):
+            tensors.append(result)
         return lambda found: found[index]
     if result is None or kind in (bool, int, float, str, bytes, torch.dtype, torch.Size):
         return lambda found: result

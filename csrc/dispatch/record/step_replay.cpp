@@ -39,6 +39,7 @@ StepReplay::Watch::Watch(int device, Tensors reachable)
 std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) const {
   TXLA_CHECK(executor::runs_and_reads() == runs_, "reads a value, or has a barrier");
   const lazy::GraphLock lock;
+  TXLA_CHECK(Layout(reachable_).storages == before_.storages, "gives a tensor other memory");
   auto step = std::make_unique<StepReplay>();
   step->arguments_ = Taken(before_, reachable_, device_);
   Tensors all_tensors = reachable_;
