@@ -27,7 +27,8 @@ their libraries build them: nothing in them knows `xla`. Each is trained for {ST
 on the CPU and on `xla` (the CPU plugin). Outputs and gradients of the first step and the losses of
 three agree within {RTOL:g} of the largest value; after the second step nothing is compiled; nothing
 runs on the host. A model that reads a value in each step (a mask that is looked at, say) waits for
-it. `python -m tests.models` writes this table, `tests/models` and `make test-all` check it.
+it. `PYTHONPATH=build/vision python -m tests.models` writes this table, `tests/models` and
+`make test-all` (`make part-models`) check it.
 
 Batch normalizations over few values and deep stacks of ReLU make much of little: where any two
 orders of summation differ by more than the tolerance in float32, the model is compared in float64.
