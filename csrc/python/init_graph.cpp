@@ -54,6 +54,17 @@ std::string graph_dot(const Tensors& tensors) {
   return lazy::dot_of(values_of(tensors, "_get_xla_tensors_dot", &device));
 }
 
+// Puts the call that makes a tensor into a scope, with which its op_name in HLO then begins; false
+// where nothing waits. Its line is the innermost of the user's in any case: `depth` is not used.
+bool set_scope_of(const at::Tensor& tensor, const std::string& prefix, size_t /*depth*/) {
+  int device = 0;
+  const lazy::GraphLock lock;
+  const lazy::Value value = values_of({tensor}, "_set_xla_custom_op_name_prefix", &device)[0];
+  if (value.node->is_data()) return false;
+  value.node->source().scope = lazy::scope_number(prefix);
+  return true;
+}
+
 // The graphs of the tensors that wait on a device and have at least so many nodes.
 std::string tensors_report(size_t nodes_threshold, const std::string& device) {
   std::string report;
@@ -101,6 +112,8 @@ void init_graph(py::module_& m) {
   m.def("_xla_programs", &programs);
   m.def("_get_xla_tensors_text", &graph_text);
   m.def("_get_xla_tensors_dot", &graph_dot);
+  m.def("_set_xla_custom_op_name_prefix", &set_scope_of, py::arg("tensor"), py::arg("prefix"),
+        py::arg("max_call_stack_depth") = 0);
   // The compiler's own text, of the program before its optimizations; and as an xla.HloModuleProto.
   m.def("_get_xla_tensors_hlo", [](const Tensors& tensors) { return hlo(tensors).text; });
   m.def("_get_xla_tensors_hlo_proto",

@@ -56,9 +56,11 @@ class TracedFunctions {
   // Returns the results of a call, or None where no version fits.
   py::object call(const py::args& args) {
     const Split given(args);
-    for (const Version& version : versions_) {
-      if (!version.fits(given)) continue;
-      return joined(version.constants, version.function->call(given.tensors, launching_));
+    // By position, and held: where a comparison or a launch lets the GIL go, others add versions.
+    for (size_t i = 0; i < versions_.size(); ++i) {
+      const std::shared_ptr<const Version> version = versions_[i];
+      if (!version->fits(given)) continue;
+      return joined(version->constants, version->function->call(given.tensors, launching_));
     }
     return py::none();
   }
@@ -66,20 +68,20 @@ class TracedFunctions {
   // Traces `body(*args)`, which returns a flat list or tuple.
   void trace(const py::function& body, const py::args& args) {
     const Split given(args);
-    Version version;
-    version.others = given.others;
-    version.function = TracedFunction::trace(given.tensors, [&](const Tensors& stand_ins) {
+    const auto version = std::make_shared<Version>();
+    version->others = given.others;
+    version->function = TracedFunction::trace(given.tensors, [&](const Tensors& stand_ins) {
       Split results(body(*joined(given.others, stand_ins)));
-      version.constants = std::move(results.others);
+      version->constants = std::move(results.others);
       return std::move(results.tensors);
     });
-    versions_.push_back(std::move(version));
+    versions_.push_back(version);
   }
 
   size_t size() const { return versions_.size(); }
   std::vector<std::string> keys() const {
     std::vector<std::string> all;
-    for (const Version& version : versions_) all.push_back(version.function->key());
+    for (const auto& version : versions_) all.push_back(version->function->key());
     return all;
   }
 
@@ -100,7 +102,7 @@ class TracedFunctions {
   };
 
   Launching launching_;
-  std::vector<Version> versions_;
+  std::vector<std::shared_ptr<const Version>> versions_;
 };
 
 }  // namespace

@@ -188,6 +188,19 @@ def test_hlo_debug_names_modules_and_scopes(flag):
     assert '"epoch/decode/aten::add.Tensor"' in text and '"epoch/aten::add.Tensor"' in text
 
 
+def test_a_call_gets_the_prefix_that_its_tensor_is_given(flag):
+    flag("XLA_HLO_DEBUG")
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    y = x.erf()
+    z = y + 1
+    assert _XLAC._set_xla_custom_op_name_prefix(y, "decoder.3", 2)
+    text = _XLAC._get_stablehlo([z])
+    assert '"decoder.3/aten::erf"' in text and '"decoder.3/aten::add' not in text
+    assert not _XLAC._set_xla_custom_op_name_prefix(x, "decoder.3", 2)
+    torch.testing.assert_close(z.cpu(), torch.ones(3).erf() + 1)
+
+
 def test_eager_debug_mode_runs_each_operation(flag):
     x = torch.ones(3, device="xla")
     flag("XLA_USE_EAGER_DEBUG_MODE")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 
 import pytest
 import torch
+from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
 
 SECONDS = 0.6  # for a test that repeats as often as it can
 DEADLINE = 600.0  # under a sanitizer, on a busy machine
@@ -352,3 +355,65 @@ def test_others_record_and_sync_while_one_waits():
     run_threads(wait, work)
     assert syncs > 10
     assert y.tolist() == [2.0 + syncs] * 8
+
+
+@pytest.mark.parametrize("backend", [None, "openxla"])
+def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
+    """docs/persistent_cache.md: what a thread has compiled serves all."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(40)]
+    reference = nn.Sequential(*layers)
+    net = copy.deepcopy(reference).to("xla")
+    model = torch.compile(net, backend=backend) if backend else net
+    small, large = torch.randn(4, 16), torch.randn(32, 16)
+
+    def results(x):
+        with torch.no_grad():
+            return model(x.to("xla")).cpu()
+
+    def differ(x):
+        with torch.no_grad():
+            return (results(x) - reference(x)).abs().max() > 1e-5
+
+    assert not differ(small)
+    compiled = threading.Event()
+    read = 0
+
+    def compile_ahead():
+        results(torch.zeros_like(large))
+        compiled.set()
+
+    def go_on():
+        nonlocal read
+        while not compiled.is_set():
+            assert not differ(small)
+            read += 1
+
+    run_threads(compile_ahead, go_on)
+    assert read > 10
+    before = met.counter_value("UncachedCompile")
+    assert not differ(large)
+    assert met.counter_value("UncachedCompile") == before
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile. a graph has been compiled")
+def test_threads_call_a_compiled_graph_with_sizes_of_their_own():
+    """The versions of a graph may move in memory while another thread launches one."""
+    torch._dynamo.reset()
+    weight = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    on_xla = weight.to("xla")
+
+    @torch.compile(backend="openxla", dynamic=True)
+    def function(x):
+        return torch.tanh(x @ on_xla) + x.shape[0]
+
+    def body(first):
+        def call():
+            for step in range(40):
+                x = make(step, (first + step % 12, 8))
+                with torch.no_grad():
+                    close(function(x.to("xla")), torch.tanh(x @ weight) + x.shape[0])
+
+        return call
+
+    run_threads(*(body(first) for first in (2, 14, 26)))
