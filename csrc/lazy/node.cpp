@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "util/diagnostics.h"
 #include "util/fork_mutex.h"
 
 namespace torch_xla::lazy {
@@ -101,7 +102,7 @@ c10::intrusive_ptr<Node> make_node(c10::intrusive_ptr<const Signature> signature
     node->source() = *source;
   } else {
     take_source(node->source());
-    if (!node->source()) node->source() = source_of_operands(*node);
+    if (util::kDiagnostics && !node->source()) node->source() = source_of_operands(*node);
   }
   return node;
 }

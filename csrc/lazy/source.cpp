@@ -30,15 +30,14 @@ class ForwardCalls {
     // A thread_local would cost more than all the rest.
     Last& last = last_[reinterpret_cast<uintptr_t>(__builtin_thread_pointer()) / 4096 % kThreads];
     if (last.thread == nullptr || last.thread == __builtin_thread_pointer()) {
-      if (last.next == next) return;  // no gradient function since the call before
-      const uint64_t thread = at::RecordFunction::currentThreadId();
-      slot(thread, next - 1) = {thread, next - 1, place};
+      if (last.next == next) [[likely]] return;  // no gradient function since the call before
+      keep(place, next - 1);
     }
     last = {__builtin_thread_pointer(), next};
   }
 
   // That of the gradient function which this thread evaluates.
-  Source current() {
+  [[gnu::noinline]] Source current() {
     const auto node = torch::autograd::get_current_node();
     if (node == nullptr) return {};
     const Call& call = slot(node->thread_id(), node->sequence_nr());
@@ -57,6 +56,11 @@ class ForwardCalls {
     uint64_t number = 0;
     Source place;
   };
+
+  [[gnu::noinline]] void keep(const Source& place, uint64_t number) {
+    const uint64_t thread = at::RecordFunction::currentThreadId();
+    slot(thread, number) = {thread, number, place};
+  }
 
   Call& slot(uint64_t thread, uint64_t number) {
     return calls_[(number + thread * 0x9E37) % kSlots];

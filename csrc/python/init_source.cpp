@@ -160,6 +160,12 @@ class PythonCode final : public lazy::Code {
   }
 
  private:
+  [[gnu::noinline]] uint32_t generated_scope(int32_t instruction) const {
+    const py::gil_scoped_acquire gil;
+    const GeneratedLine* line = generated(instruction);
+    return line == nullptr ? 0 : line->scope;
+  }
+
   const GeneratedLine* generated(int32_t instruction) const {
     if (generated_ == nullptr) return nullptr;
     const auto line = generated_->find(PyCode_Addr2Line(lines_, instruction));
@@ -178,16 +184,19 @@ class KnownCode {
     // Objects are aligned to 16 bytes.
     c10::intrusive_ptr<PythonCode>& known =
         known_[(reinterpret_cast<uintptr_t>(code) >> 4) % kSlots];
-    if (!known.defined() || !known->is(code)) [[unlikely]] {
-      // PyTorch lets the GIL go around operators. Nobody waits for the graph with the GIL in hand.
-      const py::gil_scoped_acquire gil;
-      known = c10::make_intrusive<PythonCode>(code);
-      dropped().release();
-    }
+    if (!known.defined() || !known->is(code)) [[unlikely]] meet(code, known);
     return known;
   }
 
  private:
+  // Apart, so that of() needs few registers; this is most of what a recorded call's line costs.
+  [[gnu::noinline]] static void meet(PyCodeObject* code, c10::intrusive_ptr<PythonCode>& known) {
+    // PyTorch lets the GIL go around operators. Nobody waits for the graph with the GIL in hand.
+    const py::gil_scoped_acquire gil;
+    known = c10::make_intrusive<PythonCode>(code);
+    dropped().release();
+  }
+
   static constexpr size_t kSlots = 1024;
   std::array<c10::intrusive_ptr<PythonCode>, kSlots> known_;
 };
@@ -206,7 +215,7 @@ void innermost(PyThreadState* thread, lazy::Source& place) {
   }
 }
 
-void all_frames(PyThreadState* thread, lazy::Source& place) {
+[[gnu::noinline]] void all_frames(PyThreadState* thread, lazy::Source& place) {
   constexpr size_t kMost = 16;
   const py::gil_scoped_acquire gil;
   lazy::SourceFrames frames;
