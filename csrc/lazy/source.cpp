@@ -30,7 +30,8 @@ class ForwardCalls {
     // A thread_local would cost more than all the rest.
     Last& last = last_[reinterpret_cast<uintptr_t>(__builtin_thread_pointer()) / 4096 % kThreads];
     if (last.thread == nullptr || last.thread == __builtin_thread_pointer()) {
-      if (last.next == next) [[likely]] return;  // no gradient function since the call before
+      if (last.next == next) [[likely]]
+        return;  // no gradient function since the call before
       keep(place, next - 1);
     }
     last = {__builtin_thread_pointer(), next};

@@ -184,7 +184,8 @@ class KnownCode {
     // Objects are aligned to 16 bytes.
     c10::intrusive_ptr<PythonCode>& known =
         known_[(reinterpret_cast<uintptr_t>(code) >> 4) % kSlots];
-    if (!known.defined() || !known->is(code)) [[unlikely]] meet(code, known);
+    if (!known.defined() || !known->is(code)) [[unlikely]]
+      meet(code, known);
     return known;
   }
 
