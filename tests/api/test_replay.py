@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import enum
 import functools
 import operator
 import random
@@ -316,6 +317,33 @@ def fills_a_list_of_a_class(h, x):
     return x * len(h.seen)
 
 
+class Outer:
+    class Inner:
+        count = 0
+
+
+class Letter(enum.Enum):
+    A = 1
+
+
+Letter.A.count = 0
+
+
+def counts_in_a_class_of_a_class(h, x):
+    Outer.Inner.count += 1
+    return x * Outer.Inner.count
+
+
+def counts_in_a_member(h, x):
+    Letter.A.count += 1
+    return x * Letter.A.count
+
+
+def counts_in_pytorch(h, x):
+    torch.count_of_this_test += 1
+    return x * torch.count_of_this_test
+
+
 def reads_a_module_that_an_object_holds(h, x):
     return x * h.module.COUNTER
 
@@ -379,11 +407,14 @@ def has_a_hooked_accumulator(h, x):
         *(changes_an_attribute_by_name, reads_an_attribute_by_name, gives_other_memory),
         *(prints_from_c, reads_clock_from_c, draws_by_another_name, reads_an_address),
         *(tags_its_result, returns_a_gradient, has_a_hooked_accumulator),
+        *(counts_in_a_class_of_a_class, counts_in_a_member, counts_in_pytorch),
     ],
     ids=lambda f: f.__name__,
 )
-def test_other_effects_are_never_replayed(function):
+def test_other_effects_are_never_replayed(function, monkeypatch):
     holder = Holder()
+    if function is counts_in_pytorch:
+        monkeypatch.setattr(torch, "count_of_this_test", 0, raising=False)
     if function is reads_iterator:
         holder.numbers = iter(range(100))
     if function in (reads_a_module_that_an_object_holds, reads_an_attribute_by_name):

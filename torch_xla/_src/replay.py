@@ -16,7 +16,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dis
-import enum
 import functools
 import logging
 import operator
@@ -134,7 +133,7 @@ _IMPURE_WORDS = re.compile(
 )
 # Attributes of tensors that differ from call to call.
 _UNSEEN_ATTRIBUTES = {"_version", "_cdata", "__dict__"}
-_DATA = (bool, int, float, str, dict, list, set, types.NoneType)
+_DATA = bool | int | float | str | dict | list | set | None
 # Their objects are what they are.
 _OPAQUE = (
     logging.Logger,
@@ -144,7 +143,6 @@ _OPAQUE = (
     types.GenericAlias,
     types.UnionType,
     typing._Final,
-    enum.Enum,
 )
 
 
@@ -295,9 +293,7 @@ class Profile:
             path = code.co_filename
             if _is_trusted(code):
                 continue
-            if path.startswith((_TORCH, _XLA)) or (
-                path.startswith(_STDLIB) and not path.startswith(_SITE)
-            ):
+            if _is_library(path):
                 raise Unfit(f"runs {code.co_name} of {os.path.basename(path)}")
         for kind, module, name in self._built_in:
             if not _is_pure(kind, module, name):
@@ -327,6 +323,13 @@ def _check_use(value: Any) -> None:
     kind, module, name = _identity(value)
     if not _is_pure(kind, module, name):
         raise Unfit(f"may call {module if kind is None else kind.__name__}.{name}")
+
+
+def _is_library(path: str) -> bool:
+    """Whether a file is PyTorch's, this package's or the standard library's."""
+    if path.startswith((_TORCH, _XLA)):
+        return True
+    return path.startswith(_STDLIB) and not path.startswith(_SITE)
 
 
 def _is_trusted(code: types.CodeType) -> bool:
@@ -367,13 +370,16 @@ class Known:
         profile.check()
         self.codes = profile.codes
         attributes: set[str] = set()
+        self._stored: set[str] = set()
         for code in profile.codes:
             if not _is_trusted(code):
-                attributes.update(_attributes(code))
+                attributes.update(_attributes(code, "LOAD_ATTR", "LOAD_METHOD"))
+                self._stored.update(_attributes(code, "STORE_ATTR", "DELETE_ATTR"))
         if unseen := attributes & _UNSEEN_ATTRIBUTES:
             raise Unfit(f"reads {min(unseen)} of an object")
         self._names: dict[tuple[int, str], tuple[dict, str]] = {}
         self._others: list[Any] = []
+        self._modules: set[int] = set()
         for code, namespace in profile.namespaces:
             is_trusted = _is_trusted(code)
             for name in _global_names(code):
@@ -381,9 +387,12 @@ class Known:
         first = self.replay(function)
         self._look(first, args, kwargs)
         functions = list(_functions_of_classes(first.types(), profile.codes))
-        self._others = [*functions, *_values_of_classes(first.types())]
-        second = self.replay(function)
-        self._look(second, args, kwargs)
+        second, known = first, -1
+        while len(second.types()) > known:  # values of classes lead to other classes
+            known = len(second.types())
+            self._others = [*functions, *_values_of_classes(second.types())]
+            second = self.replay(function)
+            self._look(second, args, kwargs)
         for value in (*second.built_ins(), *second.types()):
             _check_use(value)
         reached = second.codes() | {f.__code__ for f in functions}
@@ -416,7 +425,9 @@ class Known:
         if not is_trusted:
             _check_use(namespace.get(name, getattr(builtins, name, None)))
         self._names[id(namespace), name] = (namespace, name)
-        if isinstance(value, types.ModuleType) and not is_trusted:
+        is_module = isinstance(value, types.ModuleType) and not is_trusted
+        if is_module and id(value) not in self._modules:
+            self._modules.add(id(value))
             self._add_module(value, attributes)
 
     def _add_module(self, module: types.ModuleType, attributes: set[str]) -> None:
@@ -426,11 +437,14 @@ class Known:
         if module is operator:
             for name in attributes & vars(operator).keys():
                 _check_use(getattr(operator, name))
-        if root in _TRUSTED_MODULES or root == "numpy":
-            return
         namespace = vars(module)
+        if changed := self._stored & namespace.keys():
+            raise Unfit(f"may change {module.__name__}.{min(changed)}")
+        is_trusted = root in _TRUSTED_MODULES or root == "numpy"
         for name in attributes & namespace.keys():
-            self._add(namespace, name, attributes, False)
+            # Of others' modules, what is no function.
+            if not is_trusted or isinstance(namespace[name], _DATA | types.ModuleType):
+                self._add(namespace, name, attributes, False)
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
@@ -443,9 +457,9 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
                 raise Unfit(f"imports {instruction.argval}")
 
 
-def _attributes(code: types.CodeType) -> Iterator[str]:
+def _attributes(code: types.CodeType, *operations: str) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if instruction.opname in operations:
             yield instruction.argval
 
 
@@ -469,13 +483,13 @@ def _values_of_classes(classes: set[type]) -> Iterator[Any]:
     """What the user's classes hold beside functions and plain values. The interpreter itself tells
     when an attribute of a class is another object than before."""
     for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
-        module = sys.modules.get(base.__module__)
-        file = getattr(module, "__file__", None) or ""
-        is_user = base.__module__ == "__main__" or not file.startswith((_TORCH, _XLA, _STDLIB))
-        if base.__module__ == "builtins" or not (is_user or file.startswith(_SITE)):
+        file = getattr(sys.modules.get(base.__module__), "__file__", None) or ""
+        if base.__module__ == "builtins" or _is_library(file):
             continue
         for name, value in vars(base).items():
-            is_function = callable(value) or hasattr(type(value), "__get__")
+            is_function = hasattr(type(value), "__get__") or (
+                callable(value) and not isinstance(value, type)
+            )
             if not is_function and not (name.startswith("__") or name == "_abc_impl"):
                 yield value
 
