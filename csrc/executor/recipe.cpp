@@ -109,7 +109,7 @@ std::string value_of(const Signature& signature, size_t position) {
     case Argument::Kind::Tensor:
       return "a tensor";
     case Argument::Kind::List:
-      return concat(a.count, " tensors");
+      return concat(a.count, a.count == 1 ? " tensor" : " tensors");
     case Argument::Kind::Number:
       return "a number";
     case Argument::Kind::Static:

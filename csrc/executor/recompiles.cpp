@@ -179,6 +179,11 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
       if (d.argument == "training" || d.argument == "train") {
         return kTrainAndEval;
       }
+      if (has(d.what, " tensors, was ") || has(d.what, " tensor, was ")) {
+        return "Each length of a list has a program of its own. Keep the length, or write into a "
+               "tensor of the full size, as in x.index_copy_(0, place, value[None]) with a place "
+               "on xla.";
+      }
       if (d.argument == "output_mask") {
         return "Other tensors want a gradient than before (requires_grad).";
       }

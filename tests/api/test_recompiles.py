@@ -93,6 +93,19 @@ def test_the_last_small_batch(capfd):
     assert str(r) in capfd.readouterr().err
 
 
+def test_a_growing_list():
+    values = []
+    for i in range(3):
+        values.append(torch.full((2,), float(i), device="xla"))
+        total = torch.stack(values).sum()
+        torch_xla.sync()
+    assert total.item() == 6
+    [first, second] = recompiles(clear=True)
+    assert first.kind == second.kind == "attribute"
+    assert "is 2 tensors, was 1 tensor" in first.what and "is 3 tensors, was 2" in second.what
+    assert "Each length of a list" in second.advice
+
+
 def test_a_growing_sequence():
     embedding = nn.Embedding(7, 4).to("xla")
     tokens = torch.zeros(1, 1, dtype=torch.long)

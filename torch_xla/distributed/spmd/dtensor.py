@@ -126,6 +126,19 @@ class XLADTensor(XLAShardedTensor, DTensor):
     def mesh_shape(self) -> tuple[int, ...]:
         return tuple(self.device_mesh.shape)
 
+    @property
+    def _spec(self) -> Any:
+        """PyTorch's record of a DTensor of many processes, for which torch._dynamo asks.
+
+        Raises:
+            AttributeError: Always, so that `hasattr` tells.
+        """
+        raise AttributeError(
+            "torch.compile: expected plain tensors, got a DTensor on xla, which has no DTensorSpec. "
+            "Pass tensor.to_local(), the whole, which is split alike; results are split as the "
+            "compiler chooses."
+        )
+
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
         return (
             f"XLADTensor({self.global_tensor!r}, device_mesh={self.device_mesh}, "
