@@ -134,9 +134,9 @@ class XLADTensor(XLAShardedTensor, DTensor):
             AttributeError: Always, so that `hasattr` tells.
         """
         raise AttributeError(
-            "torch.compile: expected plain tensors, got a DTensor on xla, which has no DTensorSpec. "
-            "Pass tensor.to_local(), the whole, which is split alike; results are split as the "
-            "compiler chooses."
+            "torch.compile: expected plain tensors, got a DTensor on xla, without a "
+            "DTensorSpec. Pass tensor.to_local(), the whole, which is split alike; results are "
+            "split as the compiler chooses."
         )
 
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
