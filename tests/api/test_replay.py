@@ -671,3 +671,26 @@ def test_numbers_among_the_arguments():
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
         assert (torch.signbit(found.cpu()) == torch.signbit(expected)).all()
+
+
+@pytest.mark.parametrize("decorate", [True, False])
+def test_replay_is_asked_for_by_function(monkeypatch, decorate):
+    monkeypatch.setenv("XLA_REPLAY", "0")
+
+    def function(x):
+        return x * 2
+
+    def calls(step):
+        before = replays()
+        for i in range(CALLS):
+            assert step(torch.full((2,), float(i), device="xla")).tolist() == [2.0 * i] * 2
+        return replays() - before
+
+    if decorate:
+        assert calls(torch_xla.compile(replay=True)(function))
+    else:
+        assert calls(torch_xla.compile(function, replay=True))
+    assert not calls(torch_xla.compile(function))
+    monkeypatch.setenv("XLA_REPLAY", "1")
+    assert calls(torch_xla.compile(function))
+    assert not calls(torch_xla.compile(function, replay=False))

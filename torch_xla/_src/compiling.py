@@ -20,6 +20,7 @@ def compile(
     max_different_graphs: int | None = None,
     *,
     num_different_graphs_allowed: int | None = None,
+    replay: bool | None = None,
 ) -> Any:
     """Makes what a function computes one graph: forward, backward and optimizer, if it has them.
 
@@ -33,9 +34,8 @@ def compile(
         with torch_xla.compile():   # a block
             loss = step(batch, target)
 
-    The function may do anything that Python can, and its Python runs at each call; with
-    `XLA_REPLAY=1` not at calls that see nothing new (experimental, docs/compile_and_eager.md). If
-    it raises, what it recorded stays pending until the next barrier.
+    The function may do anything that Python can, and its Python runs at each call, but with
+    `replay`. If it raises, what it recorded stays pending until the next barrier.
 
     Args:
         f: A function or module. Without one, the result is a context manager and a decorator.
@@ -45,6 +45,9 @@ def compile(
         max_different_graphs: How many different graphs the calls may have altogether. A call with
             one more raises before it is compiled, and says what differs.
         num_different_graphs_allowed: Another name of `max_different_graphs`.
+        replay: Whether calls that see nothing new are recorded without running their Python
+            (experimental, docs/compile_and_eager.md); as `XLA_REPLAY` says by default. Not for
+            blocks.
 
     Returns:
         A function that takes and returns what `f` does.
@@ -58,7 +61,7 @@ def compile(
     """
     most = _number_of_graphs(max_different_graphs, num_different_graphs_allowed)
     if f is None:
-        return _Compiling(full_graph, name, most)
+        return _Compiling(full_graph, name, most, replay)
     if not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {type(f).__name__}.")
     if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f):
@@ -70,7 +73,7 @@ def compile(
         function = getattr(f, "forward", f)  # of a module
         name = getattr(function, "__qualname__", type(f).__name__)
     region = _XLAC._Region(name, full_graph, most)
-    replays = Replays(f)
+    replays = Replays(f, replay)
 
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -136,14 +139,15 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
 class _Compiling:
     """`torch_xla.compile()` without a function."""
 
-    def __init__(self, full_graph: bool, name: str | None, most: int | None):
+    def __init__(self, full_graph: bool, name: str | None, most: int | None, replay: bool | None):
         self._options = (full_graph, name, most)
+        self._replay = replay
         self._region = _XLAC._Region(name or "compile", full_graph, most)
         self._blocks: list[AbstractContextManager] = []
 
     def __call__(self, f: Callable) -> Callable:
         full_graph, name, most = self._options
-        return compile(f, full_graph, name, most)
+        return compile(f, full_graph, name, most, replay=self._replay)
 
     def __enter__(self) -> None:
         self._blocks.append(_one_graph(self._region))

@@ -156,9 +156,9 @@ class Unfit(Exception):
 class Replays:
     """The calls of one compiled function."""
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable, is_on: bool | None = None):
         self._function = function
-        self._is_on = _XLAC._xla_flag("XLA_REPLAY")
+        self._is_on = _XLAC._xla_flag("XLA_REPLAY") if is_on is None else is_on
         self._calls = 0
         self._tries = 0
         self._next_try = _LEAST_CALLS
