@@ -104,9 +104,52 @@ Value input_gradient(const Value& grad, const Value& w, const Geometry& g,
                           result);
 }
 
+// The same product as weight_gradient() below, of groups in a partitioned program: a convolution of
+// groups would need the whole batch on each device (hlo/structured.cpp). Each tap of the kernel is
+// a product of the gradient with the elements that the tap was multiplied with, of which devices
+// add up what their parts of the batch come to.
+Value weight_gradient_by_taps(const Value& x, const Value& grad, const Geometry& g,
+                              const hlo::Type& result) {
+  const int64_t rank = x.rank(), spatial = rank - 2,
+                taps = result.elements() / result.dims[0] / std::max<int64_t>(result.dims[1], 1);
+  Dims low(rank, 0), high(rank, 0);
+  std::ranges::copy(g.padding, low.begin() + 2);
+  std::ranges::copy(g.padding, high.begin() + 2);
+  const Value padded =
+      hlo::pad(x, hlo::scalar(x.builder(), 0, x.dtype()), low, high, Dims(rank, 0));
+  const auto in_groups = [&](const Value& v) {
+    Dims dims = v.dims();
+    dims[1] /= g.groups;
+    dims.insert(dims.begin() + 1, g.groups);
+    return hlo::reshape(v, dims);
+  };
+  hlo::DotDims product = {{1}, {1}, {0}, {0}};  // batches are groups; sums over images and places
+  for (int64_t i = 0; i < spatial; ++i) {
+    product.lhs_contract.push_back(i + 3);
+    product.rhs_contract.push_back(i + 3);
+  }
+  const Value gradient = in_groups(grad);
+  Values parts;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    Dims start(rank, 0), limit = padded.dims(), stride(rank, 1);
+    for (int64_t i = spatial, rest = tap; i-- > 0; rest /= result.dims[i + 2]) {
+      start[i + 2] = rest % result.dims[i + 2] * g.dilation[i];
+      stride[i + 2] = g.stride[i];
+      limit[i + 2] = start[i + 2] + extent(grad.dim(i + 2), g.stride[i]);
+    }
+    const Value met = in_groups(hlo::slice(padded, start, limit, stride));
+    parts.push_back(hlo::reshape(hlo::dot_general(gradient, met, product, result.dtype),
+                                 {result.dims[0], result.dims[1], 1}));
+  }
+  return hlo::reshape(hlo::concatenate(parts, 2), result.dims);
+}
+
 // x [N, C, ...], grad [N, O, ...] -> result [O, C / groups, ...].
 Value weight_gradient(const Value& x, const Value& grad, const Geometry& g,
                       const hlo::Type& result) {
+  if (g.groups > 1 && x.builder().mesh() != nullptr && result.elements() != 0) {
+    return weight_gradient_by_taps(x, grad, g, result);
+  }
   hlo::ConvDims dims = plain_dims(g.spatial());
   dims.input_batch = 1;
   dims.input_feature = 0;

@@ -19,7 +19,8 @@ hlo::Value mean_of(const hlo::Value& x, std::span<const int64_t> kept, const Sum
   const double n = rows == 0 ? 0.0 : static_cast<double>(x.type().elements()) / rows;
   if (n == 0) return sum(x) / n;
   hlo::Value first = x;
-  for (int64_t dim = 0; dim < x.rank(); ++dim) {
+  // The batch last: where devices have parts of it, little of them is sent then.
+  for (int64_t dim = x.rank(); dim-- > 0;) {
     if (std::ranges::find(kept, dim) == kept.end()) first = hlo::slice_dim(first, dim, 0, 1);
   }
   first = hlo::reshape(first, sizes);

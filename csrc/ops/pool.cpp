@@ -42,6 +42,7 @@ PoolWindow pool_window(const Lowering& l, size_t kernel_arg, size_t n, bool dila
 Value computed_once(const Lowering& l, const Value& v, const Value& x) {
   if (!l.target().is_cpu() || !hlo::is_float(v.dtype()) || !hlo::is_float(x.dtype())) return v;
   if (v.type().elements() == 0 || x.type().elements() == 0) return v;
+  if (v.builder().mesh() != nullptr) return v;  // each device would need the whole of `x`
   // The compiler holds divisions for expensive, and expensive values are not repeated. The divisor
   // is 1, made so that the compiler cannot know it: s*s - s is 0 for a sign bit s.
   const Value first =
@@ -254,6 +255,19 @@ Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::T
       hlo::Type{input.dtype, {input.dims.begin(), input.dims.begin() + lead}}.elements();
   const int64_t positions = input.elements() / planes;
   const int64_t windows = grad.type().elements() / planes;
+  if (b.mesh() != nullptr) {  // planes of their own, of which each device has some
+    const hlo::ScatterDims dims{.update_window_dims = {},
+                                .inserted_window_dims = {1},
+                                .input_batching_dims = {0},
+                                .scatter_indices_batching_dims = {0},
+                                .scatter_dims_to_operand_dims = {1},
+                                .index_vector_dim = 2};
+    const Value sums = hlo::scatter(hlo::zero(b, {compute, {planes, positions}}),
+                                    hlo::reshape(indices, {planes, windows, 1}),
+                                    hlo::reshape(hlo::convert(grad, compute), {planes, windows}),
+                                    dims, hlo::add, false, unique);
+    return hlo::reshape(sums, input.dims);
+  }
   // One flat index: this is what XLA's CPU compiler scatters fastest.
   const DType index =
       input.elements() < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;

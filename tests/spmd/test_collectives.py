@@ -106,3 +106,38 @@ def test_a_convolution_sends_gradients(send):
 small, large = (sent("cnn", "data", batch)[0] for batch in (16, 64))
 assert small == large, (small, large)
 """)
+
+
+def test_layers_over_images_leave_the_batch_where_it_is(run):  # noqa: F811
+    """What a batch norm takes of each image is one element a channel; the rest are gradients."""
+    run("""
+from torch import nn
+from torch_xla.distributed.spmd.debugging import collectives
+mesh = xs.Mesh(np.arange(8), (8,), ("data",))
+IMAGES = 16, 8, 12, 12
+layers = {
+    nn.Conv2d(8, 16, 3, padding=1): 0, nn.Conv2d(8, 16, 3, stride=2): 0,
+    nn.Conv2d(8, 8, 3, groups=8, stride=2, padding=1): 0, nn.ConvTranspose2d(8, 4, 2, stride=2): 0,
+    nn.BatchNorm2d(8): 16 * 8 + 4 * 8, nn.GroupNorm(2, 8): 0, nn.MaxPool2d(2): 0,
+    nn.MaxPool2d(3, 2, 1): 0, nn.AvgPool2d(2): 0, nn.AdaptiveAvgPool2d(1): 0, nn.ReLU(): 0,
+}
+for layer, elements in layers.items():
+    x = torch.randn(*IMAGES, dtype=torch.float32)
+    want_x = x.clone().requires_grad_()
+    plain = copy.deepcopy(layer).float()
+    (plain(want_x) ** 3).mean().backward()
+    layer = layer.float().to("xla")
+    for p in layer.parameters():
+        xs.mark_sharding(p, mesh, (None,) * p.dim())
+    x = x.to("xla").requires_grad_()
+    xs.mark_sharding(x, mesh, ("data", None, None, None))
+    torch_xla.sync()
+    (layer(x) ** 3).mean().backward()
+    torch_xla.sync()
+    sent = sum(size for _, size in collectives())
+    gradients = sum(p.nbytes for p in layer.parameters())
+    assert gradients <= sent <= gradients + 4 * elements + 16, (layer, sent, gradients)
+    torch.testing.assert_close(x.grad.cpu(), want_x.grad, rtol=1e-4, atol=1e-6)
+    for p, q in zip(layer.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-5)
+""")
