@@ -6,11 +6,23 @@
 #include "ops/rules.h"
 
 namespace torch_xla::ops {
-namespace {
 
 using hlo::DType;
 using hlo::Value;
 using hlo::Values;
+
+Value first_of_batch(const Value& x) {
+  hlo::Builder& b = x.builder();
+  if (b.mesh() == nullptr) return hlo::slice_dim(x, 0, 0, 1);
+  const Value is_first = hlo::equal(hlo::iota(b, x.type().with(DType::S32), 0), 0);
+  const std::array<int64_t, 1> batch = {0};
+  const Value sum = reduce_sum(hlo::select(is_first, x, hlo::zero(b, x.type())), batch);
+  hlo::Dims one = x.dims();
+  one[0] = 1;
+  return hlo::reshape(sum, one);
+}
+
+namespace {
 
 constexpr std::array<int64_t, 1> kBatch = {0}, kChannels = {1};
 

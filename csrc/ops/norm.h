@@ -8,6 +8,10 @@
 
 namespace torch_xla::ops {
 
+// Returns the first slice of `x` along dimension 0, which stays, of size 1. In a partitioned
+// program it is a sum of which one device has a term: a slice would need the whole batch.
+hlo::Value first_of_batch(const hlo::Value& x);
+
 // Computes the mean over all dimensions but `kept`; `sum` adds up over these dimensions. It sums
 // distances from one of the elements: a sum of nearly equal elements themselves would round by more
 // than they differ, and 1/sqrt(eps) magnifies that.
@@ -19,9 +23,9 @@ hlo::Value mean_of(const hlo::Value& x, std::span<const int64_t> kept, const Sum
   const double n = rows == 0 ? 0.0 : static_cast<double>(x.type().elements()) / rows;
   if (n == 0) return sum(x) / n;
   hlo::Value first = x;
-  // The batch last: where devices have parts of it, little of them is sent then.
   for (int64_t dim = x.rank(); dim-- > 0;) {
-    if (std::ranges::find(kept, dim) == kept.end()) first = hlo::slice_dim(first, dim, 0, 1);
+    if (std::ranges::find(kept, dim) != kept.end()) continue;
+    first = dim == 0 ? first_of_batch(first) : hlo::slice_dim(first, dim, 0, 1);
   }
   first = hlo::reshape(first, sizes);
   // From an infinite element there is no distance.
