@@ -52,8 +52,33 @@ hlo::ConvDims plain_dims(size_t spatial) {
 // Extent of a window of `size` elements that lie `step` apart.
 int64_t extent(int64_t size, int64_t step) { return size == 0 ? 0 : (size - 1) * step + 1; }
 
+using Product = Value (*)(const Value&, const Value&, const Geometry&, const hlo::Type&);
+
+// Whether groups are computed apart: in a partitioned program XLA has each device compute a
+// convolution of groups, but for groups of one channel, on the whole batch. Each group is compiled.
+bool computes_groups_apart(const Value& x, const Geometry& g) {
+  constexpr int64_t kMost = 32;
+  return x.builder().mesh() != nullptr && g.groups > 1 && g.groups <= kMost && x.dim(1) != g.groups;
+}
+
+// `product` of each group's channels of x and outputs of w.
+Value each_group(Product product, const Value& x, const Value& w, const Geometry& g,
+                 hlo::Type result) {
+  const int64_t channels = x.dim(1) / g.groups, outputs = w.dim(0) / g.groups;
+  Geometry one = g;
+  one.groups = 1;
+  result.dims[1] /= g.groups;
+  Values parts;
+  for (int64_t i = 0; i < g.groups; ++i) {
+    parts.push_back(product(hlo::slice_dim(x, 1, i * channels, (i + 1) * channels),
+                            hlo::slice_dim(w, 0, i * outputs, (i + 1) * outputs), one, result));
+  }
+  return hlo::concatenate(parts, 1);
+}
+
 // x [N, C, ...], w [O, C / groups, ...] -> result [N, O, ...].
 Value forward(const Value& x, const Value& w, const Geometry& g, const hlo::Type& result) {
+  if (computes_groups_apart(x, g)) return each_group(forward, x, w, g, result);
   hlo::ConvOptions options;
   options.strides = g.stride;
   options.pad_low = g.padding;
@@ -84,6 +109,7 @@ Value swap_group_features(const Value& w, int64_t groups) {
 // grad [N, O, ...], w [O, C / groups, ...] -> result [N, C, ...].
 Value input_gradient(const Value& grad, const Value& w, const Geometry& g,
                      const hlo::Type& result) {
+  if (computes_groups_apart(grad, g)) return each_group(input_gradient, grad, w, g, result);
   hlo::ConvDims dims = plain_dims(g.spatial());
   dims.kernel_input_feature = 0;
   dims.kernel_output_feature = 1;

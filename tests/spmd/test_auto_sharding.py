@@ -48,6 +48,19 @@ def run(run_python):
     return runner(run_python, PRELUDE, timeout=800)
 
 
+def test_planned_programs_come_from_the_disk(run, tmp_path):
+    code = """
+    import torch_xla.debug.metrics as met
+    plain = build("cnn")
+    train(plain, copy.deepcopy(plain).to("xla"), torch.optim.AdamW, steps=2)
+    assert len(auto_sharding.plans()) > 0
+    print("compiled", met.counter_value("UncachedCompile") or 0)
+    """
+    env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
+    assert "compiled 0" not in run(code, env).stdout
+    assert "compiled 0" in run(code, env).stdout
+
+
 @pytest.mark.parametrize(
     "kind",
     [

@@ -116,7 +116,9 @@ mesh = xs.Mesh(np.arange(8), (8,), ("data",))
 IMAGES = 16, 8, 12, 12
 layers = {
     nn.Conv2d(8, 16, 3, padding=1): 0, nn.Conv2d(8, 16, 3, stride=2): 0,
-    nn.Conv2d(8, 8, 3, groups=8, stride=2, padding=1): 0, nn.ConvTranspose2d(8, 4, 2, stride=2): 0,
+    nn.Conv2d(8, 8, 3, groups=8, stride=2, padding=1): 0, nn.Conv2d(8, 16, 3, groups=4): 0,
+    nn.Conv2d(8, 16, 3, groups=8): 0, nn.ConvTranspose2d(8, 8, 3, groups=2): 0,
+    nn.ConvTranspose2d(8, 4, 2, stride=2): 0,
     nn.BatchNorm2d(8): 5 * 8, nn.GroupNorm(2, 8): 0, nn.MaxPool2d(2): 0,
     nn.MaxPool2d(3, 2, 1): 0, nn.AvgPool2d(2): 0, nn.AdaptiveAvgPool2d(1): 0, nn.ReLU(): 0,
 }
