@@ -136,8 +136,8 @@ Value input_gradient(const Value& grad, const Value& w, const Geometry& g,
 // add up what their parts of the batch come to.
 Value weight_gradient_by_taps(const Value& x, const Value& grad, const Geometry& g,
                               const hlo::Type& result) {
-  const int64_t rank = x.rank(), spatial = rank - 2,
-                taps = result.elements() / result.dims[0] / std::max<int64_t>(result.dims[1], 1);
+  const int64_t rank = x.rank(), spatial = rank - 2;
+  const int64_t taps = result.elements() / (result.dims[0] * result.dims[1]);
   Dims low(rank, 0), high(rank, 0);
   std::ranges::copy(g.padding, low.begin() + 2);
   std::ranges::copy(g.padding, high.begin() + 2);

@@ -152,11 +152,7 @@ class PythonCode final : public lazy::Code {
 
   // The scope that an instruction of generated code is in, which its own line tells.
   uint32_t scope(int32_t instruction) const {
-    if (generated_ == nullptr) [[likely]]
-      return 0;
-    const py::gil_scoped_acquire gil;
-    const GeneratedLine* line = generated(instruction);
-    return line == nullptr ? 0 : line->scope;
+    return generated_ == nullptr ? 0 : generated_scope(instruction);
   }
 
  private:

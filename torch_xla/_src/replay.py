@@ -131,7 +131,7 @@ _IMPURE_WORDS = re.compile(
     r"memory|event|stream|record|profil|seed|rng|generator|_jit|dynamo|item|tolist|numpy|cuda|"
     r"clock|time|thread|storage|data_ptr|_cdata|save|load|print|warn|version"
 )
-# Attributes of tensors that differ from call to call.
+# Attributes that differ from call to call, and one that leads to others by their names.
 _UNSEEN_ATTRIBUTES = {"_version", "_cdata", "__dict__"}
 _DATA = bool | int | float | str | dict | list | set | None
 # Their objects are what they are.
