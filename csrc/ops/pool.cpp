@@ -221,26 +221,36 @@ Values max_pool_backward(Lowering& l) {
   return result(l, scatter_to_positions(l.in(0), l.in(7), l.out(), n, !overlapping));
 }
 
-template <size_t n>
-Values max_unpool(Lowering& l) {
-  const hlo::Type out = l.out();
-  const Value x = l.in(0);
-  if (x.type().elements() == 0) return {hlo::zero(l.b, out)};
-  const int64_t lead = x.rank() - n;
-  const int64_t planes =
-      hlo::Type{out.dtype, {out.dims.begin(), out.dims.begin() + lead}}.elements();
-  const int64_t inputs = x.type().elements() / planes, outputs = out.elements() / planes;
+// The product of all dimensions but the last `n`.
+int64_t planes_of(const hlo::Type& type, size_t n) {
+  return hlo::Type{type.dtype, {type.dims.begin(), type.dims.end() - n}}.elements();
+}
+
+// Puts values at their flat positions within planes of zeros of type `out`.
+Value scatter_in_planes(const Value& values, const Value& positions, const hlo::Type& out,
+                        int64_t planes, Value (*combine)(const Value&, const Value&),
+                        bool unique = false) {
+  const int64_t inputs = values.type().elements() / planes;
   const hlo::ScatterDims dims{.update_window_dims = {},
                               .inserted_window_dims = {1},
                               .input_batching_dims = {0},
                               .scatter_indices_batching_dims = {0},
                               .scatter_dims_to_operand_dims = {1},
                               .index_vector_dim = 2};
-  const Value zeros = hlo::zero(l.b, {out.dtype, {planes, outputs}});
-  const Value y = hlo::scatter(zeros, hlo::reshape(l.in(1), {planes, inputs, 1}),
-                               hlo::reshape(x, {planes, inputs}), dims,
-                               [](const Value&, const Value& update) { return update; });
-  return {hlo::reshape(y, out.dims)};
+  const Value zeros = hlo::zero(values.builder(), {out.dtype, {planes, out.elements() / planes}});
+  const Value made =
+      hlo::scatter(zeros, hlo::reshape(positions, {planes, inputs, 1}),
+                   hlo::reshape(values, {planes, inputs}), dims, combine, false, unique);
+  return hlo::reshape(made, out.dims);
+}
+
+template <size_t n>
+Values max_unpool(Lowering& l) {
+  const hlo::Type out = l.out();
+  const Value x = l.in(0);
+  if (x.type().elements() == 0) return {hlo::zero(l.b, out)};
+  return {scatter_in_planes(x, l.in(1), out, planes_of(out, n),
+                            [](const Value&, const Value& update) { return update; })};
 }
 
 }  // namespace
@@ -250,24 +260,13 @@ Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::T
   hlo::Builder& b = grad.builder();
   const DType compute = compute_dtype(grad.dtype());
   if (grad.type().elements() == 0) return hlo::zero(b, input.with(compute));
-  const int64_t lead = static_cast<int64_t>(input.dims.size() - n);
-  const int64_t planes =
-      hlo::Type{input.dtype, {input.dims.begin(), input.dims.begin() + lead}}.elements();
+  const int64_t planes = planes_of(input, n);
+  if (b.mesh() != nullptr) {  // planes of their own, of which each device has some
+    return scatter_in_planes(hlo::convert(grad, compute), indices, input.with(compute), planes,
+                             hlo::add, unique);
+  }
   const int64_t positions = input.elements() / planes;
   const int64_t windows = grad.type().elements() / planes;
-  if (b.mesh() != nullptr) {  // planes of their own, of which each device has some
-    const hlo::ScatterDims dims{.update_window_dims = {},
-                                .inserted_window_dims = {1},
-                                .input_batching_dims = {0},
-                                .scatter_indices_batching_dims = {0},
-                                .scatter_dims_to_operand_dims = {1},
-                                .index_vector_dim = 2};
-    const Value sums = hlo::scatter(hlo::zero(b, {compute, {planes, positions}}),
-                                    hlo::reshape(indices, {planes, windows, 1}),
-                                    hlo::reshape(hlo::convert(grad, compute), {planes, windows}),
-                                    dims, hlo::add, false, unique);
-    return hlo::reshape(sums, input.dims);
-  }
   // One flat index: this is what XLA's CPU compiler scatters fastest.
   const DType index =
       input.elements() < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
