@@ -190,8 +190,8 @@ void compile(const Missing& missing, const std::vector<size_t>& absent, Program&
 void read_shardings(Program& program) {
   if (program.interface.mesh == nullptr) return;
   const pjrt::OptimizedModule module = program.executables[0]->optimized_module();
-  program.shardings = spmd::read_output_shardings(module.bytes, module.format == "hlo_with_config",
-                                                  program.interface.mesh);
+  program.shardings =
+      spmd::read_output_shardings(module.bytes, module.with_config(), program.interface.mesh);
   TXLA_CHECK(program.shardings.size() == program.results.size(),
              "sharding: expected the compiler to tell how it has split ", program.results.size(),
              " results, it has told of ", program.shardings.size(), ". Please report this.");
@@ -210,10 +210,14 @@ std::optional<double> make_executables(const Missing& missing, Program& program,
   DiskCache* disk = DiskCache::get();
   std::vector<size_t> absent;
   for (const Lowered& lowered : missing.lowered) {
-    std::unique_ptr<pjrt::Executable> executable;
-    if (disk != nullptr) executable = disk->load(lowered.text, missing.options);
-    if (executable == nullptr) absent.push_back(program.executables.size());
-    program.executables.push_back(std::move(executable));
+    DiskCache::Loaded loaded;
+    if (disk != nullptr) loaded = disk->load(lowered.text, missing.options);
+    if (loaded.executable == nullptr) {
+      absent.push_back(program.executables.size());
+      loaded.file.clear();
+    }
+    program.executables.push_back(std::move(loaded.executable));
+    program.files.push_back(std::move(loaded.file));
   }
   if (absent.empty()) {
     read_shardings(program);

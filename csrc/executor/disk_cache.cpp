@@ -188,10 +188,9 @@ void DiskCache::give_up(const pjrt::Error& error) {
                     << error.what() << ". The cache is off; every process compiles.";
 }
 
-std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
-                                                  const pjrt::CompileOptions& options) {
+DiskCache::Loaded DiskCache::load(std::string_view program, const pjrt::CompileOptions& options) {
   static const debug::Counter hits("PersistentCacheHit"), misses("PersistentCacheMiss");
-  if (!usable_) return nullptr;
+  if (!usable_) return {};
   const util::Unlocked unlocked;
   const std::string key = key_of(program, options);
   auto executable = load_file(key, options);
@@ -201,13 +200,14 @@ std::unique_ptr<pjrt::Executable> DiskCache::load(std::string_view program,
     if (key_of(program, options) != key) return load(program, options);
     executable = nullptr;
   }
+  std::string file = files_.path_of(hash_of(key));
   if (executable != nullptr) {
     hits.add();
   } else {
     misses.add();
-    TXLA_VLOG(1) << "not in the persistent cache, " << files_.path_of(hash_of(key)) << ":\n" << key;
+    TXLA_VLOG(1) << "not in the persistent cache, " << file << ":\n" << key;
   }
-  return executable;
+  return {std::move(executable), std::move(file)};
 }
 
 std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& key,

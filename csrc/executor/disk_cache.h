@@ -25,9 +25,12 @@ class DiskCache {
   // programs loaded from it would run in this process.
   DiskCache(const std::string& folder, bool read_only, bool named = true);
 
-  // Returns the stored program, or null where the folder has none that can be used.
-  std::unique_ptr<pjrt::Executable> load(std::string_view program,
-                                         const pjrt::CompileOptions& options);
+  // A stored program and its file; null where the folder has none that can be used.
+  struct Loaded {
+    std::unique_ptr<pjrt::Executable> executable;
+    std::string file;
+  };
+  Loaded load(std::string_view program, const pjrt::CompileOptions& options);
   // Stores a program. A failure is logged; the program runs all the same.
   void store(std::string_view program, const pjrt::CompileOptions& options,
              const pjrt::Executable& executable);

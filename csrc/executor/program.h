@@ -26,6 +26,7 @@ struct Program {
   std::string place;  // the user's line that did so first; empty where not known
   util::Hash128 key;
   std::vector<std::unique_ptr<pjrt::Executable>> executables;  // one, where there is no plan
+  std::vector<std::string> files;  // of the disk cache that have them; "" for one compiled here
   std::optional<Plan> plan;
   Interface interface;
   std::vector<const lazy::Geometry*> results;

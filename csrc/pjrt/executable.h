@@ -27,6 +27,7 @@ struct CompiledMemoryStats {
 // xla.HloModuleProtoWithConfig ("hlo_with_config").
 struct OptimizedModule {
   std::string format, bytes;
+  bool with_config() const { return format == "hlo_with_config"; }
 };
 
 // The result of a compilation, loaded or not.

@@ -1,10 +1,16 @@
 // What torch_xla.debug.profiler is made of: the events of a profile, and scopes that add to them.
+#include <fstream>
+#include <iterator>
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "debug/sampler.h"
 #include "debug/trace.h"
+#include "executor/compile.h"
 #include "executor/runtime.h"
 #include "python/init.h"
+#include "spmd/compiled_module.h"
 #include "util/error.h"
 
 namespace py = pybind11;
@@ -48,6 +54,44 @@ std::vector<py::dict> stop_trace() {
   return tracks;
 }
 
+std::vector<py::tuple> stop_sampling() {
+  std::vector<debug::CodeSample> samples;
+  {
+    const py::gil_scoped_release no_gil;
+    samples = debug::stop_sampling();
+  }
+  std::vector<py::tuple> result;
+  for (const debug::CodeSample& s : samples) {
+    result.push_back(py::make_tuple(s.time, s.thread, s.address));
+  }
+  return result;
+}
+
+// What the plugin saves of an executable. Of one that was loaded, the CPU's saves no code.
+std::string saved(const pjrt::Executable& executable, const std::string& file) {
+  if (file.empty()) return executable.serialize();
+  std::ifstream stream(file, std::ios::binary);  // which may be gone
+  return {std::istreambuf_iterator(stream), {}};
+}
+
+// What the plugin saves of a program, and for what its instructions are, by their names.
+py::list code_of(const std::string& graph) {
+  py::list executables;
+  for (const auto& program : executor::cached_programs()) {
+    if (program->key.hex() != graph) continue;
+    for (size_t i = 0; i < program->executables.size(); ++i) {
+      const pjrt::Executable& executable = *program->executables[i];
+      const pjrt::OptimizedModule module = executable.optimized_module();
+      py::dict origins;
+      for (const auto& [name, o] : spmd::read_origins(module.bytes, module.with_config())) {
+        origins[py::str(name)] = py::make_tuple(o.operation, o.line);
+      }
+      executables.append(py::make_tuple(py::bytes(saved(executable, program->files[i])), origins));
+    }
+  }
+  return executables;
+}
+
 }  // namespace
 
 void init_profiler(py::module_& m) {
@@ -67,6 +111,11 @@ void init_profiler(py::module_& m) {
       });
   m.def("_xla_start_trace", &debug::start_trace, "kernels"_a = false);
   m.def("_xla_stop_trace", &stop_trace);
+  // (time in nanoseconds, thread, address) of the threads that compute while devices run.
+  m.def("_xla_start_sampling", &debug::start_sampling);
+  m.def("_xla_stop_sampling", &stop_sampling);
+  m.attr("_xla_sample_period") = debug::kSamplePeriod;
+  m.def("_xla_code_of_program", &code_of, "graph"_a);
   m.def("_xla_is_tracing", &debug::is_tracing);
   py::class_<pjrt::Profiler>(m, "_PluginProfile").def("stop", [](pjrt::Profiler& profiler) {
     std::string space;

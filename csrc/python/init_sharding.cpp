@@ -403,8 +403,7 @@ void init_sharding(py::module_& m) {
     std::vector<std::pair<std::string, int64_t>> all;
     for (const auto& executable : programs[index]->executables) {
       const pjrt::OptimizedModule module = executable->optimized_module();
-      for (spmd::Collective& c :
-           spmd::read_collectives(module.bytes, module.format == "hlo_with_config")) {
+      for (spmd::Collective& c : spmd::read_collectives(module.bytes, module.with_config())) {
         all.emplace_back(std::move(c.kind), c.bytes);
       }
     }

@@ -86,8 +86,9 @@ void init_topology(py::module_& m) {
              const pjrt::OptimizedModule module = p.optimized_module();
              py::list all;
              for (const spmd::Collective& c :
-                  spmd::read_collectives(module.bytes, module.format == "hlo_with_config")) {
-               all.append(py::make_tuple(c.kind, c.bytes, c.groups, c.operation, c.line));
+                  spmd::read_collectives(module.bytes, module.with_config())) {
+               all.append(
+                   py::make_tuple(c.kind, c.bytes, c.groups, c.origin.operation, c.origin.line));
              }
              return all;
            })

@@ -2,7 +2,6 @@
 // and its kind, and a value.
 #include "spmd/compiled_module.h"
 
-#include <map>
 #include <utility>
 
 #include "util/error.h"
@@ -15,6 +14,7 @@ constexpr uint64_t kModuleOfConfigured = 1;
 enum Module : uint64_t { Computations = 3, OutputSharding = 12, StackFrames = 17 };
 enum Computation : uint64_t { Instructions = 2 };
 enum Instruction : uint64_t {
+  Name = 1,
   Opcode = 2,
   Shape = 3,
   Metadata = 7,
@@ -320,18 +320,19 @@ std::vector<std::string> read_frame_lines(std::string_view module) {
   return lines;
 }
 
-void read_metadata(std::string_view metadata, const std::vector<std::string>& frame_lines,
-                   Collective& c) {
+Origin read_metadata(std::string_view metadata, const std::vector<std::string>& frame_lines) {
+  Origin origin;
   std::string_view file;
   uint64_t line = 0, frame = 0;
   for (Fields fields(metadata); fields.next();) {
-    if (fields.number() == OperationName) c.operation = fields.bytes();
+    if (fields.number() == OperationName) origin.operation = fields.bytes();
     if (fields.number() == SourceFile) file = fields.bytes();
     if (fields.number() == SourceLine) line = fields.value();
     if (fields.number() == FrameId) frame = fields.value();
   }
-  c.line = file_line(file, line);
-  if (c.line.empty() && frame < frame_lines.size()) c.line = frame_lines[frame];
+  origin.line = file_line(file, line);
+  if (origin.line.empty() && frame < frame_lines.size()) origin.line = frame_lines[frame];
+  return origin;
 }
 
 Collective read_instruction(std::string_view instruction,
@@ -362,7 +363,7 @@ Collective read_instruction(std::string_view instruction,
         read_mesh_groups(fields.bytes(), c.groups);
         break;
       case Metadata:
-        read_metadata(fields.bytes(), frame_lines, c);
+        c.origin = read_metadata(fields.bytes(), frame_lines);
         break;
       default:
         break;
@@ -371,27 +372,48 @@ Collective read_instruction(std::string_view instruction,
   return c;
 }
 
-}  // namespace
-
-std::vector<Collective> read_collectives(std::string_view module, bool with_config) {
-  std::vector<Collective> found;
-  module = without_config(module, with_config);
+// Calls `visit` with each instruction of a module and the lines of the module's stack frames.
+template <class Visit>
+void for_instructions(std::string_view module, Visit visit) {
   const std::vector<std::string> frame_lines = read_frame_lines(module);
   for (Fields m(module); m.next();) {
     if (m.number() != Computations) continue;
     for (Fields c(m.bytes()); c.next();) {
-      if (c.number() != Instructions) continue;
-      Collective collective = read_instruction(c.bytes(), frame_lines);
-      for (const char* kind : {"all-gather", "all-reduce", "all-to-all", "collective-permute",
-                               "reduce-scatter", "collective-broadcast", "ragged-all-to-all"}) {
-        // Plugins may start them and wait for their end in two operations.
-        if (collective.kind != kind && collective.kind != std::string(kind) + "-start") continue;
-        collective.kind = kind;
-        found.push_back(std::move(collective));
-        break;
-      }
+      if (c.number() == Instructions) visit(c.bytes(), frame_lines);
     }
   }
+}
+
+}  // namespace
+
+std::map<std::string, Origin> read_origins(std::string_view module, bool with_config) {
+  std::map<std::string, Origin> found;
+  for_instructions(without_config(module, with_config), [&](auto instruction, auto& frame_lines) {
+    std::string_view name, metadata;
+    for (Fields fields(instruction); fields.next();) {
+      if (fields.number() == Name) name = fields.bytes();
+      if (fields.number() == Metadata) metadata = fields.bytes();
+    }
+    Origin origin = read_metadata(metadata, frame_lines);
+    if (origin.operation.empty() && origin.line.empty()) return;
+    found.try_emplace(std::string(name), std::move(origin));
+  });
+  return found;
+}
+
+std::vector<Collective> read_collectives(std::string_view module, bool with_config) {
+  std::vector<Collective> found;
+  for_instructions(without_config(module, with_config), [&](auto instruction, auto& frame_lines) {
+    Collective collective = read_instruction(instruction, frame_lines);
+    for (const char* kind : {"all-gather", "all-reduce", "all-to-all", "collective-permute",
+                             "reduce-scatter", "collective-broadcast", "ragged-all-to-all"}) {
+      // Plugins may start them and wait for their end in two operations.
+      if (collective.kind != kind && collective.kind != std::string(kind) + "-start") continue;
+      collective.kind = kind;
+      found.push_back(std::move(collective));
+      break;
+    }
+  });
   return found;
 }
 

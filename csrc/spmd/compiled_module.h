@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,14 +17,21 @@ namespace torch_xla::spmd {
 std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
                                                    const Mesh* mesh);
 
+// What an instruction is for, "Model.forward/aten::mm", and the line of the program that it comes
+// from, "file:line"; empty where the compiler does not tell.
+struct Origin {
+  std::string operation, line;
+};
+// Returns those of all instructions that have one, by their names.
+std::map<std::string, Origin> read_origins(std::string_view module, bool with_config);
+
 // An operation by which devices exchange data.
 struct Collective {
   std::string kind;   // "all-gather"
   int64_t bytes = 0;  // of its result, on each device
   // The devices that exchange; pairs of a sender and a receiver where the kind permutes.
   std::vector<std::vector<int64_t>> groups = {};
-  // What it is for, and the line of the program, where the compiler tells: "file:line".
-  std::string operation = "", line = "";
+  Origin origin = {};
 };
 std::vector<Collective> read_collectives(std::string_view module, bool with_config);
 

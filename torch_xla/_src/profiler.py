@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._src import profile_spaces, recording
+from torch_xla._src import profile_kernels, profile_spaces, recording
 from torch_xla._src.profile_messages import messages
 
 TraceMe = _XLAC._TraceMe
 _SERVICE = "tensorflow.ProfilerService"
+# What may be missing.
+_OF_PLUGIN = "the plugin's own profile of its devices is"
+_LOOPS = "the loops of the CPU's programs are"
 
 
 class TslProfilerSessionWrapper:
     """A recording, from here to `stop()`: our events and, where the plugin makes a profile of its
-    devices, that.
+    devices, that; on the CPU, samples of its threads.
 
     Args:
         options: Of the plugin's profile, a `ProfileOptions`.
@@ -41,22 +44,28 @@ class TslProfilerSessionWrapper:
         recording.refuse_profile()
         _XLAC._xla_start_trace(kernels=True)
         self._trouble = ""
-        self._plugin = self._ask(_XLAC._xla_start_plugin_profile, options.SerializeToString())
+        begin = _XLAC._xla_start_plugin_profile
+        self._plugin = self._try(_OF_PLUGIN, begin, options.SerializeToString())
+        self._samples = self._plugin is None and self._try(_LOOPS, profile_kernels.start_sampling)
 
-    def _ask(self, what: Callable[..., Any], *args: Any) -> Any:
-        """Asks the plugin. Without its answer the profile has our events, and says why."""
+    def _try(self, part: str, what: Callable[..., Any], *args: Any) -> Any:
+        """Without this part the profile has our events, and says why."""
         try:
             return what(*args)
         except Exception as error:
-            self._trouble = f"the plugin's own profile of its devices is missing: {error}"
+            self._trouble = f"{part} missing: {error}"
             warnings.warn(f"torch_xla.debug.profiler: {self._trouble}", stacklevel=2)
             return None
 
     def end(self, host: str | None = None) -> Any:
         """Ends it, and returns the profile: an `XSpace`."""
         plugin, self._plugin = self._plugin, None
-        seen = self._ask(lambda: profile_spaces.parse(plugin.stop())) if plugin else None
+        seen = (
+            self._try(_OF_PLUGIN, lambda: profile_spaces.parse(plugin.stop())) if plugin else None
+        )
         tracks = _XLAC._xla_stop_trace()
+        if self._samples:
+            self._try(_LOOPS, profile_kernels.stop_sampling, tracks)
         space = profile_spaces.to_xspace(tracks, host or profile_spaces.host_name(), seen)
         if self._trouble:
             space.errors.append(self._trouble)

@@ -9,9 +9,10 @@
 
 They hold what each thread of the host did (`sync`, `lower`, `compile`, `launch`, uploads, reads and
 waits, the kernels of PyTorch that run inside programs, and the program's own traces) and when each
-device ran which program; where the plugin makes a profile of its devices itself, that is in it too.
-Without a recording a trace costs next to nothing. Profiles need the packages `protobuf` and, to be
-asked for from outside, `grpcio`: `pip install torch_xla[profiler]`.
+device ran which program; where the plugin makes a profile of its devices itself, that is in it too,
+and on the CPU the loops that XLA has compiled, by samples of its threads. Without a recording a
+trace costs next to nothing. Profiles need the packages `protobuf`, on the CPU `pyelftools` and, to
+be asked for from outside, `grpcio`: `pip install torch_xla[profiler]`.
 """
 
 from __future__ import annotations

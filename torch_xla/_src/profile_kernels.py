@@ -1,0 +1,242 @@
+"""The loops that XLA has compiled for the CPU, as events of a profile.
+
+Its plugin makes no profile. So threads are asked where they are while programs run
+(`csrc/debug/sampler.h`), and what they were executing is looked for in what the plugin saves of a
+program: an ELF object for each kernel, named like the instruction of the compiled program. The code
+in memory is that of an object but for the addresses that were filled in, by which a kernel is
+known, whether the program was compiled or came from a cache.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import io
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch_xla import _XLAC
+
+_ELF = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
+_FILLED_IN = 8  # bytes of an address
+_LEAST = 16  # bytes without an address by which code is looked for
+_MISSED = 2.5  # periods without a sample within one event
+
+
+def start_sampling() -> bool:
+    """Begins, where programs run on the CPU.
+
+    Raises:
+        ImportError: The package `pyelftools` is not there.
+    """
+    if _XLAC._xla_device_type() != "CPU":
+        return False
+    _elf_file()
+    _XLAC._xla_start_sampling()
+    return True
+
+
+def stop_sampling(tracks: list[dict[str, Any]]) -> None:
+    """Ends that, and adds the kernels' events to the tracks of `_XLAC._xla_stop_trace`."""
+    samples = _XLAC._xla_stop_sampling()
+    runs = [e for track in tracks if track["is_device"] for e in track["events"]]
+    kernels = _Memory(samples, dict(_graph_and_name(run) for run in runs)).kernels
+    by_thread: dict[int, list[tuple[int, _Kernel | None]]] = {}
+    for when, thread, address in samples:
+        by_thread.setdefault(thread, []).append((when, _find(kernels, address)))
+    known = {track["id"]: track for track in tracks if not track["is_device"]}
+    for thread, found in by_thread.items():
+        track = known.get(thread)
+        events = list(_events(sorted(found, key=lambda s: s[0]), track["events"] if track else []))
+        if not events:
+            continue
+        if track is None:
+            track = {"name": _name_of(thread), "id": thread, "is_device": False, "events": []}
+            tracks.append(track)
+        track["events"] += events
+
+
+def _elf_file() -> Any:
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError as e:
+        raise ImportError(
+            "torch_xla.debug.profiler: expected the package pyelftools, which reads the code of "
+            "the CPU's programs. Install it with `pip install torch_xla[profiler]`."
+        ) from e
+    return ELFFile
+
+
+def _graph_and_name(run: Sequence[Any]) -> tuple[str, str]:
+    name, _, _, details = run
+    return dict(details)["graph"], name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel of a program: `parts` are its bytes without the addresses that are filled in, each
+    with its place."""
+
+    name: str
+    program: str
+    origin: tuple[str, str]
+    size: int
+    parts: tuple[tuple[int, bytes], ...]
+
+    def details(self, samples: int) -> list[tuple[str, str]]:
+        operation, line = self.origin
+        origin = [("operation", operation), ("line", line)] if line else []
+        return [("program", self.program), *origin, ("samples", str(samples))]
+
+
+def _kernels_of(graph: str, program: str) -> Iterator[_Kernel]:
+    """Those of a program that is still there."""
+    try:
+        executables = _XLAC._xla_code_of_program(graph)
+    except RuntimeError as e:  # XLA saves no program with a sort
+        warnings.warn(
+            f"torch_xla.debug.profiler: the loops of {program} are missing: {e}", stacklevel=2
+        )
+        return
+    for saved, origins in executables:
+        start = saved.find(_ELF)
+        while start >= 0:
+            end = saved.find(_ELF, start + 1)
+            elf = _elf_file()(io.BytesIO(saved[start : end if end > 0 else None]))
+            for name, size, parts in _functions(elf):
+                yield _Kernel(name, program, origins.get(name, ("", "")), size, parts)
+            start = end
+
+
+def _functions(elf: Any) -> Iterator[tuple[str, int, tuple[tuple[int, bytes], ...]]]:
+    from elftools.elf.relocation import RelocationSection
+
+    filled: dict[int, list[int]] = {}
+    for section in elf.iter_sections():
+        if isinstance(section, RelocationSection):
+            places = (r["r_offset"] for r in section.iter_relocations())
+            filled.setdefault(section["sh_info"], []).extend(places)
+    for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+        where = symbol["st_shndx"]
+        if symbol["st_info"]["type"] != "STT_FUNC" or not isinstance(where, int):
+            continue
+        begin, size = symbol["st_value"], symbol["st_size"]
+        code = elf.get_section(where).data()[begin : begin + size]
+        places = [p - begin for p in filled.get(where, []) if begin <= p < begin + size]
+        yield symbol.name, size, tuple(_between(code, sorted(places)))
+
+
+def _between(code: bytes, places: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    start = 0
+    for place in (*places, len(code)):
+        if place > start:
+            yield start, code[start:place]
+        start = place + _FILLED_IN
+
+
+class _Memory:
+    """Where in memory the kernels of programs are that threads were seen in.
+
+    Attributes:
+        kernels: (begin, end, kernel) each, in the order of addresses.
+    """
+
+    def __init__(self, samples: Iterable[tuple[int, int, int]], programs: Mapping[str, str]):
+        regions = _code_without_file()
+        begins = [begin for begin, _ in regions]
+        seen = set()
+        for *_, address in samples:
+            i = bisect.bisect(begins, address) - 1
+            if i >= 0 and address < regions[i][1]:
+                seen.add(regions[i])
+        self.kernels: list[tuple[int, int, _Kernel]] = []
+        if not seen:
+            return
+        # Of code that several kernels share word for word, each takes the next place.
+        wanted = [k for graph, name in programs.items() for k in _kernels_of(graph, name)]
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            for begin, end in sorted(seen):
+                code = os.pread(memory.fileno(), end - begin, begin)
+                self.kernels += [
+                    (begin + at, begin + at + k.size, k) for at, k in _in(code, wanted)
+                ]
+        self.kernels.sort(key=lambda k: k[:2])
+
+
+def _code_without_file() -> list[tuple[int, int]]:
+    """The parts of memory that have code which was made here."""
+    found = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split()
+            if "x" in fields[1] and len(fields) == 5:
+                begin, end = fields[0].split("-")
+                found.append((int(begin, 16), int(end, 16)))
+    return found
+
+
+def _in(code: bytes, wanted: list[_Kernel]) -> Iterator[tuple[int, _Kernel]]:
+    """The kernels that are in a piece of memory, each with its place. They leave `wanted`."""
+    taken: set[int] = set()
+    for kernel in list(wanted):
+        offset, anchor = max(kernel.parts, key=lambda part: len(part[1]), default=(0, b""))
+        at = code.find(anchor) if len(anchor) >= _LEAST else -1
+        while at >= 0:
+            begin = at - offset
+            if begin >= 0 and begin not in taken and _is_at(code, begin, kernel):
+                taken.add(begin)
+                wanted.remove(kernel)
+                yield begin, kernel
+                break
+            at = code.find(anchor, at + 1)
+
+
+def _is_at(code: bytes, begin: int, kernel: _Kernel) -> bool:
+    return all(code.startswith(part, begin + offset) for offset, part in kernel.parts)
+
+
+def _find(kernels: list[tuple[int, int, _Kernel]], address: int) -> _Kernel | None:
+    i = bisect.bisect(kernels, address, key=lambda k: k[0]) - 1
+    return kernels[i][2] if i >= 0 and address < kernels[i][1] else None
+
+
+def _events(
+    samples: Sequence[tuple[int, _Kernel | None]], others: Sequence[tuple]
+) -> Iterator[tuple]:
+    """Samples of one thread as events: those of one kernel that follow each other are one. None
+    reaches over the begin or end of another event of the thread."""
+    bounds = sorted(bound for _, begin, end, _ in others for bound in (begin, end))
+    period = _XLAC._xla_sample_period
+    i = free = 0
+    while i < len(samples):
+        first, kernel = samples[i]
+        last, count = first, 1
+        while i + count < len(samples):
+            when, following = samples[i + count]
+            near = when - last <= _MISSED * period
+            if following is not kernel or not near or _bound(bounds, last, when) is not None:
+                break
+            last, count = when, count + 1
+        if kernel is not None:
+            begin, end = first - period // 2, last + period // 2
+            before, after = bisect.bisect(bounds, first), _bound(bounds, last, end)
+            begin = max(begin, free, *bounds[max(0, before - 1) : before])
+            free = end if after is None else after
+            yield kernel.name, begin, free, kernel.details(count)
+        i += count
+
+
+def _bound(bounds: list[int], begin: int, end: int) -> int | None:
+    """The first bound after `begin` and not after `end`."""
+    i = bisect.bisect(bounds, begin)
+    return bounds[i] if i < len(bounds) and bounds[i] <= end else None
+
+
+def _name_of(thread: int) -> str:
+    try:
+        with open(f"/proc/self/task/{thread}/comm") as name:
+            return name.read().strip()
+    except OSError:  # it has ended
+        return f"thread {thread}"
