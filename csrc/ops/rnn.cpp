@@ -342,12 +342,13 @@ std::pair<Value, Value> weight_gradients(bool is_gru, const Value& d_gates, cons
 }
 
 // rnn_layer_backward(grad_output, grad_hy, grad_cy?, input, hx, cx?, w_ih, w_hh, output, gates,
-// extra, mode, reverse, has_biases, input_grad)
+// extra, b_ih?, b_hh?, mode, reverse, input_grad)
 //   -> gradients of (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
+// The biases are those of the forward pass, which its results make superfluous here.
 Values rnn_layer_backward(Lowering& l) {
   const Value x = l.in(3), w_hh = l.in(7), output = l.in(8);
-  const Cell cell = read_cell(l.text(11));
-  const bool reverse = l.flag(12), has_biases = l.flag(13), input_grad = l.flag(14);
+  const Cell cell = read_cell(l.text(13));
+  const bool reverse = l.flag(14), has_biases = l.has(11), input_grad = l.flag(15);
   const bool is_lstm = cell == Cell::Lstm, is_gru = cell == Cell::Gru;
   const DType dtype = output.dtype(), wide = accumulator(dtype);
   const int64_t steps = x.dim(0), batch = x.dim(1), size = w_hh.dim(1), rows = w_hh.dim(0);

@@ -85,19 +85,20 @@ LayerGradients rnn_layer_backward_meta(const Tensor& grad_output, const Tensor& 
                                        const Tensor& hx, const OptionalTensor& cx,
                                        const Tensor& w_ih, const Tensor& w_hh,
                                        const Tensor& /*output*/, const Tensor& /*gates*/,
-                                       const Tensor& /*extra*/, c10::string_view /*mode*/,
-                                       bool /*reverse*/, bool has_biases, bool input_grad) {
+                                       const Tensor& /*extra*/, const OptionalTensor& b_ih,
+                                       const OptionalTensor& b_hh, c10::string_view /*mode*/,
+                                       bool /*reverse*/, bool input_grad) {
   const auto options = grad_output.options();
   const auto like = [&](const Tensor& t) { return at::empty(t.sizes(), options); };
   const auto none = [&] { return at::empty({0}, options); };
-  const auto bias = [&] { return has_biases ? at::empty({w_hh.size(0)}, options) : none(); };
+  const auto like_bias = [&](const OptionalTensor& bias) { return bias ? like(*bias) : none(); };
   return {input_grad ? like(input) : none(),
           like(hx),
           cx ? like(*cx) : none(),
           like(w_ih),
           like(w_hh),
-          bias(),
-          bias()};
+          like_bias(b_ih),
+          like_bias(b_hh)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_meta(const Tensor& input, const Tensor& hx,
@@ -166,6 +167,30 @@ LayerResults rnn_layer_on_cpu(const Tensor& input, const Tensor& hx, const Optio
   return {states[0], states[1], states.size() > 2 ? states[2] : Tensor(), Tensor(), Tensor()};
 }
 
+LayerGradients rnn_layer_backward_on_cpu(const Tensor& grad_output, const Tensor& grad_hy,
+                                         const OptionalTensor& grad_cy, const Tensor& input,
+                                         const Tensor& hx, const OptionalTensor& cx,
+                                         const Tensor& w_ih, const Tensor& w_hh,
+                                         const Tensor& /*output*/, const Tensor& /*gates*/,
+                                         const Tensor& /*extra*/, const OptionalTensor& b_ih,
+                                         const OptionalTensor& b_hh, c10::string_view mode,
+                                         bool reverse, bool input_grad) {
+  const at::AutoGradMode with_grad(true);
+  Tensors inputs = {input, hx, cx.value_or(Tensor()), w_ih, w_hh};
+  if (b_ih) inputs.insert(inputs.end(), {*b_ih, *b_hh});
+  for (Tensor& t : inputs) {
+    if (t.defined()) t = t.detach().requires_grad_(input_grad || &t != &inputs[0]);
+  }
+  Tensors grads = {grad_output, grad_hy}, results(7);
+  if (grad_cy) grads.push_back(*grad_cy);
+  const auto formula = [&](const Tensors& x) {
+    return unrolled_layer(x[0], x[1], given(x[2]), {x.begin() + 3, x.end()}, std::string(mode),
+                          reverse);
+  };
+  differentiable_gradients(formula, inputs, grads, results);
+  return {results[0], results[1], results[2], results[3], results[4], results[5], results[6]};
+}
+
 std::tuple<Tensor, Tensor, Tensor> lstm_on_cpu(const Tensor& input, const Tensor& hx,
                                                const Tensor& cx, at::TensorList weights,
                                                bool has_biases, int64_t layers, bool bidirectional,
@@ -187,9 +212,9 @@ const OwnOperator rnn_layer(
 const OwnOperator rnn_layer_backward(
     "rnn_layer_backward(Tensor grad_output, Tensor grad_hy, Tensor? grad_cy, Tensor input, "
     "Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor output, Tensor gates, Tensor extra, "
-    "str mode, bool reverse, bool has_biases, bool input_grad) -> (Tensor, Tensor, Tensor, Tensor, "
-    "Tensor, Tensor, Tensor)",
-    rnn_layer_backward_meta, ops::rules::rnn_layer_backward);
+    "Tensor? b_ih, Tensor? b_hh, str mode, bool reverse, bool input_grad) -> (Tensor, Tensor, "
+    "Tensor, Tensor, Tensor, Tensor, Tensor)",
+    rnn_layer_backward_meta, ops::rules::rnn_layer_backward, nullptr, rnn_layer_backward_on_cpu);
 
 // --- autograd ------------------------------------------------------------------------------
 
@@ -232,10 +257,10 @@ class RnnLayer : public torch::autograd::Function<RnnLayer> {
       differentiable_gradients(formula, {saved.begin(), saved.begin() + 7}, grads, results);
       return results;
     }
-    auto [g_input, g_hx, g_cx, g_ih, g_hh, g_b_ih, g_b_hh] =
-        rnn_layer_backward(grads[0], grads[1], cx ? OptionalTensor(grads[2]) : std::nullopt,
-                           saved[0], saved[1], cx, saved[3], saved[4], saved[7], saved[8], saved[9],
-                           mode, reverse, has_biases, ctx->saved_data["input_grad"].toBool());
+    auto [g_input, g_hx, g_cx, g_ih, g_hh, g_b_ih, g_b_hh] = rnn_layer_backward(
+        grads[0], grads[1], cx ? OptionalTensor(grads[2]) : std::nullopt, saved[0], saved[1], cx,
+        saved[3], saved[4], saved[7], saved[8], saved[9], given(saved[5]), given(saved[6]), mode,
+        reverse, ctx->saved_data["input_grad"].toBool());
     if (ctx->saved_data["input_grad"].toBool()) results[0] = g_input;
     results[1] = g_hx;
     if (cx) results[2] = g_cx;
