@@ -11,7 +11,9 @@ TORCH := torch==2.13.0
 # Only the XLA FFI headers are used, so its dependencies stay out.
 JAXLIB := jaxlib==0.8.0
 # Models for `make test-all`. torchvision's wheels ask for the torch build they were made with.
-VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0
+VISION := torchvision==0.28.0 timm==1.0.31 pillow==13.0.0 diffusers==0.42.1 requests==2.34.2 \
+  urllib3==2.8.0 charset-normalizer==3.5.3 certifi==2026.10.19.post1 httpx==0.28.1 httpcore==1.0.9 \
+  importlib-metadata==10.2.0 zipp==4.1.2
 # The newest transformers whose Trainer makes an optimizer with FSDPv2, and what it needs other than
 # .venv has, for `make test-all`.
 TRAINER := transformers==5.2.0 huggingface_hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9 \
