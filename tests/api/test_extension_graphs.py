@@ -82,7 +82,9 @@ def test_leaves_of_a_layer():
 def test_data_that_no_tensor_has_any_more_is_an_error():
     x = torch.randn(3).to("xla")
     x.add_(1)
-    with pytest.raises(RuntimeError, match=r"expected tensors for all 1 leaves .* got none for 1"):
+    with pytest.raises(
+        RuntimeError, match="expected tensors for all 1, got none for 1, which nobody"
+    ):
         _XLAC._get_tensors_xla_device_data_node([x])
 
 
@@ -294,6 +296,19 @@ def test_tensors_of_a_device_that_wait():
     after = _XLAC._check_device_tensor_need_materialization("xla:0")
     assert sum(after) == sum(before) + 1 and len(after) == len(before) + 1
     assert len(out) == 3
+
+
+def test_wrappers_of_tensors_are_not_asked():
+    x = torch.randn(2, 3).to("xla")
+    expected = _XLAC._check_device_tensor_need_materialization("xla:0")
+    seen = []
+
+    def row(x):
+        seen.append(_XLAC._check_device_tensor_need_materialization("xla:0"))
+        return x * 2
+
+    torch.vmap(row)(x)
+    assert seen == [expected]
 
 
 def test_pending_tensors_are_dropped():

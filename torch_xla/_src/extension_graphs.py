@@ -65,9 +65,9 @@ def leaves_of(
     lost = sum(n not in owners for n in numbers)
     if lost:
         raise RuntimeError(
-            f"_get_tensors_xla_device_data_node: expected tensors for all {len(numbers)} leaves of "
-            f"the graph, got none for {lost}, which nobody holds or which have been written since. "
-            "Keep them, or call torch_xla.sync() first."
+            f"leaves of a graph: expected tensors for all {len(numbers)}, got none for {lost}, "
+            "which nobody holds or which have been written since. Keep them, or call "
+            "torch_xla.sync() before the graph begins."
         )
     return [owners[n].detach() for n in numbers]
 
@@ -92,7 +92,17 @@ def live_tensors(device: str) -> list[torch.Tensor]:
         for t in _XLAC._xla_objects_of((torch.Tensor,))
         if (type(t) is torch.Tensor or issubclass(type(t), torch.nn.Parameter))
         and str(t.device) == name
+        and _is_plain(t)
     ]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no wrapper of another one, as a function of torch.func sees."""
+    try:
+        _XLAC._xla_get_tensor_id(tensor)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 @contextmanager
@@ -127,7 +137,7 @@ def lowered(tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> 
     seeds = re.fullmatch(r"tensor<(\d+)xi64>", types[-1]) if types else None
     if types[:-1] != expected or seeds is None:
         raise NotImplementedError(
-            f"_run_cached_graph: expected a program of its {len(expected)} leaves, "
+            f"_xla_warm_up_cache: expected a program of its {len(expected)} leaves, "
             f"{', '.join(expected)}, got one of {', '.join(types)}. Let torch_xla.sync() run it."
         )
     return text, int(seeds.group(1))
