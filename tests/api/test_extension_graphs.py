@@ -66,10 +66,19 @@ def test_leaves_of_several_graphs_are_there_once():
 
 def test_a_view_reads_the_tensor_that_it_shows():
     x = torch.arange(6.0).to("xla")
-    view = x.view(2, 3)[1]
+    view, expected = x.view(2, 3)[1], ids(x)
+    del x
     found, values = _XLAC._get_tensors_xla_device_data_node([view * 2])
-    assert found == ids(x)
+    assert found == expected
     close(values[0], torch.arange(6.0))
+
+
+def test_a_view_reads_what_python_has_never_seen():
+    a, b = torch.randn(2, 3), torch.randn(3, 4)
+    view = torch.einsum("ij,jk->ki", a.to("xla"), b.to("xla"))
+    torch_xla.sync()
+    hash, values = cached([view * 2])
+    close(_XLAC._run_cached_graph(hash, values)[0], (a @ b).T * 2)
 
 
 def test_leaves_of_a_layer():
@@ -134,6 +143,12 @@ def test_a_cached_graph_draws_anew():
     torch_xla.manual_seed(3)
     values[1] = _XLAC._get_base_seed_as_tensor("xla:0")
     torch.testing.assert_close(_XLAC._run_cached_graph(hash, values)[0].cpu(), draws[0])
+
+
+def test_each_draw_of_a_cached_graph_has_its_own_seed():
+    hash, values = cached([torch.rand(9, device="xla"), torch.rand(9, device="xla")])
+    first, second = _XLAC._run_cached_graph(hash, values)
+    assert not torch.equal(first.cpu(), second.cpu())
 
 
 def test_the_seed_as_a_tensor():
@@ -418,6 +433,14 @@ def test_a_session_has_so_many_graphs(sessions):
     in_session("b", c)
     _XLAC._dynamic_shape_detector_remove_session("a")
     in_session("a", c)
+
+
+def test_what_waited_before_is_of_no_session(sessions):
+    x = torch.randn(3).to("xla")
+    for n in (3, 4, 5):
+        before = torch.ones(n, device="xla") * 3
+        in_session("a", x)
+        close(before, torch.full((n,), 3.0))
 
 
 def test_sessions_begin_and_end(sessions):
