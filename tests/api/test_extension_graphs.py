@@ -175,6 +175,18 @@ def test_graphs_that_differ_in_numbers_alone():
         close(_XLAC._run_cached_graph(hash, values)[0], torch.cos(x.cpu()) * factor)
 
 
+def test_a_graph_of_nothing_gives_nothing():
+    hash, values = cached([torch.ones(3).to("xla")])
+    assert values == [] and _XLAC._run_cached_graph(hash, values) == []
+
+
+def test_kernels_of_pytorch_run_in_a_cached_graph():
+    a = torch.randn(4, 4)
+    x = a.to("xla")
+    hash, values = cached([torch.linalg.lu_factor_ex(x)[0]])
+    close(_XLAC._run_cached_graph(hash, values)[0], torch.linalg.lu_factor(a)[0])
+
+
 def test_what_a_cached_graph_refuses():
     x = torch.randn(5).to("xla")
     hash, _ = cached([torch.tan(x)])
@@ -182,7 +194,9 @@ def test_what_a_cached_graph_refuses():
         _XLAC._run_cached_graph(hash, [])
     with pytest.raises(RuntimeError, match="expected inputs of types .*, got tensor<5xi64>"):
         _XLAC._run_cached_graph(hash, [torch.arange(5).to("xla")])
-    with pytest.raises(RuntimeError, match="expected the hash of a graph .* got 'feed'. Call"):
+    with pytest.raises(
+        RuntimeError, match="expected the hash of a compiled graph, got 'feed'. Call"
+    ):
         _XLAC._run_cached_graph("feed", [x])
 
 
@@ -373,6 +387,14 @@ def test_what_would_run_is_refused(refusing):
         torch_xla.sync()
     with pytest.raises(RuntimeError, match="_run_stablehlo: expected that programs may run"):
         _XLAC._run_stablehlo(ADD, [x, x])
+    hash, values = cached([out])
+    with pytest.raises(RuntimeError, match="_run_cached_graph: expected that programs may run"):
+        _XLAC._run_cached_graph(hash, values)
+    _XLAC._set_use_eager_mode(True)
+    try:
+        assert waits(x * 2) == [True]  # recorded, as in a function of torch_xla.compile
+    finally:
+        _XLAC._set_use_eager_mode(False)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(_XLAC._get_allow_execution()))
     thread.start()

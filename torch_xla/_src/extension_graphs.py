@@ -223,8 +223,6 @@ def _xla_warm_up_cache(tensors: Sequence[torch.Tensor], devices: Sequence[str] =
     A sync compiles for itself, since other tensors may wait beside these.
     """
     tensors = list(tensors)
-    if not pending_of(tensors):
-        return
     if _XLAC._xla_is_spmd() and _XLAC._xla_num_real_devices() > 1:
         raise NotImplementedError(
             "_xla_warm_up_cache: expected tensors of one device, got SPMD mode. Use "
@@ -233,9 +231,11 @@ def _xla_warm_up_cache(tensors: Sequence[torch.Tensor], devices: Sequence[str] =
     key = _XLAC._get_graph_hash(tensors).decode()
     with constant_numbers():
         with_numbers = _XLAC._get_graph_hash(tensors)
-    of_key = _graphs.setdefault(key, {})
-    if with_numbers not in of_key:
+    of_key = _graphs.get(key, {})
+    # Of two none can be told, nor of more.
+    if pending_of(tensors) and with_numbers not in of_key and len(of_key) < 2:
         of_key[with_numbers] = _Graph(tensors)
+    _graphs[key] = of_key
     while len(_graphs) > _MOST_GRAPHS:
         del _graphs[next(iter(_graphs))]
 
@@ -255,19 +255,19 @@ def _run_cached_graph(hash: bytes | str, inputs: Sequence[torch.Tensor]) -> list
         RuntimeError: There is no such program, or there are several for other numbers.
     """
     text = hash.decode() if isinstance(hash, bytes) else hash
-    of_key = _graphs.get(text, {})
+    of_key = _graphs.get(text)
+    if of_key is None:
+        raise RuntimeError(
+            f"_run_cached_graph: expected the hash of a compiled graph, got {text!r}. "
+            "Call _xla_warm_up_cache with its tensors first."
+        )
     if len(of_key) > 1:
         raise RuntimeError(
             f"_run_cached_graph: expected the hash of one graph, got one of {len(of_key)} that "
             "differ in their numbers alone. Make the numbers a part of hashes: "
             "_set_xla_all_numbers_special_scalars(True)."
         )
-    for graph in of_key.values():
-        return graph.run(inputs)
-    raise RuntimeError(
-        f"_run_cached_graph: expected the hash of a graph that has been compiled, got {text!r}. "
-        "Call _xla_warm_up_cache with its tensors first."
-    )
+    return [result for graph in of_key.values() for result in graph.run(inputs)]
 
 
 @_name
