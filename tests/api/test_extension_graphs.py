@@ -88,13 +88,16 @@ def test_leaves_of_a_layer():
     assert set(found) == set(ids(x, layer.weight, layer.bias))
 
 
-def test_data_that_no_tensor_has_any_more_is_an_error():
-    x = torch.randn(3).to("xla")
-    x.add_(1)
-    with pytest.raises(
-        RuntimeError, match="expected tensors for all 1, got none for 1, which nobody"
-    ):
-        _XLAC._get_tensors_xla_device_data_node([x])
+def test_leaves_that_no_tensor_has_any_more():
+    a, b = torch.randn(3), torch.randn(3)
+    x = a.to("xla")
+    x.add_(b.to("xla"))
+    found, values = _XLAC._get_tensors_xla_device_data_node([x])
+    assert len({*found, *ids(x)}) == 3
+    close(values[0], a)
+    close(values[1], b)
+    hash, values = cached([x])
+    close(_XLAC._run_cached_graph(hash, values)[0], a + b)
 
 
 # Programs by hash
@@ -344,11 +347,12 @@ def test_pending_tensors_are_dropped():
     a = torch.randn(3)
     x = a.to("xla")
     out, parameter = x + 1, torch.nn.Parameter(x * 2)
+    loss = (parameter.sin().exp() * parameter).sum()  # autograd alone holds what it is made of
     _XLAC._clear_pending_irs("xla:0")
     before = runs()
     torch_xla.sync(wait=True)
     assert runs() == before
-    for tensor in (out, parameter, out + 1):
+    for tensor in (out, parameter, out + 1, loss):
         with pytest.raises(RuntimeError, match="expected a tensor with a value"):
             tensor.cpu()
     close(x, a)

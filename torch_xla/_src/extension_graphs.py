@@ -31,8 +31,6 @@ def _name(function: Callable) -> Callable:
 # Leaves
 
 _SEED = -1  # no tensor has this id
-_DATA = re.compile(r"^  %(\d+) = xla::device_data\(", re.MULTILINE)
-_ROOT = re.compile(r"^  ROOT %(\S+)$", re.MULTILINE)
 _MAIN = re.compile(r"@main\((.*?)\) -> ", re.DOTALL)
 _ARGUMENT = re.compile(r"%\w+: (tensor<[^>]*>+)")
 
@@ -42,12 +40,11 @@ def leaves_of(
 ) -> list[torch.Tensor]:
     """Tensors with the data that the graph of others reads, in the order of its parameters.
 
+    They are tensors that Python has; new ones where the data belongs to none any more.
+
     Args:
         tensors: Those that may wait.
         first: Those that are taken where several have the same data.
-
-    Raises:
-        RuntimeError: Some of the data belongs to no tensor of Python any more.
     """
     pending = pending_of(tensors)
     if not pending:
@@ -55,21 +52,11 @@ def leaves_of(
     held = [*first, *tensors, *live_tensors(str(pending[0].device))]
     bases = [t._base for t in held if t._base is not None]
     held = computed_of([*held, *bases])
-    # Nodes are numbered in the order of a walk from the roots, those of the graph first.
-    count = _XLAC._get_xla_tensors_text(pending).count("\n  %")
-    text = _XLAC._get_xla_tensors_text([*pending, *held])
-    owners: dict[str, torch.Tensor] = {}
-    for number, tensor in zip(_ROOT.findall(text)[len(pending) :], held, strict=True):
-        owners.setdefault(number, tensor)
-    numbers = [n for n in _DATA.findall(text) if int(n) < count]
-    lost = sum(n not in owners for n in numbers)
-    if lost:
-        raise RuntimeError(
-            f"leaves of a graph: expected tensors for all {len(numbers)}, got none for {lost}, "
-            "which nobody holds or which have been written since. Keep them, or call "
-            "torch_xla.sync() before the graph begins."
-        )
-    return [owners[n].detach() for n in numbers]
+    owners: dict[int, torch.Tensor] = {}
+    for tensor in held:
+        owners.setdefault(_XLAC._xla_data_id(tensor), tensor)
+    leaves = _XLAC._graph_leaves(pending)
+    return [owners.get(_XLAC._xla_data_id(leaf), leaf).detach() for leaf in leaves]
 
 
 def pending_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -327,18 +314,6 @@ def get_stablehlo(
 def _check_device_tensor_need_materialization(device: str) -> list[bool]:
     """Of each tensor of a device that Python knows: whether it waits to be computed."""
     return _XLAC._check_tensor_need_materialization(live_tensors(device))
-
-
-@_name
-def _clear_pending_irs(device: str) -> None:
-    """Takes their values from the tensors of a device that wait, so that nothing computes them.
-
-    Reading such a tensor raises RuntimeError until it is assigned anew. What autograd alone holds
-    goes on waiting.
-    """
-    for tensor in pending_of(live_tensors(device)):
-        shape = _XLAC._xla_op_tensor_shape(tensor, "")
-        tensor.data = _XLAC._xla_create_placeholder_tensor(shape).to(tensor.device)
 
 
 @_name

@@ -35,7 +35,7 @@ class LoweringContext:
         """Lowers the graph of tensors, of which at least one waits; they go on waiting.
 
         Raises:
-            RuntimeError: None waits, or data that the graph reads belongs to no tensor any more.
+            RuntimeError: None waits.
         """
         pending = extension_graphs.pending_of(tensors)
         if not pending:
@@ -45,8 +45,7 @@ class LoweringContext:
             )
         parameters = extension_graphs.leaves_of(tensors)
         with extension_graphs.constant_numbers():
-            self._hlo = _XLAC._get_xla_tensors_hlo_proto(pending)
-            self._text = _XLAC._get_xla_tensors_hlo(pending)
+            self._text, self._hlo = _XLAC._get_xla_tensors_hlo_dump(pending)
         self._parameters = parameters
         self._ids = {_XLAC._xla_get_tensor_id(t): i for i, t in enumerate(parameters)}
 
