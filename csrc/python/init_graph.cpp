@@ -8,6 +8,7 @@
 #include "executor/pieces.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "lazy/function.h"
 #include "lazy/print.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
@@ -32,6 +33,31 @@ executor::HloDump hlo(const Tensors& tensors) {
   int device = executor::current_device();
   values_of(tensors, "_get_xla_tensors_hlo", &device);
   return executor::hlo_of(stablehlo(tensors, ""), device);
+}
+
+// Tensors of the data that the graph of these reads, in the order of its program's parameters.
+Tensors graph_leaves(const Tensors& tensors) {
+  int device = executor::current_device();
+  const lazy::GraphLock lock;
+  std::vector<lazy::Value> pending = values_of(tensors, "_graph_leaves", &device);
+  std::erase_if(pending, [](const lazy::Value& v) { return v.node->is_data(); });
+  const executor::Graph graph(std::move(pending), device);
+  Tensors leaves;
+  for (const lazy::Node* leaf : graph.parameters) {
+    auto node = c10::intrusive_ptr<lazy::Node>::reclaim_copy(const_cast<lazy::Node*>(leaf));
+    const lazy::Geometry* geometry = &leaf->output(0);
+    leaves.push_back(lazy::make_tensor({std::move(node), 0}, geometry, device));
+  }
+  return leaves;
+}
+
+// Takes their values from the storages of a device that wait, so that no sync computes them.
+void clear_pending(const std::string& device) {
+  const int index = device_index(device);
+  const lazy::GraphLock lock;
+  lazy::Storage::for_each_pending(index, [&](lazy::Storage& storage) {
+    storage.set_value(lazy::placeholder(storage.geometry(), index));
+  });
 }
 
 // The hash of the graph that computes these tensors, as the debugging tools print it.
@@ -118,6 +144,13 @@ void init_graph(py::module_& m) {
   m.def("_get_xla_tensors_hlo", [](const Tensors& tensors) { return hlo(tensors).text; });
   m.def("_get_xla_tensors_hlo_proto",
         [](const Tensors& tensors) { return py::bytes(hlo(tensors).module); });
+  // Both, from one compilation.
+  m.def("_get_xla_tensors_hlo_dump", [](const Tensors& tensors) {
+    const executor::HloDump dump = hlo(tensors);
+    return py::make_tuple(dump.text, py::bytes(dump.module));
+  });
+  m.def("_graph_leaves", &graph_leaves);
+  m.def("_clear_pending_irs", &clear_pending);
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_stablehlo_of_sync", [](const std::string& platform) {
     return executor::stablehlo_of_sync(executor::current_device(), platform);

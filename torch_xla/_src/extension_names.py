@@ -6,8 +6,10 @@ this module when it is first asked for a name that it lacks.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,10 +29,20 @@ def find(name: str) -> Any:
         value = plugins.DevicePlugin
     elif name == "profiler":
         from torch_xla._src import profiler as value
+    elif name == "lowering":
+        from torch_xla._src import lowering as value
+    elif name in (graphs := _names_of_graphs()):
+        value = graphs[name]
     else:
         raise AttributeError(f"module 'torch_xla._XLAC' has no attribute '{name}'")
     setattr(_XLAC, name, value)
     return value
+
+
+def _names_of_graphs() -> dict[str, Any]:
+    from torch_xla._src import extension_graphs
+
+    return extension_graphs.NAMES
 
 
 # By another name.
@@ -163,6 +175,22 @@ def _set_ir_debug(enable: bool) -> None:
     """Lets calls from now on keep their Python frames, or not."""
     os.environ["XLA_IR_DEBUG"] = "1" if enable else "0"
     _XLAC._xla_refresh_debug_flags()
+
+
+_keeps_uploads = True
+
+
+@_name
+def _get_xla_enable_device_data_cache() -> bool:
+    """What `_set_xla_enable_device_data_cache` was given; True by default."""
+    return _keeps_uploads
+
+
+@_name
+def _set_xla_enable_device_data_cache(enable: bool) -> None:
+    """Changes no program: numbers go to the device with each run, and no upload is kept."""
+    global _keeps_uploads
+    _keeps_uploads = bool(enable)
 
 
 @_name
@@ -396,6 +424,139 @@ def _quantization(
     integers = getattr(torch, dtype.removeprefix("torch."))
     numbers = torch.tensor(list(scale)), torch.tensor(list(zero_point))
     return getattr(quantized, name)(input, *numbers, quant_min, quant_max, integers, axis)
+
+
+@_name
+def _xla_cast_int4(tensor: torch.Tensor, int4_vals: Sequence[int]) -> torch.Tensor:
+    """Numbers from -8 to 7 as a tensor of this one's shape. It is int8: none has four bits."""
+    numbers = torch.tensor(list(int4_vals), dtype=torch.int64)
+    if numbers.numel() != tensor.numel() or bool(((numbers < -8) | (numbers > 7)).any()):
+        span = f" from {int(numbers.min())} to {int(numbers.max())}" if len(numbers) else ""
+        raise ValueError(
+            f"_xla_cast_int4: expected a number from -8 to 7 for each of {tensor.numel()} "
+            f"elements, got {len(numbers)}{span}."
+        )
+    return numbers.to(torch.int8).reshape(tensor.shape).to(tensor.device)
+
+
+@_name
+def _xla_custom_call(
+    inputs: Sequence[torch.Tensor],
+    target: str,
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[torch.dtype],
+    has_side_effect: bool,
+    backend_config: str,
+    api_version: int,
+    frontend_attributes: dict[str, str],
+) -> list[torch.Tensor]:
+    """`experimental.stablehlo_custom_call.stablehlo_custom_call`; always a list."""
+    from torch_xla.experimental import stablehlo_custom_call as module
+
+    results = module.stablehlo_custom_call(
+        inputs,
+        target,
+        output_shapes,
+        output_dtypes,
+        has_side_effect,
+        backend_config,
+        api_version,
+        frontend_attributes,
+    )
+    return [results] if isinstance(results, torch.Tensor) else results
+
+
+@_name
+def _xla_mark_tensor(tensor: torch.Tensor, info: str) -> torch.Tensor:
+    """`experimental.xla_marker.mark_tensor`, with the JSON of a `BoundaryMetadata`."""
+    from torch_xla.experimental import xla_marker
+
+    try:
+        mark = xla_marker.BoundaryMetadata(**json.loads(info))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"_xla_mark_tensor: expected the JSON of a BoundaryMetadata, got {info!r}: {error}. "
+            "xla_marker.BoundaryMetadataSerializer writes it."
+        ) from error
+    return xla_marker.mark_tensor(tensor, mark.name, mark.pos, mark.id, mark.is_input, mark.attr)
+
+
+# Sizes, which are those of the arguments that were there when a program was recorded
+
+
+@_name
+def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Warns: `torch.export` says which sizes of a program are dynamic (docs/export.md)."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(
+            f"_xla_mark_dynamic: expected a dimension of a tensor of {tensor.dim()}, got {dim}."
+        )
+    warnings.warn(
+        f"_xla_mark_dynamic: what is recorded of this tensor has {tensor.size(dim)} elements in "
+        f"dimension {dim}. For any number, pass dynamic_shapes to torch.export.export.",
+        stacklevel=2,
+    )
+
+
+@_name
+def _xla_dynamic_expand(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    src_tensor: torch.Tensor,
+    src_dim: int,
+    target_dim: int,
+) -> torch.Tensor:
+    """`torch.ops.xla.dynamic_expand`."""
+    from torch_xla.experimental import xla_dynamic_reshape_ops as module
+
+    return module.dynamic_expand(tensor, list(size), src_tensor, src_dim, target_dim)
+
+
+@_name
+def _xla_dynamic_view(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    src_tensor: torch.Tensor,
+    src_dim: int,
+    target_dim: int,
+    mul_scaler: float,
+) -> torch.Tensor:
+    """`torch.ops.xla.dynamic_view`."""
+    from torch_xla.experimental import xla_dynamic_reshape_ops as module
+
+    return module.dynamic_view(tensor, list(size), src_tensor, src_dim, target_dim, int(mul_scaler))
+
+
+# Tokens: collectives run in the order in which they were recorded, and need none
+
+
+@_name
+class IrValue:
+    """A token that a collective takes and gives, which says nothing."""
+
+
+_tokens: dict[str, IrValue] = {}
+
+
+@_name
+def _get_all_reduce_token(device: str) -> IrValue:
+    """The token of a device."""
+    return _tokens.setdefault(_device(device), IrValue())
+
+
+@_name
+def _set_all_reduce_token(device: str, token: IrValue) -> None:
+    """Replaces it."""
+    if not isinstance(token, IrValue):
+        raise TypeError(
+            f"_set_all_reduce_token: expected an IrValue, got a {type(token).__name__}. "
+            "_get_all_reduce_token gives one."
+        )
+    _tokens[_device(device)] = token
+
+
+def _device(name: str) -> str:
+    return f"xla:{_XLAC._xla_get_device_ordinal(str(name))}"
 
 
 # Metrics

@@ -30,6 +30,7 @@ def install() -> None:
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
     _XLAC.__getattr__ = _old_extension_name
+    _take_older_arguments()
     _XLAC._set_package_folder(os.path.dirname(os.path.dirname(__file__)))
     _XLAC._set_plugin_resolver(_choose_plugin)
     device_module.register()
@@ -137,6 +138,19 @@ def _old_extension_name(name: str) -> Any:
     from torch_xla._src import extension_names
 
     return extension_names.find(name)
+
+
+def _take_older_arguments() -> None:
+    lower = _XLAC._get_stablehlo
+
+    def _get_stablehlo(tensors: Any, platform: str = "", *older: Any, **named: Any) -> Any:
+        if not older and not named:
+            return lower(tensors, platform)
+        from torch_xla._src import extension_graphs
+
+        return extension_graphs.get_stablehlo(tensors, platform, *older, **named)
+
+    _XLAC._get_stablehlo = _get_stablehlo
 
 
 def _choose_plugin() -> dict:

@@ -15,6 +15,10 @@ from torch_xla import _XLAC
 # What is called after each barrier, with its cause: by torch_xla.debug.record() while it is on.
 on_barrier: Callable[[str], None] | None = None
 
+# Of programs that no torch_xla.compile names: set by `_XLAC._set_current_graph_name`.
+named: _XLAC._Region | None = None
+named_name = ""
+
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Launches everything that was recorded for the calling thread's default device.
@@ -42,7 +46,7 @@ def barrier(
     `cause` is what `PT_XLA_DEBUG_LEVEL` tells of it. `region` is what `torch_xla.compile` ends with
     this.
     """
-    _XLAC._xla_step_marker(device, [], wait, region=region, cause=cause)
+    _XLAC._xla_step_marker(device, [], wait, region=region or named, cause=cause)
     if on_barrier is not None:
         on_barrier(cause)
     if _closures or _background:

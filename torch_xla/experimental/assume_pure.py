@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "j2t_autograd",
     "maybe_get_jax",
     "maybe_get_torchax",
+    "prepare_computation_inputs",
     "requires_jax",
 ]
 
@@ -109,6 +110,35 @@ def make_fake_inputs(input: Any) -> Any:
         return input
     fake = xla_builder.create_placeholder_tensor(input.shape, input.dtype)
     return fake.requires_grad_(input.requires_grad)
+
+
+def prepare_computation_inputs(
+    fn_ctx: Any, flat_fake_inputs: Sequence[Any], flat_inputs: Sequence[Any]
+) -> list[torch.Tensor]:
+    """What a function that was lowered for stand-ins of its inputs takes, in its order.
+
+    Args:
+        fn_ctx: The `_XLAC.lowering.LoweringContext` that has been built.
+        flat_fake_inputs: What the function was called with then.
+        flat_inputs: What is to be in the place of each.
+
+    Returns:
+        Of each parameter, the input, or the tensor that the function closes over.
+
+    Raises:
+        ValueError: There are not as many inputs as stand-ins.
+    """
+    if len(flat_fake_inputs) != len(flat_inputs):
+        raise ValueError(
+            f"prepare_computation_inputs: expected an input for each of {len(flat_fake_inputs)} "
+            f"stand-ins, got {len(flat_inputs)}."
+        )
+    parameters = fn_ctx.device_parameter_id_tensor_mapping()
+    for fake, input in zip(flat_fake_inputs, flat_inputs, strict=True):
+        number = fn_ctx.tensor_parameter_id(fake) if isinstance(fake, torch.Tensor) else -1
+        if number >= 0:
+            parameters[number] = input
+    return [parameters[number] for number in sorted(parameters)]
 
 
 class _Pure:

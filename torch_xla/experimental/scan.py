@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
@@ -52,6 +52,14 @@ __all__ = [
 Carry = TypeVar("Carry")
 X = TypeVar("X")
 Y = TypeVar("Y")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "shard_as":  # its module imports much
+        from torch_xla.distributed.spmd.constraints import shard_as
+
+        return shard_as
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def scan(
@@ -97,7 +105,8 @@ def scan(
         joint = _joint_of(tree, carried, rows, partition_fn, is_fn_pure)
         tensors = (*carried, *rows, *joint.captured)
         if any(joint.has_gradient):
-            return tree.results(Scan.apply(joint, len(carried), len(rows), *tensors))
+            struct = _Struct(joint, len(carried), len(rows))
+            return tree.results(Scan.apply(struct, [], *tensors))
     with torch.no_grad():
         return tree.results(_XLAC._scan(tree.flat, carried, rows))
 
@@ -176,14 +185,26 @@ class _Tree:
 # --- gradients -----------------------------------------------------------------------------
 
 
+class _Struct(NamedTuple):
+    """What the tensors of a scan are: carried ones, rows, then what `joint` has captured."""
+
+    joint: Joint
+    num_carried: int
+    num_rows: int
+
+
 class Scan(torch.autograd.Function):
-    """A scan whose rows' gradients are another scan, from the last row to the first."""
+    """A scan whose rows' gradients are another scan, from the last row to the first.
+
+    `out_struct_holder`, a list, takes shape, dtype and device of each result.
+    """
 
     @staticmethod
-    def forward(ctx: Any, joint: Joint, num_carried: int, num_rows: int, *tensors: torch.Tensor):
-        carried = tensors[:num_carried]
-        rows = tensors[num_carried : num_carried + num_rows]
-        captured = tensors[num_carried + num_rows :]
+    def forward(ctx: Any, struct: _Struct, out_struct_holder: list, *flat_inp: torch.Tensor):
+        joint, num_carried, num_rows = struct
+        carried = flat_inp[:num_carried]
+        rows = flat_inp[num_carried : num_carried + num_rows]
+        captured = flat_inp[num_carried + num_rows :]
         # Rows and captured tensors are there in the backward pass, too.
         stacks = [k for k in dict.fromkeys(joint.kept) if k[1] < num_carried or not k[0]]
 
@@ -196,7 +217,8 @@ class Scan(torch.autograd.Function):
         results, kept = outputs[: joint.num_results], outputs[joint.num_results :]
         ctx.joint, ctx.stacks, ctx.num_carried, ctx.num_rows = joint, stacks, num_carried, num_rows
         ctx.save_for_backward(*kept, *rows, *captured)
-        ctx.results = [(t.shape, t.dtype, t.device) for t in results]
+        out_struct_holder[:] = [(t.shape, t.dtype, t.device) for t in results]
+        ctx.results = out_struct_holder
         ctx.mark_non_differentiable(
             *(t for t, has in zip(results, joint.has_gradient, strict=True) if not has)
         )
@@ -247,7 +269,7 @@ class Scan(torch.autograd.Function):
         outputs = _XLAC._scan(backward_row, [*start, *zeros], [*of_ys, *kept, *rows], True)
         found = dict(zip([*of_carried, *of_captured, *of_rows], outputs, strict=True))
         every = [found.get(i) if gets[i] else None for i in range(len(gets))]
-        return None, None, None, *not_twice_differentiable(every, "scan")
+        return None, None, *not_twice_differentiable(every, "scan")
 
 
 def _joint_of(
