@@ -165,6 +165,12 @@ def profiling_plugin() -> Path:
 
 
 @pytest.fixture(scope="session")
+def plugin_without_shardy() -> Path:
+    """The CPU plugin that refuses programs in Shardy's words (tests/cpp/fake_plugin, the 8th)."""
+    return built("fake_plugin_8") / "fake_plugin_8.so"
+
+
+@pytest.fixture(scope="session")
 def step_runner() -> Run:
     """Builds examples/runner, and runs it on the CPU; `status` is what it has to end with."""
     build = built("step_runner")

@@ -127,8 +127,8 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   also_lowered().add(name, graph, made->interface);
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
-  if (graph.mesh != nullptr) {
-    missing.options.allow_spmd_sharding_propagation_to_output = {true};
+  for (const spmd::Sharding* s : graph.shardings) {
+    missing.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
   }
   if (program == nullptr) return nullptr;
   // Recipes hold what the key holds; a text also shows what a rule read beside it.
@@ -258,7 +258,7 @@ void provide(Missing& missing, const Cause& cause) {
                     static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
 }
 
-// A program for several devices is one that Shardy partitions.
+// A program for several devices is partitioned, by Shardy where the plugin has it.
 pjrt::CompileOptions compile_options_of(int device) {
   const lazy::GraphLock lock;
   const Runtime& runtime = Runtime::get();
@@ -266,7 +266,8 @@ pjrt::CompileOptions compile_options_of(int device) {
   pjrt::CompileOptions options;
   for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
   options.num_partitions = static_cast<int>(devices.size());
-  options.use_spmd = options.use_shardy = devices.size() > 1;
+  options.use_spmd = devices.size() > 1;
+  options.use_shardy = options.use_spmd && !runtime.target().lacks.shardy;
   options.env_overrides = runtime.compile_options();
   return options;
 }

@@ -41,8 +41,9 @@ std::string program_for(Does does, const hlo::Type& type, const spmd::Sharding* 
   std::array<hlo::Attributes, 1> attributes, of_result;
   if (does == Does::Overwrite) attributes[0] = {{"tf.aliasing_output", hlo::attr::i32(0)}};
   if (sharding != nullptr) {
+    b.set_lacks(Runtime::get().target().lacks);
     add_mesh(b, sharding->mesh);
-    of_result[0] = {sharding_attribute(sharding, sharding->mesh, type.dims.size())};
+    of_result[0] = {sharding_attribute(b, sharding, type.dims.size())};
     attributes[0].push_back(of_result[0][0]);
   }
   const hlo::Value x = b.begin_function("main", std::span(&type, 1), attributes)[0];

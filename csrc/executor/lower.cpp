@@ -115,22 +115,22 @@ std::vector<hlo::Attributes> reuses(const std::vector<int32_t>& reused_by) {
 }
 
 // What is not said to be whole, the compiler may split: numbers and seeds, which come last, are.
-void add_argument_shardings(std::vector<hlo::Attributes>& attributes,
+void add_argument_shardings(const hlo::Builder& b, std::vector<hlo::Attributes>& attributes,
                             const std::vector<const spmd::Sharding*>& shardings,
-                            const std::vector<hlo::Type>& types, const spmd::Mesh* mesh) {
+                            const std::vector<hlo::Type>& types) {
   attributes.resize(types.size());
   for (size_t i = 0; i < types.size(); ++i) {
     const spmd::Sharding* s = i < shardings.size() ? shardings[i] : nullptr;
-    attributes[i].push_back(sharding_attribute(s, mesh, types[i].dims.size()));
+    attributes[i].push_back(sharding_attribute(b, s, types[i].dims.size()));
   }
 }
 
-std::vector<hlo::Attributes> result_shardings(const std::vector<const spmd::Sharding*>& shardings,
-                                              const spmd::Mesh* mesh) {
+std::vector<hlo::Attributes> result_shardings(const hlo::Builder& b,
+                                              const std::vector<const spmd::Sharding*>& shardings) {
   std::vector<hlo::Attributes> attributes;
   for (const spmd::Sharding* s : shardings) {
     hlo::Attributes& of_result = attributes.emplace_back();
-    if (s != nullptr) of_result.push_back(sharding_attribute(s, mesh, s->dims.size()));
+    if (s != nullptr) of_result.push_back(sharding_attribute(b, s, s->dims.size()));
   }
   return attributes;
 }
@@ -162,8 +162,8 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
     for (const Parameter& parameter : interface.parameters) {
       of_parameters.push_back(parameter.sharding);
     }
-    add_argument_shardings(attributes, of_parameters, types, mesh);
-    result_attributes = result_shardings(interface.results, mesh);
+    add_argument_shardings(b, attributes, of_parameters, types);
+    result_attributes = result_shardings(b, interface.results);
   }
   const hlo::Values given = b.begin_function("main", types, attributes);
   hlo::Values arguments;
@@ -210,14 +210,14 @@ Lowered lower_program(const Calls& calls, const Interface& interface, const ops:
 }  // namespace
 
 void add_mesh(hlo::Builder& b, const spmd::Mesh* mesh) {
-  b.module_item("  sdy.mesh @mesh = " + mesh->text);
+  if (!b.lacks().shardy) b.module_item("  sdy.mesh @mesh = " + mesh->text);
   b.set_mesh(mesh);
 }
 
-hlo::Attribute sharding_attribute(const spmd::Sharding* sharding, const spmd::Mesh* mesh,
+hlo::Attribute sharding_attribute(const hlo::Builder& b, const spmd::Sharding* sharding,
                                   size_t rank) {
-  if (sharding == nullptr) sharding = spmd::Sharding::replicated(mesh, rank);
-  return {"sdy.sharding", hlo::attr::sharding(sharding->in_mesh(mesh)->shardy())};
+  if (sharding == nullptr) sharding = spmd::Sharding::replicated(b.mesh(), rank);
+  return hlo::sharding_attribute(b, *sharding->in_mesh(b.mesh()));
 }
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
@@ -294,8 +294,8 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   }
   std::vector<hlo::Attributes> attributes = reuses(reused_by), result_attributes;
   if (options.mesh != nullptr) {
-    add_argument_shardings(attributes, options.arguments, types, options.mesh);
-    result_attributes = result_shardings(options.results, options.mesh);
+    add_argument_shardings(b, attributes, options.arguments, types);
+    result_attributes = result_shardings(b, options.results);
     if (options.seeds) result_attributes.resize(function.results.size() + 1);
   }
   hlo::Values arguments = b.begin_function("main", types, attributes);

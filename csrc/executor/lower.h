@@ -110,7 +110,7 @@ std::string lower_portable(const lazy::Function& function,
 
 // Adds `mesh` to a module, and gives what says of an argument or result how it is split.
 void add_mesh(hlo::Builder& b, const spmd::Mesh* mesh);
-hlo::Attribute sharding_attribute(const spmd::Sharding* sharding, const spmd::Mesh* mesh,
+hlo::Attribute sharding_attribute(const hlo::Builder& b, const spmd::Sharding* sharding,
                                   size_t rank);
 
 // Lowers one call alone, so that what its rule throws is thrown when the call is recorded. Returns

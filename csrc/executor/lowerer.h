@@ -192,7 +192,7 @@ class Lowerer {
     for (uint32_t i = 0; i < values.size(); ++i) {
       const auto s = splits_->find({ordinal, i});
       if (s != splits_->end()) {
-        values[i] = hlo::constrained(values[i], s->second->in_mesh(b_.mesh())->shardy());
+        values[i] = hlo::constrained(values[i], *s->second->in_mesh(b_.mesh()));
       }
     }
   }

@@ -106,6 +106,35 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
     TXLA_LOG(WARNING) << "the plugin has no FFI extension: operators that need PyTorch's kernels "
                          "run on the host";
   }
+  if (spmd_) choose_partitioner();
+}
+
+void Runtime::use_spmd() {
+  choose_partitioner();
+  spmd_ = true;
+}
+
+// Shardy, unless the plugin refuses a program that speaks of it or the user wants none; then GSPMD.
+void Runtime::choose_partitioner() {
+  const std::vector<pjrt::Device>& devices = together_[0];
+  if (devices.size() < 2) return;
+  target_.lacks.shardy = !util::flag::XLA_USE_SHARDY();
+  if (target_.lacks.shardy) return;
+  const std::string count = std::to_string(devices.size()), type = "tensor<" + count + "xi32>";
+  pjrt::CompileOptions options;
+  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
+  options.num_partitions = static_cast<int>(devices.size());
+  options.use_spmd = options.use_shardy = true;
+  try {
+    client_->compile("module {\n  sdy.mesh @mesh = <[\"x\"=" + count +
+                         "]>\n  func.func public @main(%x: " + type +
+                         " {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> " + type +
+                         " {\n    return %x : " + type + "\n  }\n}\n",
+                     options);
+  } catch (const pjrt::Error& error) {
+    target_.lacks.shardy = true;
+    TXLA_LOG(INFO) << "the plugin refuses Shardy, so GSPMD partitions programs: " << error.what();
+  }
 }
 
 pjrt::Options Runtime::compile_options() const {

@@ -43,13 +43,14 @@ class Runtime {
   // the GraphLock.
   pjrt::Options compile_options() const;
   bool spmd() const { return spmd_; }
-  void use_spmd() { spmd_ = true; }
+  void use_spmd();
 
  private:
   using DeviceLists = std::vector<std::vector<pjrt::Device>>;
 
   Runtime(const PluginChoice& choice, bool spmd);
   const DeviceLists& logical_devices() const { return spmd_ ? together_ : apart_; }
+  void choose_partitioner();
 
   std::string device_type_;
   ops::Target target_;

@@ -79,10 +79,6 @@ std::string stablehlo(std::string_view kind, std::string_view value) {
   return "#stablehlo<" + std::string(kind) + " " + std::string(value) + ">";
 }
 
-std::string sharding(std::string_view dims) {
-  return "#sdy.sharding<@mesh, " + std::string(dims) + ">";
-}
-
 }  // namespace attr
 
 namespace {

@@ -65,9 +65,7 @@ inline std::string array(std::initializer_list<int64_t> values) {
 }
 std::string matrix(std::span<const int64_t> values,
                    int64_t columns);  // dense<[[0, 1]]> : tensor<1x2xi64>
-std::string stablehlo(std::string_view kind, std::string_view value);
-// A sharding in the program's mesh: `dims` is [{"data"}, {}].
-std::string sharding(std::string_view dims);  // #stablehlo<kind VALUE>
+std::string stablehlo(std::string_view kind, std::string_view value);  // #stablehlo<kind VALUE>
 }  // namespace attr
 
 // The text of one region, made by Builder::region.
@@ -93,6 +91,8 @@ struct Lacks {
   // Sizes that stay what they are. Which operations there are must not depend on one, nor may
   // their attributes, but for those that hlo/dynamic.cpp rewrites.
   bool fixed_sizes = false;
+  // Shardy, by which a program says how values are split; it says so in GSPMD's words.
+  bool shardy = false;
 };
 
 class Builder {

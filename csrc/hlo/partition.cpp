@@ -5,24 +5,52 @@
 #include <string>
 
 #include "hlo/ops.h"
-#include "spmd/sharding.h"
 
 namespace torch_xla::hlo {
 
-Value constrained(const Value& x, std::string_view sharding) {
-  if (x.builder().mesh() == nullptr) return x;
-  return x.builder().op("sdy.sharding_constraint", {x}, x.type(),
-                        {{"sharding", attr::sharding(sharding)}});
+namespace {
+
+std::string in_mesh(std::string_view dims) {
+  return "#sdy.sharding<@mesh, " + std::string(dims) + ">";
+}
+
+// GSPMD's operators are calls of functions that it knows.
+Value called(const Value& x, std::string_view function, std::string_view sharding,
+             const Type& result, std::string_view config = "") {
+  return x.builder().op("stablehlo.custom_call", {x}, result,
+                        {{"call_target_name", attr::string(function)},
+                         {"backend_config", attr::string(config)},
+                         {"mhlo.sharding", attr::string(sharding)}});
+}
+
+}  // namespace
+
+Attribute sharding_attribute(const Builder& b, const spmd::Sharding& sharding) {
+  if (b.lacks().shardy) return {"mhlo.sharding", attr::string(sharding.tiles())};
+  return {"sdy.sharding", in_mesh(sharding.shardy())};
+}
+
+Value constrained(const Value& x, const spmd::Sharding& sharding) {
+  Builder& b = x.builder();
+  if (b.mesh() == nullptr) return x;
+  if (b.lacks().shardy) return called(x, "Sharding", sharding.tiles(), x.type());
+  return b.op("sdy.sharding_constraint", {x}, x.type(), {{"sharding", in_mesh(sharding.shardy())}});
 }
 
 Value unsplit(const Value& x, const Dims& along) {
-  if (x.builder().mesh() == nullptr || along.empty()) return x;
-  std::string dims;
+  Builder& b = x.builder();
+  if (b.mesh() == nullptr || along.empty()) return x;
+  std::string dims, open;
   for (int64_t i = 0; i < x.rank(); ++i) {
     const bool whole = std::ranges::find(along, i) != along.end();
     dims += (dims.empty() ? "" : ", ") + std::string(whole ? "{}" : "{?}");
+    if (!whole) open += (open.empty() ? "" : ",") + std::to_string(i);
   }
-  return constrained(x, "[" + dims + "]");
+  if (b.lacks().shardy) {
+    const std::string config = open.empty() ? "" : "unspecified_dims=[" + open + "]";
+    return called(x, "Sharding", "{replicated}", x.type(), config);
+  }
+  return b.op("sdy.sharding_constraint", {x}, x.type(), {{"sharding", in_mesh("[" + dims + "]")}});
 }
 
 Dims uneven_dims(const Value& x) {
@@ -70,7 +98,7 @@ class OneDevice {
 std::string shardings_of(std::span<const Split> splits) {
   std::string text;
   for (const Split& s : splits)
-    text += (text.empty() ? "<@mesh, " : ", <@mesh, ") + s.sharding + ">";
+    text += (text.empty() ? "<@mesh, " : ", <@mesh, ") + s.sharding->shardy() + ">";
   return "#sdy.sharding_per_value<[" + text + "]>";
 }
 
@@ -80,11 +108,34 @@ std::string all_axes(const spmd::Mesh& mesh) {
   return "#sdy<manual_axes{" + text + "}>";
 }
 
+using Body = std::function<Values(std::span<const Value>)>;
+using Joined = std::function<Split(const Type& part)>;
+
+// In GSPMD's words: what is between the two calls is each device's own.
+Values between_boundaries(Builder& b, std::span<const Value> operands,
+                          std::span<const Split> splits, const Body& body, const Joined& joined) {
+  Values parts, wholes;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Value split = constrained(operands[i], *splits[i].sharding);
+    parts.push_back(called(split, "SPMDFullToShardShape", "{manual}", splits[i].part));
+  }
+  {
+    const OneDevice within(b);
+    parts = body(parts);
+  }
+  for (const Value& part : parts) {
+    const Split whole = joined(part.type());
+    const Value made = called(part, "Sharding", "{manual}", part.type());
+    wholes.push_back(called(made, "SPMDShardToFullShape", whole.sharding->tiles(), whole.whole));
+  }
+  return wholes;
+}
+
 }  // namespace
 
 Values on_each_device(Builder& b, std::span<const Value> operands, std::span<const Split> splits,
-                      const std::function<Values(std::span<const Value>)>& body,
-                      const std::function<Split(const Type& part)>& joined) {
+                      const Body& body, const Joined& joined) {
+  if (b.lacks().shardy) return between_boundaries(b, operands, splits, body, joined);
   const spmd::Mesh& mesh = *b.mesh();
   std::vector<Type> parts, wholes;
   for (const Split& s : splits) parts.push_back(s.part);

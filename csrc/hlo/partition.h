@@ -4,15 +4,17 @@
 
 #include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "hlo/builder.h"
+#include "spmd/sharding.h"
 
 namespace torch_xla::hlo {
 
-// Says how a value is split; `sharding` in Shardy's words, [{"data"}, {?}].
-Value constrained(const Value& x, std::string_view sharding);
+// Says how an argument or a result of the program is split.
+Attribute sharding_attribute(const Builder& b, const spmd::Sharding& sharding);
+// Says how a value is split.
+Value constrained(const Value& x, const spmd::Sharding& sharding);
 // Has each device hold all of these dimensions of a value.
 Value unsplit(const Value& x, const Dims& along);
 // Returns the dimensions that devices cannot hold equal parts of, along whichever axes.
@@ -22,9 +24,9 @@ Dims uneven_dims(const Value& x);
 // these: a split of the result alone is one that the partitioner would compute it in.
 Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result);
 
-// A value together with how it is split, in Shardy's words, and what one device has of it.
+// A value together with how it is split, and what one device has of it.
 struct Split {
-  std::string sharding;
+  const spmd::Sharding* sharding;
   Type whole, part;
 };
 

@@ -13,10 +13,8 @@
 namespace torch_xla::ops {
 namespace {
 
-hlo::Split whole_on_each(const hlo::Type& type) {
-  std::string dims;
-  for (size_t i = 0; i < type.dims.size(); ++i) dims += i == 0 ? "{}" : ", {}";
-  return {"[" + dims + "]", type, type};
+hlo::Split whole_on_each(const spmd::Mesh* mesh, const hlo::Type& type) {
+  return {spmd::Sharding::replicated(mesh, type.dims.size()), type, type};
 }
 
 // How an array with an entry for every device is split.
@@ -24,7 +22,7 @@ hlo::Split entry_on_each(const spmd::Mesh* mesh, const hlo::Type& entry) {
   const spmd::Sharding* s = spmd::Sharding::manual(mesh, entry.dims.size());
   hlo::Type part = entry;
   part.dims.insert(part.dims.begin(), 1);
-  return {s->shardy(), {entry.dtype, s->held_sizes(entry.dims)}, part};
+  return {s, {entry.dtype, s->held_sizes(entry.dims)}, part};
 }
 
 hlo::Dims without_first(const hlo::Dims& dims) { return {dims.begin() + 1, dims.end()}; }
@@ -69,7 +67,7 @@ const spmd::Sharding* in_program(Lowering& l) {
 }
 
 hlo::Split split_by(const spmd::Sharding& s, const hlo::Type& whole) {
-  return {s.shardy(), whole, {whole.dtype, s.part_sizes(whole.dims)}};
+  return {&s, whole, {whole.dtype, s.part_sizes(whole.dims)}};
 }
 
 hlo::Values full_to_shard(Lowering& l) {
@@ -85,7 +83,7 @@ hlo::Values mark_manual(Lowering& l) {
   const hlo::Value x = l.in(0);
   const spmd::Sharding* s = in_program(l);
   if (s == nullptr || is_array_of(x, l.out())) return {x};
-  return {across(x, whole_on_each(x.type()), as_entry, entry_on_each(s->mesh, l.out()))};
+  return {across(x, whole_on_each(s->mesh, x.type()), as_entry, entry_on_each(s->mesh, l.out()))};
 }
 
 // The devices that have the same part.
@@ -104,7 +102,7 @@ hlo::Values shard_to_full(Lowering& l) {
   const bool sum = l.flag(2);
   const hlo::Split to = split_by(*s, l.out());
   const hlo::Split from =
-      is_array_of(x, to.part) ? entry_on_each(s->mesh, to.part) : whole_on_each(x.type());
+      is_array_of(x, to.part) ? entry_on_each(s->mesh, to.part) : whole_on_each(s->mesh, x.type());
   return {across(
       x, from,
       [&](const hlo::Value& given) {
@@ -202,7 +200,7 @@ hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands
     const hlo::Type& type = operands[i].type();
     given.push_back(operands[i]);
     splits.push_back(is_manual[i] ? entry_on_each(mesh, {type.dtype, without_first(type.dims)})
-                                  : whole_on_each(type));
+                                  : whole_on_each(mesh, type));
   }
   std::vector<bool> is_there;
   const auto of_one = [&](std::span<const hlo::Value> parts) {

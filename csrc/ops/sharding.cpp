@@ -17,7 +17,7 @@ hlo::Values sharding_constraint(Lowering& l) {
   TXLA_CHECK_KIND(util::ErrorKind::Value, !sharding->is_manual,
                   "sharding: expected one that splits a value, got {manual}. Use "
                   "enable_manual_sharding.");
-  return {hlo::constrained(x, sharding->evened(x.dims())->shardy())};
+  return {hlo::constrained(x, *sharding->evened(x.dims()))};
 }
 
 bool names_sharding(const lazy::Signature& s) {

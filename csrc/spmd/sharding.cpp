@@ -354,8 +354,9 @@ std::string Sharding::shardy() const {
   return text + "]";
 }
 
-std::string Sharding::gspmd() const {
-  if (is_manual) return "{manual}";
+std::string Sharding::gspmd() const { return is_manual ? "{manual}" : tiles(); }
+
+std::string Sharding::tiles() const {
   if (is_replicated()) return "{replicated}";
   Dims tiles = parts();
   const int64_t replicas = static_cast<int64_t>(num_devices()) / product(tiles);

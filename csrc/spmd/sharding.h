@@ -83,6 +83,8 @@ struct Sharding {
   std::string shardy() const;  // [{"data"}, {}]
   // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}, {replicated} or {manual}
   std::string gspmd() const;
+  // The same of the array that a program holds.
+  std::string tiles() const;
 };
 
 // A tile assignment, which is how GSPMD writes shardings: `devices` go through the parts of a value

@@ -62,6 +62,8 @@
     "Compares the whole graph, not only its key, when a compiled program is found.")            \
   X(Bool, XLA_NO_DONATION, "0", true,                                                           \
     "Buffers that a step overwrites are kept instead of being reused for its results.")         \
+  X(Bool, XLA_USE_SHARDY, "1", true,                                                            \
+    "Shardy partitions programs for several devices where the plugin has it; `0`: GSPMD.")      \
   X(String, XLA_COMPILE_IN_PIECES, "auto", true,                                                \
     "Parts that repeat in a large program, such as layers, are compiled once and run one "      \
     "after the other: `auto` on the CPU, `1` everywhere, graphs of torch.compile too, `0` "     \

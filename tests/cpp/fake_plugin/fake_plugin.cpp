@@ -6,9 +6,12 @@
 // 5 a newer API, whose named values are larger than this header's
 // 6 topologies and compilation without hardware; the results tell what was asked
 // 7 the real CPU plugin, cut down to the API of 2023
+// 8 the real CPU plugin without Shardy
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
@@ -175,10 +178,34 @@ void add_compilation(PJRT_Api& api) {
       };
 }
 
+const PJRT_Api* real = nullptr;
+
+// Programs that speak of Shardy are refused, in the words of the real plugin's parser.
+PJRT_Error* compile_without_shardy(PJRT_Client_Compile_Args* args) {
+  const std::string_view code(args->program->code, args->program->code_size);
+  if (code.find("sdy.") == code.npos) return real->PJRT_Client_Compile(args);
+  std::string refused = "module { \"no_sdy.mesh\"() : () -> () }";
+  PJRT_Program program = *args->program;
+  program.code = refused.data();
+  program.code_size = refused.size();
+  PJRT_Client_Compile_Args other = *args;
+  other.program = &program;
+  return real->PJRT_Client_Compile(&other);
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
   static PJRT_Api api{};
+  if (FAKE_MODE == 8) {
+    if (real != nullptr) return &api;
+    void* library = dlopen(TORCH_XLA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+    std::memcpy(&api, real, std::min(sizeof(api), real->struct_size));
+    api.PJRT_Client_Compile = compile_without_shardy;
+    return &api;
+  }
   if (FAKE_MODE == 3) return nullptr;
   if (FAKE_MODE == 7) {
     const char* path = std::getenv("PJRT_LIBRARY_PATH");
