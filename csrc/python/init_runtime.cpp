@@ -130,6 +130,20 @@ py::dict memory_info(const std::string& device) {
   return info;
 }
 
+// An XLA_FFI_Handler* that programs call by a name. XLA calls the CPU's platform "Host".
+void register_custom_call(const std::string& name, const py::capsule& handler,
+                          const std::string& platform) {
+  TXLA_CHECK_KIND(util::ErrorKind::Value, handler.get_pointer() != nullptr,
+                  "_xla_register_custom_call_target: expected a function, got null.");
+  executor::Runtime& runtime = executor::Runtime::get();
+  const bool done = pjrt::register_ffi_handler(*runtime.client().shared_plugin(), name,
+                                               handler.get_pointer(),
+                                               platform == "CPU" ? "Host" : platform);
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, done, "_xla_register_custom_call_target: ",
+                  "expected a plugin with the FFI extension, got that of ", runtime.device_type(),
+                  ", which has none.");
+}
+
 void bind_devices(py::module_& m) {
   // For who has changed a flag of recording, which are read at each sync otherwise.
   m.def("_xla_refresh_debug_flags", &dispatch::refresh_debug_flags);
@@ -165,6 +179,8 @@ void bind_devices(py::module_& m) {
   m.def("_xla_get_default_device_ordinal", &executor::current_device);
   m.def("_xla_get_platform_version",
         [] { return executor::Runtime::get().client().platform_version(); });
+  m.def("_xla_register_custom_call_target", &register_custom_call, py::arg("name"),
+        py::arg("function"), py::arg("platform"));
   m.def("_xla_get_process_index", [] { return executor::Runtime::get().client().process_index(); });
   m.def("_xla_get_num_processes", [] {
     int last = 0;
