@@ -136,9 +136,9 @@ void register_custom_call(const std::string& name, const py::capsule& handler,
   TXLA_CHECK_KIND(util::ErrorKind::Value, handler.get_pointer() != nullptr,
                   "_xla_register_custom_call_target: expected a function, got null.");
   executor::Runtime& runtime = executor::Runtime::get();
-  const bool done = pjrt::register_ffi_handler(*runtime.client().shared_plugin(), name,
-                                               handler.get_pointer(),
-                                               platform == "CPU" ? "Host" : platform);
+  const bool done =
+      pjrt::register_ffi_handler(*runtime.client().shared_plugin(), name, handler.get_pointer(),
+                                 platform == "CPU" ? "Host" : platform);
   TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, done, "_xla_register_custom_call_target: ",
                   "expected a plugin with the FFI extension, got that of ", runtime.device_type(),
                   ", which has none.");
