@@ -110,7 +110,7 @@ class Lowerer {
   // A call by itself, of these tensors and of numbers that are all zero. A boundary of manual code
   // is one in the programs of a mesh alone.
   void lower_alone(const Signature& s, const hlo::Values& tensors) {
-    if (ops::boundary_of(s) != ops::Boundary::None) return;
+    if (ops::boundary_of(s) != ops::Boundary::None || ops::exchanges(s)) return;
     hlo::Values numbers;
     for (const NumberKind kind : s.numbers) numbers.push_back(constant_number({}, kind));
     size_t next = 0;

@@ -175,6 +175,9 @@ class Builder {
   // The mesh that shardings of this module refer to as @mesh, null where nothing is split.
   void set_mesh(const spmd::Mesh* mesh) { mesh_ = mesh; }
   const spmd::Mesh* mesh() const { return mesh_; }
+  // The mesh whose devices each compute by themselves what is being added, or null: then mesh() is.
+  void set_apart(const spmd::Mesh* mesh) { apart_ = mesh; }
+  const spmd::Mesh* apart() const { return apart_; }
   void module_attribute(std::string name, std::string text) {
     module_attributes_.push_back({std::move(name), std::move(text)});
   }
@@ -206,6 +209,7 @@ class Builder {
 
   std::string items_;
   const spmd::Mesh* mesh_ = nullptr;
+  const spmd::Mesh* apart_ = nullptr;
   Attributes module_attributes_;
   std::string functions_;
   std::string body_;  // of the function or region that is being built

@@ -85,8 +85,14 @@ namespace {
 // While it lives the module's values are those of one device.
 class OneDevice {
  public:
-  explicit OneDevice(Builder& b) : b_(b), mesh_(b.mesh()) { b_.set_mesh(nullptr); }
-  ~OneDevice() { b_.set_mesh(mesh_); }
+  explicit OneDevice(Builder& b) : b_(b), mesh_(b.mesh()) {
+    b_.set_mesh(nullptr);
+    b_.set_apart(mesh_);
+  }
+  ~OneDevice() {
+    b_.set_mesh(mesh_);
+    b_.set_apart(nullptr);
+  }
   OneDevice(const OneDevice&) = delete;
   OneDevice& operator=(const OneDevice&) = delete;
 
@@ -160,19 +166,36 @@ Values on_each_device(Builder& b, std::span<const Value> operands, std::span<con
               std::span<const Region>(&region, 1));
 }
 
-Value sum_of_groups(const Value& x, const std::vector<std::vector<int64_t>>& groups) {
+namespace {
+
+Value exchanged(const Value& x, std::string_view op, std::string_view reduction,
+                const Groups& groups, const Type& result, Attributes attributes) {
   Builder& b = x.builder();
   const std::array<Type, 2> numbers = {Type{x.dtype(), {}}, Type{x.dtype(), {}}};
-  const Region add = b.region(
-      numbers, [](std::span<const Value> args) { return Values{binary("add", args[0], args[1])}; });
+  const Region reduce = b.region(numbers, [&](std::span<const Value> args) {
+    return Values{binary(reduction, args[0], args[1])};
+  });
   Dims members;
   for (const auto& group : groups) members.insert(members.end(), group.begin(), group.end());
-  return b.op("stablehlo.all_reduce", {x}, x.type(),
-              {{"replica_groups", attr::matrix(members, std::ssize(groups[0]))},
-               {"channel_handle",
-                "#stablehlo.channel_handle<handle = " + std::to_string(x.id() + 1) + ", type = 1>"},
-               {"use_global_device_ids", "unit"}},
-              std::span<const Region>(&add, 1));
+  attributes.push_back({"replica_groups", attr::matrix(members, std::ssize(groups[0]))});
+  attributes.push_back({"channel_handle", "#stablehlo.channel_handle<handle = " +
+                                              std::to_string(x.id() + 1) + ", type = 1>"});
+  attributes.push_back({"use_global_device_ids", "unit"});
+  return b.op(op, {x}, result, attributes, std::span<const Region>(&reduce, 1));
+}
+
+}  // namespace
+
+Value all_reduce(const Value& x, std::string_view reduction, const Groups& groups) {
+  return exchanged(x, "stablehlo.all_reduce", reduction, groups, x.type(), {});
+}
+
+Value reduce_scatter(const Value& x, std::string_view reduction, int64_t dim,
+                     const Groups& groups) {
+  Type part = x.type();
+  part.dims[dim] /= std::ssize(groups[0]);
+  return exchanged(x, "stablehlo.reduce_scatter", reduction, groups, part,
+                   {{"scatter_dimension", attr::i64(dim)}});
 }
 
 }  // namespace torch_xla::hlo

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "hlo/builder.h"
 #include "spmd/sharding.h"
@@ -37,7 +38,13 @@ struct Split {
 Values on_each_device(Builder& b, std::span<const Value> operands, std::span<const Split> splits,
                       const std::function<Values(std::span<const Value>)>& body,
                       const std::function<Split(const Type& part)>& joined);
-// The sum of what the devices of a group have, on each of them; for a body of on_each_device().
-Value sum_of_groups(const Value& x, const std::vector<std::vector<int64_t>>& groups);
+
+// For a body of on_each_device(): what devices of a group have, reduced by one of StableHLO's
+// operations ("add"). Groups have each device once, and equally many.
+using Groups = std::vector<std::vector<int64_t>>;
+// All of it on each of them.
+Value all_reduce(const Value& x, std::string_view reduction, const Groups& groups);
+// A part of it, along a dimension, on each.
+Value reduce_scatter(const Value& x, std::string_view reduction, int64_t dim, const Groups& groups);
 
 }  // namespace torch_xla::hlo

@@ -689,3 +689,72 @@ def test_one_device_has_all(run_python):
     """),
         env={"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"},
     )
+
+
+def test_devices_exchange_what_they_have(run):
+    run("""
+    reductions = {"sum": torch.sum, "mul": torch.prod, "min": torch.amin, "max": torch.amax}
+    value = torch.randn(16, 8)
+    whole = [parts_of(value, ("data", "model"))]
+    names = places(mesh)
+    along = {}  # the groups along an axis: devices that differ in its index alone
+    for axis in ("data", "model"):
+        other = "model" if axis == "data" else "data"
+        groups = collections.defaultdict(list)
+        for d in range(N):
+            groups[names[d][other]].append(d)
+        along[axis] = list(groups.values())
+    parts = parts_of(value, ("data", "model"))
+    for reduction, plain in reductions.items():
+        for groups in ([], along["data"], along["model"], [[d] for d in range(N)]):
+            part = xs.enable_manual_sharding(value.to(device), ("data", "model"), mesh=mesh)
+            made = _XLAC._xla_spmd_all_reduce(reduction, part + 1, 0.5, groups)
+            expected = [None] * N
+            for group in groups or [list(range(N))]:
+                for d in group:
+                    expected[d] = plain(torch.stack([parts[e] + 1 for e in group]), 0) * 0.5
+            check_parts(made, expected)
+            assert _XLAC._get_xla_sharding_spec(made) == "{manual}"
+            for dim in (0, -1):
+                count = len(groups[0]) if groups else N
+                if part.shape[dim] % count:
+                    continue
+                made = _XLAC._xla_spmd_reduce_scatter(
+                    reduction, part + 1, 0.5, dim, count, groups) * 2
+                of_part = [None] * N
+                for group in groups or [list(range(N))]:
+                    for place, d in enumerate(group):
+                        of_part[d] = expected[d].chunk(count, dim)[place] * 2
+                check_parts(made, of_part)
+    flags = (value > 0).to(device)
+    part = xs.enable_manual_sharding(flags, ("data", "model"), mesh=mesh)
+    stacked = torch.stack(parts_of(value > 0, ("data", "model")))
+    check_parts(_XLAC._xla_spmd_all_reduce("and", part, 1.0, []), [stacked.all(0)] * N)
+    check_parts(_XLAC._xla_spmd_all_reduce("or", part, 1.0, []), [stacked.any(0)] * N)
+    """)
+
+
+def test_what_cannot_be_exchanged(run):
+    run("""
+    import pytest
+    value = torch.randn(16, 8).to(device)
+    xs.mark_sharding(value, mesh, ("data", "model"))
+    part = xs.enable_manual_sharding(value, ("data", "model"), mesh=mesh)
+    reduce, scatter = _XLAC._xla_spmd_all_reduce, _XLAC._xla_spmd_reduce_scatter
+    with pytest.raises(ValueError, match="expected a manual tensor, of which each device has its"):
+        reduce("sum", value + 1, 1.0, [])
+    with pytest.raises(ValueError, match="expected groups of the devices .*, each once"):
+        reduce("sum", part, 1.0, [[0, 1], [2, 2]]).cpu()
+    with pytest.raises(ValueError, match="expected groups of one size"):
+        reduce("sum", part, 1.0, [[0, 1], [2]])
+    with pytest.raises(ValueError, match="expected one of .*'sum'.* got 'avg'"):
+        reduce("avg", part, 1.0, [])
+    with pytest.raises(TypeError, match="expected integers or booleans for 'or'"):
+        reduce("or", part, 1.0, [])
+    with pytest.raises(ValueError, match="expected 2 parts, as many as a group has devices"):
+        scatter("sum", part, 1.0, 0, 4, [[0, 1], [2, 3], [4, 5], [6, 7]])
+    with pytest.raises(ValueError, match="of a dimension that they divide"):
+        scatter("sum", part, 1.0, 0, 8, [])
+    torch.testing.assert_close(  # and nothing is lost
+        xs.disable_manual_sharding(part, ("data", "model"), (16, 8), mesh=mesh).cpu(), value.cpu())
+    """)

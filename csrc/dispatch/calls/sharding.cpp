@@ -64,6 +64,25 @@ const OwnOperator to_shard("full_to_shard(Tensor self, str sharding) -> Tensor",
                            ops::rules::full_to_shard);
 const OwnOperator to_full("shard_to_full(Tensor self, str sharding, bool sum=False) -> Tensor",
                           whole_of, ops::rules::shard_to_full);
+at::Tensor reduced(const at::Tensor& self, c10::string_view /*reduction*/, double /*scale*/,
+                   c10::IntArrayRef /*members*/, int64_t /*size*/) {
+  return at::empty_like(self);
+}
+
+at::Tensor scattered(const at::Tensor& self, c10::string_view /*reduction*/, double /*scale*/,
+                     int64_t dim, c10::IntArrayRef /*members*/, int64_t size) {
+  c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  sizes.at(dim) = sizes[dim] / size;
+  return self.new_empty_symint(sizes);
+}
+
+const OwnOperator all_reduce(
+    "manual_all_reduce(Tensor self, str reduction, float scale, int[] members, int size) -> Tensor",
+    reduced, ops::rules::manual_all_reduce);
+const OwnOperator reduce_scatter(
+    "manual_reduce_scatter(Tensor self, str reduction, float scale, int dim, int[] members, "
+    "int size) -> Tensor",
+    scattered, ops::rules::manual_reduce_scatter);
 const OwnOperator to_manual("mark_manual(Tensor self, str sharding) -> Tensor", same_shape,
                             ops::rules::mark_manual);
 
