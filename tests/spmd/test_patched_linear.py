@@ -53,6 +53,25 @@ def test_values_and_two_gradients(patch, device, sizes, dtype):
             torch.testing.assert_close(mine.cpu(), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False)])
+def test_its_gradients_by_hand(wanted):
+    x, w, b, g = (torch.randn(s) for s in ((2, 3, 6), (8, 6), (8,), (2, 3, 8)))
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    y = nn.functional.linear(*leaves)
+    expected = torch.autograd.grad(y, leaves, g)
+    given = [t.to("xla") for t in (g, x, w, b)]
+    made = xla_sharding._einsum_linear_backward_operation(*given, *wanted)
+    fake = xla_sharding._einsum_linear_backward_fake(*(t.to("meta") for t in given), *wanted)
+    for mine, shape, want, is_wanted in zip(made, fake, expected, wanted, strict=True):
+        if is_wanted:
+            torch.testing.assert_close(mine.cpu(), want, rtol=1e-4, atol=1e-4)
+            assert shape.device.type == "meta" and shape.shape == want.shape
+        else:
+            assert mine is None and shape is None
+    meta = xla_sharding._einsum_linear_forward_fake(*(t.to("meta") for t in (x, w, b)))
+    assert meta.shape == y.shape
+
+
 def test_batch_and_sequence_stay_apart():
     def text(layer):
         x = torch.randn(4, 8, 6, device="xla").requires_grad_()

@@ -17,6 +17,7 @@ from torch_xla import _XLAC
 from torch_xla import runtime as xr
 from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
     annotate_custom_sharding,
+    aot_mark_sharding_fake,
     apply_backward_optimization_barrier,
     apply_xla_patch_to_nn_linear,
     clear_sharding,

@@ -29,17 +29,57 @@ class XLAPatchedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor):
         input, weight = ctx.saved_tensors
-        wants_input, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]
-        dtype = grad_output.dtype  # that of autocast
-        grad_input = grad_weight = grad_bias = None
-        if wants_input:
-            grad_input = F.linear(grad_output, weight.to(dtype).conj().t())
-        if wants_weight:
-            grad_weight = _sum_of_products(grad_output, input.to(dtype).conj())
-        if wants_bias:
-            leading = tuple(range(grad_output.dim() - 1))
-            grad_bias = grad_output.sum(leading) if leading else grad_output
-        return grad_input, grad_weight, grad_bias
+        wanted = (*ctx.needs_input_grad, False)[:3]
+        return _einsum_linear_backward_operation(grad_output, input, weight, None, *wanted)
+
+
+def _einsum_linear_backward_operation(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs_input_grad_input: bool,
+    needs_input_grad_weight: bool,
+    needs_input_grad_bias: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of input, weight and bias; None for those that nobody needs."""
+    dtype = grad_output.dtype  # that of autocast
+    grad_input = grad_weight = grad_bias = None
+    if needs_input_grad_input:
+        grad_input = F.linear(grad_output, weight.to(dtype).conj().t())
+    if needs_input_grad_weight:
+        grad_weight = _sum_of_products(grad_output, input.to(dtype).conj())
+    if needs_input_grad_bias:
+        leading = tuple(range(grad_output.dim() - 1))
+        grad_bias = grad_output.sum(leading) if leading else grad_output
+    return grad_input, grad_weight, grad_bias
+
+
+def _einsum_linear_forward_fake(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """What `XLAPatchedLinear` gives, without values."""
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def _einsum_linear_backward_fake(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs_input_grad_input: bool,
+    needs_input_grad_weight: bool,
+    needs_input_grad_bias: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """What `_einsum_linear_backward_operation` gives, without values."""
+    outputs, features = weight.shape
+    wanted = (
+        (needs_input_grad_input, input.shape),
+        (needs_input_grad_weight, (outputs, features)),
+        (needs_input_grad_bias, (outputs,)),
+    )
+    made = [grad_output.new_empty(shape) if wants else None for wants, shape in wanted]
+    return made[0], made[1], made[2]
 
 
 def _sum_of_products(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:

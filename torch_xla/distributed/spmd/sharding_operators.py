@@ -49,11 +49,6 @@ def aot_mark_sharding(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.
     return constrained(t, described, ast.literal_eval(partition_spec))
 
 
-def aot_mark_sharding_fake(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
-    """The result of `aot_mark_sharding` without values."""
-    return torch.empty_like(t)
-
-
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
     return torch.ops.torch_xla.sharding_constraint(grad, ctx.sharding), None
 

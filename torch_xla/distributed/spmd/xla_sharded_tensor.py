@@ -75,10 +75,10 @@ class XLAShardedTensor(torch.Tensor):
         mesh: The `Mesh`, for what DTensor has: `placements` and the like.
     """
 
-    global_tensor: torch.Tensor
-    mesh_shape: tuple[int, ...] | None
-    partition_spec: tuple[Any, ...] | None
-    mesh: Mesh | None
+    global_tensor: torch.Tensor = None  # type: ignore[assignment]  # each has its own
+    mesh_shape: tuple[int, ...] | None = None
+    partition_spec: tuple[Any, ...] | None = None
+    mesh: Mesh | None = None
 
     @staticmethod
     def __new__(

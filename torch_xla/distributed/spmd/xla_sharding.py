@@ -37,6 +37,9 @@ from torch_xla.distributed.spmd.constraints import (  # noqa: F401
 from torch_xla.distributed.spmd.patched_linear import (  # noqa: F401
     EinsumLinear,
     XLAPatchedLinear,
+    _einsum_linear_backward_fake,
+    _einsum_linear_backward_operation,
+    _einsum_linear_forward_fake,
     apply_xla_patch_to_nn_linear,
     xla_patched_nn_linear_forward,
 )
@@ -476,15 +479,27 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     return plain
 
 
-class MarkShardingFunction:
+class MarkShardingFunction(torch.autograd.Function):
     """Splits a value and, in the backward pass, its gradient alike.
 
-    Usage: `MarkShardingFunction.apply(tensor, mesh, partition_spec)`, as of an autograd function.
+    Usage: `MarkShardingFunction.apply(tensor, mesh, partition_spec)`.
     """
 
     @staticmethod
-    def apply(torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec):
+    def forward(
+        ctx: Any, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
+    ) -> torch.Tensor:
+        ctx.mesh, ctx.partition_spec = mesh, partition_spec
         return constrained(torch_tensor, mesh, partition_spec)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return constrained(grad_output, ctx.mesh, ctx.partition_spec), None, None
+
+
+def aot_mark_sharding_fake(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
+    """What `torch.ops.xla.aot_mark_sharding` gives, without values."""
+    return torch.empty_like(t)
 
 
 def mark_sharding_with_gradients(
