@@ -1,7 +1,10 @@
 // C++ exceptions as the Python exceptions that users expect, with and without PyTorch's dispatcher
 // in between.
+#include <cstdio>
+
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include "pjrt/plugin.h"
 #include "python/init.h"
@@ -42,10 +45,21 @@ PyObject* linalg_error() {
   return type.ptr();
 }
 
+// Lets the process end with the status of a failure, once the interpreter has ended: of exceptions in
+// functions of `atexit` it only prints the text.
+void fail_at_exit() {
+  static const int once = Py_AtExit([] {
+    std::fflush(nullptr);
+    _exit(1);
+  });
+  TXLA_CHECK(once == 0, "xla: expected room for a function that runs at exit, got none.");
+}
+
 }  // namespace
 
-void init_errors(pybind11::module_&) {
+void init_errors(pybind11::module_& m) {
   util::set_thrower(&throw_torch_error);
+  m.def("_fail_at_exit", &fail_at_exit);
   pybind11::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);

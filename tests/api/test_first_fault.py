@@ -275,6 +275,24 @@ def test_debug_nans_raises_with_the_line(run_python):
     assert run_python(NANS, env={"XLA_EXPLAIN": "0"}).stderr == ""
 
 
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)"])
+def test_a_nan_of_the_last_step_is_a_failure_of_the_program(run_python, end):
+    code = f"""
+        import atexit, torch, torch_xla
+        atexit.register(print, "others run")
+        x = torch.zeros(4, device="xla")
+        x = x / x
+        torch_xla.sync()
+        print("last line")
+        {end}
+    """
+    done = run_python(code, env={"XLA_DEBUG_NANS": "1"}, check=False, fresh=True)
+    assert done.returncode == 1 and "FloatingPointError: NaN: aten::div" in done.stderr
+    assert done.stdout.split("\n")[:2] == ["last line", "others run"]
+    done = run_python(code, env={"XLA_EXPLAIN": "0"}, check=False, fresh=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
 def test_debug_nans_changes_no_number(run_python):
     code = """
         import torch, torch_xla

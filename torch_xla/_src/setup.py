@@ -174,7 +174,10 @@ def _finish() -> None:
     _XLAC._xla_drain_autograd_threads()
     explain.report_at_exit()
     try:
-        _XLAC._xla_wait_device_ops()  # a failure that nobody asked for is printed
+        _XLAC._xla_wait_device_ops()
+    except BaseException:  # that nobody asked for: it is printed
+        _XLAC._fail_at_exit()
+        raise
     finally:
         _report_run()
 
