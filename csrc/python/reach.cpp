@@ -158,10 +158,8 @@ void Reach::forget() {
 // left.
 uint64_t Reach::version_of(PyTypeObject* type) const {
   if (type->tp_version_tag == 0) {
-    static PyObject* name = PyUnicode_InternFromString("__doc__");
-    py::reinterpret_steal<py::object>(
-        PyObject_GetAttr(as_object(type), name));  // a lookup gives it one
-    PyErr_Clear();
+    static PyObject* name = PyUnicode_InternFromString("__eq__");
+    _PyType_Lookup(type, name);  // gives it one
   }
   if (type->tp_version_tag == 0) refuse("a type whose changes nothing tells, " + name_of(type));
   return type->tp_version_tag;
@@ -249,6 +247,12 @@ bool Reach::state() {
     refuse("hooks on saved tensors");
   }
   if (torch::autograd::AnomalyMode::is_enabled()) refuse("the anomaly mode");
+  // Classes that are registered with an abstract one are its own from then on.
+  static PyObject* abstract_classes =
+      py::object(py::module_::import("abc").attr("get_cache_token")).release().ptr();
+  if (!emit(Kind::Equal, 0,
+            py::reinterpret_steal<py::object>(PyObject_CallNoArgs(abstract_classes)).ptr()))
+    return false;
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   const at::Context& context = at::globalContext();
   const uint64_t flags = (uint64_t{c10::AutogradState::get_tls_state().get_grad_mode()} << 0) |

@@ -229,6 +229,7 @@ class Known:
             if trust.is_trusted(code):
                 self._add_data_of(code, namespace)
             else:
+                trust.check_comparisons(code)
                 self._add_globals_of(code, namespace, built_ins)
         reached = self._look_at_classes(function, args, kwargs)
         inner = {c for code in self._codes for c in code.co_consts if isinstance(c, types.CodeType)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dis
 import functools
 import logging
 import operator
@@ -208,6 +209,15 @@ def check_attributes(names: set[str]) -> None:
     dunders = {n for n in names if n.startswith("__") and n.endswith("__")}
     if unseen := names & _UNSEEN_ATTRIBUTES | dunders - _SEEN_DUNDERS:
         raise Unfit(f"reads {min(unseen)} of an object")
+
+
+def check_comparisons(code: types.CodeType) -> None:
+    """Raises Unfit where the user's code may ask which of two equal strings or numbers it has."""
+    constant = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and constant not in ("None", "True", "False", "Ellipsis"):
+            raise Unfit(f"compares by `is` in {code.co_name}")
+        constant = instruction.argrepr if instruction.opname == "LOAD_CONST" else None
 
 
 def check_code(code: types.CodeType) -> None:
