@@ -39,7 +39,7 @@ bool has_no_identity(const py::object& object) {
 class Replay {
  public:
   Replay(py::object function, std::vector<Reach::Name> names, std::vector<py::object> others,
-         py::tuple opaque)
+         py::dict opaque)
       : reach_({std::move(function), std::move(names), std::move(others), std::move(opaque)}) {}
 
   // Begins to watch a call.
@@ -163,7 +163,7 @@ class Replay {
 
 void init_replay(py::module_& m) {
   py::class_<Replay>(m, "_Replay")
-      .def(py::init<py::object, std::vector<Reach::Name>, std::vector<py::object>, py::tuple>(),
+      .def(py::init<py::object, std::vector<Reach::Name>, std::vector<py::object>, py::dict>(),
            py::arg("function"), py::arg("names"), py::arg("others"), py::arg("opaque"))
       .def("look", [](Replay& r, const py::tuple& args,
                       const py::dict& kwargs) { r.take(py::args(args), py::kwargs(kwargs)); })

@@ -248,11 +248,11 @@ bool Reach::state() {
   }
   if (torch::autograd::AnomalyMode::is_enabled()) refuse("the anomaly mode");
   // Classes that are registered with an abstract one are its own from then on.
-  static PyObject* abstract_classes =
+  static PyObject* registered =
       py::object(py::module_::import("abc").attr("get_cache_token")).release().ptr();
-  if (!emit(Kind::Equal, 0,
-            py::reinterpret_steal<py::object>(PyObject_CallNoArgs(abstract_classes)).ptr()))
-    return false;
+  const auto token = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(registered));
+  if (!token) throw py::error_already_set();
+  if (!emit(Kind::Equal, 0, token.ptr())) return false;
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   const at::Context& context = at::globalContext();
   const uint64_t flags = (uint64_t{c10::AutogradState::get_tls_state().get_grad_mode()} << 0) |
@@ -260,7 +260,10 @@ bool Reach::state() {
                          (uint64_t{context.userEnabledCuDNN()} << 2) |
                          (uint64_t{at::autocast::is_autocast_cache_enabled()} << 3) |
                          (uint64_t{context.deterministicAlgorithms()} << 4) |
-                         (uint64_t{context.deterministicFillUninitializedMemory()} << 5);
+                         (uint64_t{context.deterministicFillUninitializedMemory()} << 5) |
+                         (uint64_t{context.userEnabledFlashSDP()} << 6) |
+                         (uint64_t{context.userEnabledMemEfficientSDP()} << 7) |
+                         (uint64_t{context.userEnabledMathSDP()} << 8);
   for (const at::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     const auto dtype = static_cast<uint64_t>(at::autocast::get_autocast_dtype(device));
     if (!emit(Kind::State, (dtype << 1) | uint64_t{at::autocast::is_autocast_enabled(device)})) {
@@ -428,6 +431,7 @@ bool Reach::visit_tensor(PyObject* object) {
                          (uint64_t{has_hooks} << 2) | (uint64_t{tensor.is_conj()} << 3) |
                          (uint64_t{tensor.is_neg()} << 4) | (uint64_t{tensor.is_view()} << 5);
   PyTypeObject* type = Py_TYPE(object);
+  if (keeps_) types_.add(py::type::of(object));
   if (!emit(Kind::Tensor, flags, as_object(type)) ||
       !emit(Kind::Instance, version_of(type), as_object(type)) ||
       !emit(Kind::Tensor, reinterpret_cast<uint64_t>(impl->geometry())) ||
@@ -490,9 +494,10 @@ const Reach::Layout& Reach::layout_of(PyTypeObject* type) {
     return Base::Refused;
   };
   layout.base = base_of();
-  for (const py::handle opaque : roots_.opaque) {
+  for (const auto& [opaque, hidden] : roots_.opaque) {
     if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(opaque.ptr()))) {
       layout.base = Base::Opaque;
+      layout.hidden = py::reinterpret_borrow<py::object>(hidden);
       return layouts_.emplace(type, std::move(layout)).first->second;
     }
   }
@@ -520,9 +525,7 @@ const Reach::Layout& Reach::layout_of(PyTypeObject* type) {
 
 bool Reach::visit_instance(PyObject* object, PyTypeObject* type) {
   const Layout& layout = layout_of(type);
-  if (layout.base == Base::Opaque) {
-    return emit(Kind::Same, 0, object) && visit_plain_values(object);
-  }
+  if (layout.base == Base::Opaque) return visit_opaque(object, layout);
   if (layout.base == Base::Refused) refuse("an object of type " + name_of(type));
   if (keeps_) types_.add(py::type::of(object));
   if (!emit(Kind::Instance, version_of(type), as_object(type))) return false;
@@ -566,9 +569,9 @@ bool Reach::visit_base(PyObject* object, const Layout& layout) {
   }
 }
 
-// Of an opaque object: what code can compare, and the objects like it that it has, such as the
-// parents of a logger.
-bool Reach::visit_plain_values(PyObject* object) {
+// An object that leads to far more than code reads of it, such as a logger to all others.
+bool Reach::visit_opaque(PyObject* object, const Layout& layout) {
+  if (!emit(Kind::Same, 0, object) || !visit(as_object(Py_TYPE(object)))) return false;
   const auto dict = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object, nullptr));
   PyErr_Clear();
   if (!dict) return true;
@@ -576,11 +579,10 @@ bool Reach::visit_plain_values(PyObject* object) {
   Py_ssize_t position = 0;
   while (PyDict_Next(dict.ptr(), &position, &borrowed_key, &borrowed_value)) {
     const py::object key = owned(borrowed_key), value = owned(borrowed_value);
-    if (!is_plain(value.ptr()) && !PyType_Check(value.ptr()) &&
-        layout_of(Py_TYPE(value.ptr())).base != Base::Opaque) {
-      continue;
-    }
-    if (!visit(key.ptr()) || !named(key.ptr(), value.ptr())) return false;
+    const bool is_hidden = layout.hidden.is_none()
+                               ? !is_plain(value.ptr()) && !PyType_Check(value.ptr())
+                               : layout.hidden.contains(key);
+    if (!is_hidden && (!visit(key.ptr()) || !named(key.ptr(), value.ptr()))) return false;
   }
   return emit(Kind::End, 0);
 }

@@ -25,7 +25,7 @@ class Reach {
     pybind11::object function;
     std::vector<Name> names;
     std::vector<pybind11::object> others;
-    pybind11::tuple opaque;  // types of whose objects code can read plain values at most
+    pybind11::dict opaque;  // types with the attributes that no code reads, or None for all
   };
   // Thrown where an object may have a state that no walk sees. `what` says which, and where.
   struct Refused {
@@ -82,7 +82,8 @@ class Reach {
     bool has_dict = false;
     bool makes_values = false;  // of a defaultdict
     std::vector<pybind11::object> slots;
-    pybind11::object type;  // alive, so that no other takes its address
+    pybind11::object hidden;  // of an opaque type: what its objects have and is not walked
+    pybind11::object type;    // alive, so that no other takes its address
   };
 
   bool walk(const pybind11::args& args, const pybind11::kwargs& kwargs, bool ignoring_grads);
@@ -102,7 +103,7 @@ class Reach {
   bool visit_items(const pybind11::object& iterator);
   bool visit_instance(PyObject* object, PyTypeObject* type);
   bool visit_base(PyObject* object, const Layout& layout);
-  bool visit_plain_values(PyObject* object);
+  bool visit_opaque(PyObject* object, const Layout& layout);
   bool visit_attributes(PyObject* object);
   bool named(PyObject* place, PyObject* object);
   const Layout& layout_of(PyTypeObject* type);

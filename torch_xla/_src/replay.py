@@ -58,12 +58,13 @@ class Replays:
         """The result of a call that could be replayed, or NO_REPLAY. Nothing waits by now."""
         if not self._kept or _is_observed():
             return NO_REPLAY
-        for i, (replay, build) in enumerate(self._kept):
+        kept = self._kept  # other threads may put another list in its place
+        for i, (replay, build) in enumerate(kept):
             results = replay.call(args, kwargs)
             if results is not None:
                 self._unused = 0
                 if i > 0:
-                    self._kept.insert(0, self._kept.pop(i))
+                    self._kept = [kept[i], *kept[:i], *kept[i + 1 :]]
                 return build(results)
         return NO_REPLAY
 
@@ -150,10 +151,9 @@ class Replays:
         self._unused += 1
         if self._unused > _MOST_UNUSED:
             self._unused = 0
-            self._kept.clear()
+            self._kept = []
             raise Unfit("sees something new at each call")
-        self._kept.insert(0, (replay, build))
-        del self._kept[_MOST_KEPT:]
+        self._kept = [(replay, build), *self._kept[: _MOST_KEPT - 1]]
 
 
 def _is_observed() -> bool:
@@ -248,7 +248,7 @@ class Known:
         while len(walk.types()) > known:  # values of classes lead to other classes
             known = len(walk.types())
             functions = list(_functions_of_classes(walk.types(), self._codes))
-            self._others = [*functions, *_values_of_classes(walk.types())]
+            self._others = [*functions, *_values_of_classes(walk.types(), self._attributes)]
             walk = self.replay(function)
             self._look(walk, args, kwargs)
         self._checked = walk.types() | walk.built_ins()
@@ -328,8 +328,7 @@ class Known:
     def _add_trusted(self, namespace: dict, name: str) -> None:
         """Functions and classes are what they were, if they are the same ones."""
         value = namespace[name]
-        is_function = isinstance(value, types.FunctionType | types.BuiltinFunctionType | type)
-        if is_function or type(value).__module__ in ("numpy", "typing"):
+        if trust.is_fixed(value) or namespace["__name__"].startswith("numpy"):
             self._names[id(namespace), name] = namespace, name, value
         else:
             self._add(namespace, name)
@@ -368,11 +367,14 @@ _OF_STATEMENTS = (
 )
 
 
-def _values_of_classes(classes: set[type]) -> Iterator[Any]:
-    """What the user's classes hold beside functions that have no attributes. The interpreter itself
-    tells when an attribute of a class is another object than before."""
+def _values_of_classes(classes: set[type], attributes: set[str]) -> Iterator[Any]:
+    """What the user's classes hold beside functions that have no attributes, and what other classes
+    hold under names in the user's code. The interpreter itself tells when an attribute of a class
+    is another object than before."""
     for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
         if trust.is_of_library(base):
+            own = (v for n, v in vars(base).items() if n in attributes)
+            yield from (v for v in own if isinstance(v, dict | list | set))
             continue
         for name, value in vars(base).items():
             # Such names are refused in code, but the interpreter calls what they stand for.
@@ -416,11 +418,11 @@ def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]
             raise Unfit("returns a new tensor that requires gradients")
         if tensor._backward_hooks or tensor.retains_grad:
             raise Unfit("returns a tensor with hooks")
-        if not torch.is_grad_enabled() or not tensor._is_view():
+        if not tensor._is_view():
             continue
         base = tensor._base  # writes in place would reach it through autograd
         is_shared = any(t is base for t in tensors) or sum(b is base for b in bases) > 1
-        if is_shared or replay.sees(base):
+        if (is_shared and torch.is_grad_enabled()) or replay.sees(base):
             raise Unfit("returns a view of a tensor that others have")
     return [not replay.sees(t) and _has_history(t) for t in tensors]
 

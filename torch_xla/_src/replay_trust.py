@@ -126,8 +126,9 @@ _SEEN_DUNDERS = {
 _PURE_TYPES = {
     *(kind for kind in vars(builtins).values() if isinstance(kind, type)),
     *(collections.OrderedDict, collections.defaultdict, collections.deque, functools.partial),
-    *(weakref.ref, types.GenericAlias, types.UnionType, types.MappingProxyType),
+    *(re.Pattern, re.Match, weakref.ref, types.GenericAlias, types.UnionType),
     *(types.BuiltinFunctionType, types.CellType, types.CodeType, types.EllipsisType),
+    types.MappingProxyType,
     *(types.FunctionType, types.MethodType, types.NoneType, types.NotImplementedType),
     *(torch.Size, torch.device, torch.dtype, torch.layout, torch.memory_format),
     *(torch.finfo, torch.iinfo, torch._C.TensorBase, torch._C._FunctionBase),
@@ -169,15 +170,16 @@ _OPERATORS = {
 
 # Values of globals that trusted code may read and others may change.
 DATA = bool | int | float | str | dict | list | set | None
-# Of their objects, code can read plain values at most.
-OPAQUE = (
-    logging.Logger,
-    re.Pattern,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    types.UnionType,
-    typing._Final,
-)
+# Types whose objects lead to more than code reads of them, with the attributes that it does not.
+# None: it reads plain values alone.
+OPAQUE = {
+    logging.Logger: ("manager", "handlers", "filters", "_cache"),
+    re.Pattern: None,
+    torch._ops.OpOverload: None,
+    torch._ops.OpOverloadPacket: None,
+    types.UnionType: None,
+    typing._Final: None,
+}
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 _MADE_IN_C = (*_BUILT_IN, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _IS_HEAP_TYPE = 1 << 9
@@ -246,6 +248,16 @@ def check_built_in(kind: type | None, module: str | None, name: str) -> None:
     """Raises Unfit for a built-in function that may read or change what is not walked."""
     if not _is_pure(kind, module, name):
         raise Unfit(f"calls {module if kind is None else kind.__name__}.{name}")
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a value of a trusted module is all that it was, as long as it is the same object."""
+    if isinstance(value, type):
+        return is_of_library(value)
+    if isinstance(value, types.FunctionType):
+        return is_library(value.__code__.co_filename)
+    is_built_in = isinstance(value, types.BuiltinFunctionType)
+    return is_built_in or type(value).__module__ in ("numpy", "typing")
 
 
 def check_use(value: Any) -> None:
