@@ -1,8 +1,4 @@
-"""What a function that torch_xla.compile may replay reads or changes where it is hard to see.
-
-Each case is run compiled and plainly, with the same changes between calls, and must give the same:
-a call whose effect or input is not seen must not be replayed.
-"""
+"""What a function that torch_xla.compile may replay reads or changes where it is hard to see."""
 
 from __future__ import annotations
 
@@ -10,14 +6,10 @@ import builtins
 import collections
 import datetime
 import decimal
-import functools
-import gc
 import io
-import itertools
 import logging
 import random
 import sys
-import threading
 import types
 import typing
 from datetime import datetime as Moment
@@ -31,53 +23,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
-import torch_xla.debug.metrics as met
 
-CALLS = 8
-LATER = (4, 6)  # calls before which something changes
+from .replay_cases import LATER, Plain, batch, changing, compare, leaving, refused
+
 CASES = []
 
 
 def case(make):
-    """A function that makes another and, for each call of it, what to do and to compare."""
     CASES.append(make)
     return make
-
-
-def batch(i):
-    return (torch.arange(1.0, 5.0) * (i + 1)).to("xla")
-
-
-def plain(value):
-    """A result with lists of numbers in the place of tensors."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().tolist()
-    if isinstance(value, list | tuple):
-        return type(value)(plain(v) for v in value)
-    return value
-
-
-def changing(function, change):
-    """The function's results, with changes before some calls."""
-
-    def drive(step, i):
-        if i in LATER:
-            change(i)
-        return step(batch(i))
-
-    return function, drive
-
-
-def leaving(function, effect):
-    """The function's results, and what it has left."""
-    return function, lambda step, i: (step(batch(i)), effect())
-
-
-def refused(step, i):
-    """For what differs from call to call: what there is to compare is that no call is replayed."""
-    before = met.counter_value("ReplayedCalls") or 0
-    step(batch(i))
-    return (met.counter_value("ReplayedCalls") or 0) - before
 
 
 # Built-in functions and types that are made in C.
@@ -244,10 +198,6 @@ def returns_a_tensor_with_another_way_back():
 # Which of equal objects there is.
 
 
-class Plain:
-    pass
-
-
 def exchange_of(things):
     def function(x):
         things.reverse()
@@ -291,220 +241,6 @@ def tells_equal_strings_apart():
     return changing(
         lambda x: x * 2 if state.text is text else x,
         lambda i: setattr(state, "text", "".join(["ab"] * 50)),
-    )
-
-
-# Attributes of classes.
-
-
-@case
-def reads_a_module_of_a_class():
-    class Net(nn.Module):
-        drop = nn.Dropout(0.5)
-
-        def forward(self, x):
-            return self.drop(x)
-
-    net = Net()
-    return changing(lambda x: net(x), lambda i: net.drop.train(i == LATER[-1]))
-
-
-@case
-def reads_a_partial_of_a_class():
-    class Net:
-        activation = functools.partial(F.leaky_relu, negative_slope=0.5)
-
-    return changing(
-        lambda x: Net.activation(-x),
-        lambda i: Net.activation.keywords.update(negative_slope=float(i)),
-    )
-
-
-@case
-def counts_in_a_callable_of_a_class():
-    class Counting:
-        count = 0
-
-        def __call__(self):
-            pass
-
-    class Net:
-        counting = Counting()
-
-    def function(x):
-        Net.counting.count += 1
-        return x * 2
-
-    return leaving(function, lambda: Net.counting.count)
-
-
-@case
-def reads_a_table_with_a_hidden_name():
-    class Net:
-        __config__: ClassVar = {"v": 1}
-
-    return changing(lambda x: x * Net.__config__["v"], lambda i: Net.__config__.update(v=i))
-
-
-@case
-def looks_attributes_up_in_a_table():
-    table = {"v": 1}
-
-    class Config:
-        __getattr__ = table.__getitem__
-
-    config = Config()
-    return changing(lambda x: x * config.v, lambda i: table.update(v=i))
-
-
-@case
-def is_a_printing_object():
-    stream = io.StringIO()
-
-    class Log:
-        __call__ = staticmethod(functools.partial(print, file=stream))
-
-    log = Log()
-    return leaving(lambda x: (log("a"), x * 2)[1], stream.getvalue)
-
-
-@case
-def iterates_by_c():
-    class Numbers:
-        __iter__ = lambda self: self  # noqa: E731
-        __next__ = itertools.count(1).__next__
-
-    numbers = Numbers()
-    return lambda x: x * next(numbers), lambda step, i: step(batch(i))
-
-
-@case
-def has_a_property_of_c():
-    class Numbers:
-        value = property(functools.partial(next, itertools.count(1)))
-
-    numbers = Numbers()
-    return lambda x: x * numbers.value, lambda step, i: step(batch(i))
-
-
-@case
-def reads_a_class_without_a_module():
-    names = {}
-    exec("class A:\n table = {'v': 1}", names)
-    made = names["A"]
-    return changing(lambda x: x * made.table["v"], lambda i: made.table.update(v=i))
-
-
-@case
-def reads_an_attribute_of_a_method():
-    class Net:
-        def method(self):
-            pass
-
-    Net.method.rate = 1
-    return changing(lambda x: x * Net.method.rate, lambda i: setattr(Net.method, "rate", i))
-
-
-@case
-def remembers_in_a_method():
-    box = [1]
-
-    class Net:
-        @functools.cache  # noqa: B019
-        def scale(self):
-            return box[0]
-
-    net = Net()
-
-    def change(i):
-        box[0] = i
-        Net.scale.cache_clear()
-
-    return changing(lambda x: x * net.scale(), change)
-
-
-@case
-def appends_by_a_class():
-    kept = []
-
-    class Registry:
-        add = kept.append
-
-    return leaving(lambda x: (Registry.add(1), x * 2)[1], lambda: len(kept))
-
-
-@case
-def reads_by_a_method_that_a_class_holds():
-    class Holder:
-        def __init__(self, value):
-            self.value = value
-
-        def get(self):
-            return self.value
-
-    held, reached = Holder(1), Holder(2)
-
-    class Registry:
-        get = held.get
-
-    return changing(
-        lambda x: x * Registry.get() * reached.get(), lambda i: setattr(held, "value", i)
-    )
-
-
-@case
-def reads_what_a_partial_method_holds():
-    config = {"v": 1}
-
-    class Net:
-        def scaled(self, config, x):
-            return x * config["v"]
-
-        go = functools.partialmethod(scaled, config)
-
-    net = Net()
-    return changing(lambda x: net.go(x), lambda i: config.update(v=i))
-
-
-@case
-def reads_what_a_descriptor_holds():
-    class Constant:
-        def __init__(self, value):
-            self.value = value
-
-        def __get__(self, owner, kind):
-            return self.value
-
-    class Net:
-        rate = Constant(1)
-
-    net, reached = Net(), Constant(3)
-    return changing(
-        lambda x: x * net.rate if reached else x,
-        lambda i: setattr(vars(Net)["rate"], "value", i),
-    )
-
-
-@case
-def reads_a_metaclass():
-    class Meta(type):
-        rate = 1
-
-    class Net(metaclass=Meta):
-        pass
-
-    return changing(lambda x: x * Net.rate, lambda i: setattr(Meta, "rate", i))
-
-
-@case
-def asks_for_subclasses():
-    class Base:
-        pass
-
-    kept = []
-    return changing(
-        lambda x: x * (1 + len(Base.__subclasses__())),
-        lambda i: kept.append(type("Derived", (Base,), {})),
     )
 
 
@@ -834,132 +570,4 @@ def sets_a_profile_function():
 
 @pytest.mark.parametrize("make", CASES, ids=lambda m: m.__name__)
 def test_calls_give_what_the_function_gives(make):
-    found = []
-    for replay in (False, True):
-        random.seed(0)
-        torch.manual_seed(0)
-        function, drive = make()
-        step = torch_xla.compile(function, replay=replay)
-        found.append([plain(drive(step, i)) for i in range(CALLS)])
-    assert found[0] == found[1]
-
-
-# Replays that an ordinary function has; the others show that nothing is lost.
-def test_the_cases_would_be_replayed():
-    table = {"k": 1.0}
-    function, drive = changing(lambda x: x * table["k"], lambda i: table.update(k=float(i)))
-    step = torch_xla.compile(function, replay=True)
-    before = met.counter_value("ReplayedCalls") or 0
-    for i in range(CALLS):
-        drive(step, i)
-    assert (met.counter_value("ReplayedCalls") or 0) > before
-
-
-def refusal(function):
-    """Why the calls of a function are refused, which must not end the process."""
-    step = torch_xla.compile(function, replay=True)
-    for i in range(CALLS):
-        step(batch(i))
-    return step._replays.refusals[0]
-
-
-def test_names_that_cannot_be_encoded():
-    held = {"\udcff": iter([])}
-    assert refusal(lambda x: x * len(held)).endswith("(\\udcff)")
-    held = {"\udcff": 0}
-
-    def count(x):
-        held["\udcff"] += 1
-        return x * 2
-
-    assert refusal(count) == "changes \\udcff"
-    held = {"k" * 100_000: iter([])}
-    assert len(refusal(lambda x: x * len(held))) < 200
-
-
-nameless = types.ModuleType("nameless")
-del nameless.__name__
-
-
-def test_objects_whose_attributes_raise_are_refused():
-    class Meta(type):
-        @property
-        def __module__(cls):
-            raise ValueError("no module")
-
-    class Number(int, metaclass=Meta):
-        pass
-
-    number, module_of_a_closure = Number(3), nameless
-    assert "Number" in refusal(lambda x: x * number)
-    assert "module" in refusal(lambda x: (module_of_a_closure, x * 2)[1])
-    nameless.rate = 2
-    assert "module" in refusal(lambda x: x * nameless.rate)
-
-
-def test_objects_that_are_freed_during_a_walk():
-    table, things = {}, []
-
-    class Clearing:
-        def __del__(self):
-            table.clear()
-            things.clear()
-
-    function = torch_xla.compile(lambda x: x * (len(table) + len(things)), replay=True)
-    threshold = gc.get_threshold()
-    try:
-        for i in range(60):
-            gc.disable()
-            table.update({k: [Plain()] for k in range(50)})
-            things.extend(Plain() for _ in range(50))
-            for thing in things:
-                thing.itself = (thing,)
-            x = batch(i)
-            clearing = Clearing()
-            clearing.itself = clearing
-            del clearing
-            gc.set_threshold(1 + 7 * i, 10**6, 10**6)
-            gc.enable()
-            function(x)
-    finally:
-        gc.set_threshold(*threshold)
-        gc.enable()
-
-
-def test_the_stack_of_a_small_thread_is_enough():
-    nested = []
-    for _ in range(380):
-        nested = [nested]
-    refusals = []
-    previous = threading.stack_size(64 * 1024)
-    try:
-        thread = threading.Thread(
-            target=lambda: refusals.append(refusal(lambda x: (nested, x * 2)[1]))
-        )
-        thread.start()
-        thread.join()
-    finally:
-        threading.stack_size(previous)
-    assert "nested" in refusals[0]
-
-
-def test_replays_that_never_come_are_dropped():
-    step = torch_xla.compile(lambda x, n: x * n, replay=True)
-    for i in range(20):
-        assert step(torch.ones(2, device="xla"), i + 0.5).tolist() == [i + 0.5] * 2
-    assert step._replays._kept == []
-    assert set(step._replays.refusals) == {"sees something new at each call"}
-
-
-def test_what_takes_longer_to_look_at_than_to_run_is_not_replayed():
-    data = [float(i) for i in range(300_000)]
-    assert "faster" in refusal(lambda x: x * (len(data) > 0))
-
-
-def test_eight_that_were_used_last_are_kept():
-    step = torch_xla.compile(lambda x, n: x * n, replay=True)
-    before = met.counter_value("ReplayedCalls") or 0
-    for i in range(60):
-        step(torch.ones(2, device="xla"), i // 5)
-    assert len(step._replays._kept) == 8
-    assert (met.counter_value("ReplayedCalls") or 0) - before > 40
+    compare(make)
