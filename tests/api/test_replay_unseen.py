@@ -365,6 +365,40 @@ def reads_a_function_of_pytorch_that_is_replaced():
 
 
 @case
+def runs_code_of_pytorch_that_calls_a_replaced_function():
+    original = F.linear
+    layer = nn.Linear(4, 4).to("xla").requires_grad_(False)
+
+    def drive(step, i):
+        if i in LATER:
+            F.linear = lambda *args: original(*args) * 2
+        try:
+            return step(batch(i))
+        finally:
+            F.linear = original
+
+    return lambda x: layer(x), drive
+
+
+@case
+def reads_an_attribute_of_a_function_of_pytorch():
+    F.relu.rate_of_this_test = 1
+    return changing(
+        lambda x: x * F.relu.rate_of_this_test,
+        lambda i: setattr(F.relu, "rate_of_this_test", i),
+    )
+
+
+@case
+def reads_an_attribute_of_a_class_of_pytorch():
+    nn.Linear.rate_of_this_test = 1
+    return changing(
+        lambda x: x * nn.Linear.rate_of_this_test,
+        lambda i: setattr(nn.Linear, "rate_of_this_test", i),
+    )
+
+
+@case
 def reads_a_class_that_pytorch_holds():
     class Config:
         value = 1

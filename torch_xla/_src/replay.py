@@ -73,9 +73,10 @@ class Replays:
         self._calls += 1
         if not self._wants_look():
             return self._function(*args, **kwargs)
-        if self._known is None:
+        known = self._known  # other threads may drop it
+        if known is None:
             return self._learn(args, kwargs)
-        return self._watch(args, kwargs)
+        return self._watch(known, args, kwargs)
 
     def _wants_look(self) -> bool:
         return (
@@ -116,9 +117,7 @@ class Replays:
         self._succeeds(look)
         return result
 
-    def _watch(self, args: tuple, kwargs: dict) -> Any:
-        known = self._known
-        assert known is not None
+    def _watch(self, known: Known, args: tuple, kwargs: dict) -> Any:
         replay = known.replay(self._function)
         profile = Profile()
         times = [time.perf_counter()]
@@ -226,11 +225,12 @@ class Known:
         self._others: list[Any] = []
         self._modules: set[int] = set()
         for code, namespace, built_ins in profile.namespaces:
-            if trust.is_trusted(code):
-                self._add_data_of(code, namespace)
-            else:
+            if not trust.is_trusted(code):
                 trust.check_comparisons(code)
                 self._add_globals_of(code, namespace, built_ins)
+        for code, namespace, _ in profile.namespaces:
+            if trust.is_trusted(code):
+                self._add_trusted_code(code, namespace)
         reached = self._look_at_classes(function, args, kwargs)
         inner = {c for code in self._codes for c in code.co_consts if isinstance(c, types.CodeType)}
         for code in self._codes - reached - inner:
@@ -277,10 +277,23 @@ class Known:
         finally:
             replay.drop()
 
-    def _add_data_of(self, code: types.CodeType, namespace: dict) -> None:
-        for name in _global_names(code):
-            if name in namespace and isinstance(namespace[name], trust.DATA):
-                self._names[id(namespace), name] = namespace, name, None
+    def _add_trusted_code(self, code: types.CodeType, namespace: dict) -> None:
+        """Data is walked. Functions and classes must be the same ones, here and in modules."""
+        attributes = _names_in([code], "LOAD_ATTR", "LOAD_METHOD")
+        for name in _global_names(code) & namespace.keys():
+            value = namespace[name]
+            if isinstance(value, trust.DATA):
+                self._names.setdefault((id(namespace), name), (namespace, name, None))
+            else:
+                self._expect(namespace, name)
+            if isinstance(value, types.ModuleType):
+                for attribute in attributes & vars(value).keys():
+                    self._expect(vars(value), attribute)
+
+    def _expect(self, namespace: dict, name: str) -> None:
+        value = namespace[name]
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+            self._names.setdefault((id(namespace), name), (namespace, name, value))
 
     def _add_globals_of(self, code: types.CodeType, namespace: dict, built_ins: dict) -> None:
         for name in _global_names(code):
@@ -328,7 +341,8 @@ class Known:
     def _add_trusted(self, namespace: dict, name: str) -> None:
         """Functions and classes are what they were, if they are the same ones."""
         value = namespace[name]
-        if trust.is_fixed(value) or namespace["__name__"].startswith("numpy"):
+        is_read = isinstance(value, types.FunctionType) and self._attributes & vars(value).keys()
+        if (trust.is_fixed(value) and not is_read) or namespace["__name__"].startswith("numpy"):
             self._names[id(namespace), name] = namespace, name, value
         else:
             self._add(namespace, name)
@@ -374,7 +388,7 @@ def _values_of_classes(classes: set[type], attributes: set[str]) -> Iterator[Any
     for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
         if trust.is_of_library(base):
             own = (v for n, v in vars(base).items() if n in attributes)
-            yield from (v for v in own if isinstance(v, dict | list | set))
+            yield from (v for v in own if not callable(v) and not hasattr(type(v), "__get__"))
             continue
         for name, value in vars(base).items():
             # Such names are refused in code, but the interpreter calls what they stand for.

@@ -252,8 +252,6 @@ def check_built_in(kind: type | None, module: str | None, name: str) -> None:
 
 def is_fixed(value: Any) -> bool:
     """Whether a value of a trusted module is all that it was, as long as it is the same object."""
-    if isinstance(value, type):
-        return is_of_library(value)
     if isinstance(value, types.FunctionType):
         return is_library(value.__code__.co_filename)
     is_built_in = isinstance(value, types.BuiltinFunctionType)
@@ -276,7 +274,8 @@ def check_use(value: Any) -> None:
 def _check_type(kind: type) -> None:
     """A call of a type made in C, such as that of a file, is seen by no profile either."""
     for base in kind.__mro__:
-        if is_made_in_c(base) and base not in _PURE_TYPES:
+        is_pure = base in _PURE_TYPES or base.__module__ in _PURE_MODULES
+        if is_made_in_c(base) and not is_pure:
             raise Unfit(f"reaches the type {base.__module__}.{base.__name__}")
 
 
