@@ -37,6 +37,9 @@ _MOST_UNUSED = 4  # that are kept in turn, and none of them replayed
 _FREE_WALK = 1e-3  # seconds that looking may take, however fast the function is
 _LONGEST_REASON = 200
 
+# Operations that read an attribute, in any version of Python.
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+
 NO_REPLAY = object()
 
 
@@ -219,7 +222,7 @@ class Known:
         self._codes = profile.codes
         users = [code for code in self._codes if not trust.is_trusted(code)]
         self._stored = _names_in(users, "STORE_ATTR", "DELETE_ATTR")
-        self._attributes = _names_in(users, "LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+        self._attributes = _names_in(users, *_LOADS, "IMPORT_FROM")
         trust.check_attributes(self._stored | self._attributes)
         self._names: dict[tuple[int, str], tuple[dict, str, Any]] = {}
         self._others: list[Any] = []
@@ -279,7 +282,7 @@ class Known:
 
     def _add_trusted_code(self, code: types.CodeType, namespace: dict) -> None:
         """Data is walked. Functions and classes must be the same ones, here and in modules."""
-        attributes = _names_in([code], "LOAD_ATTR", "LOAD_METHOD")
+        attributes = _names_in([code], *_LOADS)
         for name in _global_names(code) & namespace.keys():
             value = namespace[name]
             if isinstance(value, trust.DATA):
@@ -349,7 +352,8 @@ class Known:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    return _names_in([code], "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+    loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+    return _names_in([code], *loads, "STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 def _names_in(codes: list[types.CodeType], *operations: str) -> set[str]:
