@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <pybind11/stl.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -27,16 +28,25 @@ namespace {
 using dispatch::StepReplay;
 using dispatch::Tensors;
 
+// Whether an object that is equal is as good: it cannot be changed, but in the objects that it has.
+bool has_no_identity(const py::object& object) {
+  PyObject* o = object.ptr();
+  return PyTuple_Check(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o) || PyRange_Check(o) ||
+         PySlice_Check(o) || PyFrozenSet_CheckExact(o) || PyMethod_Check(o) ||
+         PyCFunction_Check(o) || THPDevice_Check(o) || Py_IS_TYPE(o, &Py_GenericAliasType);
+}
+
 class Replay {
  public:
-  Replay(py::object function, std::vector<std::pair<py::object, py::object>> names,
-         std::vector<py::object> others, py::tuple opaque)
+  Replay(py::object function, std::vector<Reach::Name> names, std::vector<py::object> others,
+         py::dict opaque)
       : reach_({std::move(function), std::move(names), std::move(others), std::move(opaque)}) {}
 
   // Begins to watch a call.
   void begin(const py::args& args, const py::kwargs& kwargs) {
     take(args, kwargs);
     before_ = reach_.tensors();
+    objects_before_ = reach_.objects();
     watch_.emplace(executor::current_device(), reachable());
   }
 
@@ -49,6 +59,11 @@ class Replay {
     for (size_t i = 0; i < before_.size(); ++i) {
       TXLA_CHECK(before_[i].is_same(reach_.tensors()[i]),
                  "puts another tensor in the place of one");
+    }
+    for (size_t i = 0; i < objects_before_.size(); ++i) {
+      const py::object &before = objects_before_[i], &now = reach_.objects()[i];
+      TXLA_CHECK(before.is(now) || has_no_identity(before), "puts another object of type ",
+                 Py_TYPE(now.ptr())->tp_name, " in the place of one");
     }
     has_grad_.clear();
     Tensors left;  // the gradients that it leaves, then what it returns
@@ -72,7 +87,8 @@ class Replay {
   void drop() {
     watch_.reset();
     before_.clear();
-    reach_.forget_tensors();
+    const auto objects = std::exchange(objects_before_, {});
+    reach_.forget();
   }
 
   // Records the call and returns its results, or None where it does not fit.
@@ -127,7 +143,7 @@ class Replay {
     explicit Busy(Replay& r) : replay(r) { replay.is_busy_ = true; }
     ~Busy() {
       replay.is_busy_ = false;
-      replay.reach_.forget_tensors();
+      replay.reach_.forget();
     }
     Replay& replay;
   };
@@ -135,6 +151,7 @@ class Replay {
   Reach reach_;
   bool is_busy_ = false;
   Tensors before_;
+  std::vector<py::object> objects_before_;
   std::optional<StepReplay::Watch> watch_;
   std::vector<bool> has_grad_;  // of each tensor, after the call
   size_t num_grads_ = 0;
@@ -146,8 +163,7 @@ class Replay {
 
 void init_replay(py::module_& m) {
   py::class_<Replay>(m, "_Replay")
-      .def(py::init<py::object, std::vector<std::pair<py::object, py::object>>,
-                    std::vector<py::object>, py::tuple>(),
+      .def(py::init<py::object, std::vector<Reach::Name>, std::vector<py::object>, py::dict>(),
            py::arg("function"), py::arg("names"), py::arg("others"), py::arg("opaque"))
       .def("look", [](Replay& r, const py::tuple& args,
                       const py::dict& kwargs) { r.take(py::args(args), py::kwargs(kwargs)); })

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -16,12 +18,14 @@ namespace torch_xla::python {
 
 class Reach {
  public:
+  // A key of a dictionary. `expected`: the object that must be there, which is not walked, or None.
+  using Name = std::tuple<pybind11::object, pybind11::object, pybind11::object>;
   // Where to begin, beside the arguments of a call.
   struct Roots {
     pybind11::object function;
-    std::vector<std::pair<pybind11::object, pybind11::object>> names;  // a dictionary and its key
+    std::vector<Name> names;
     std::vector<pybind11::object> others;
-    pybind11::tuple opaque;  // types whose objects have no state that code could read
+    pybind11::dict opaque;  // types with the attributes that no code reads, or None for all
   };
   // Thrown where an object may have a state that no walk sees. `what` says which, and where.
   struct Refused {
@@ -41,15 +45,15 @@ class Reach {
   // Of take(): code objects of the functions, types of the objects, and functions written in C.
   const pybind11::set& codes() const { return codes_; }
   const pybind11::set& types() const { return types_; }
-  const pybind11::list& built_ins() const { return built_ins_; }
-  // Whether the last walk has come to this object.
+  const pybind11::set& built_ins() const { return built_ins_; }
+  // The objects that the last walk has come to, in order, but for strings and numbers. They stay
+  // alive until forget(), so that code of finalizers cannot free what is walked.
+  const std::vector<pybind11::object>& objects() const { return objects_; }
   bool sees(PyObject* object) const { return seen_.contains(object); }
   // The attribute or key where the last walk ended.
   std::string place() const;
-  void forget_tensors() {
-    tensors_.clear();
-    grads_.clear();
-  }
+  // Lets go of what the last walk has come to.
+  void forget();
 
  private:
   enum class Kind : uint8_t {
@@ -78,20 +82,32 @@ class Reach {
     bool has_dict = false;
     bool makes_values = false;  // of a defaultdict
     std::vector<pybind11::object> slots;
+    pybind11::object hidden;  // of an opaque type: what its objects have and is not walked
+    pybind11::object type;    // alive, so that no other takes its address
   };
 
   bool walk(const pybind11::args& args, const pybind11::kwargs& kwargs, bool ignoring_grads);
+  bool walk_names();
   bool state();
   bool visit(PyObject* object);
   bool visit_rest(PyObject* object, PyTypeObject* type);
+  bool visit_value(PyObject* object, PyTypeObject* type);
+  bool visit_type(PyTypeObject* type);
+  bool visit_built_in(PyObject* object);
+  bool visit_parts(PyObject* object, std::initializer_list<const char*> attributes);
+  bool visit_elements(PyObject* sequence);
   bool visit_tensor(PyObject* object);
   bool visit_grads();
   bool visit_function(PyObject* object);
   bool visit_dict(PyObject* dict);
-  bool visit_items(PyObject* iterable);
+  bool visit_items(const pybind11::object& iterator);
   bool visit_instance(PyObject* object, PyTypeObject* type);
+  bool visit_base(PyObject* object, const Layout& layout);
+  bool visit_opaque(PyObject* object, const Layout& layout);
+  bool visit_attributes(PyObject* object);
   bool named(PyObject* place, PyObject* object);
   const Layout& layout_of(PyTypeObject* type);
+  uint64_t version_of(PyTypeObject* type) const;
   [[noreturn]] void refuse(const std::string& what) const;
 
   bool emit(Kind kind, uint64_t number, PyObject* object = nullptr);
@@ -102,11 +118,11 @@ class Reach {
   size_t next_ = 0;
   int depth_ = 0;
   std::unordered_map<PyObject*, uint32_t> seen_;
+  std::vector<pybind11::object> objects_;
   std::unordered_map<PyTypeObject*, Layout> layouts_;
   std::vector<at::Tensor> tensors_, grads_;
-  std::vector<PyObject*> path_;
-  pybind11::set codes_, types_;
-  pybind11::list built_ins_;
+  std::vector<pybind11::object> path_;
+  pybind11::set codes_, types_, built_ins_;
 };
 
 }  // namespace torch_xla::python

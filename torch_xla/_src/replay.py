@@ -13,144 +13,34 @@ the CPU), values that are read, objects with a state of C's, effects on what out
 
 from __future__ import annotations
 
-import builtins
+import collections
 import contextlib
 import dis
 import functools
-import logging
 import operator
-import os
-import re
 import sys
-import sysconfig
+import time
 import types
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src import replay_trust as trust
+from torch_xla._src.replay_trust import Unfit
 
 _LEAST_CALLS = 1  # that run before one is looked at
 _MOST_TRIES = 4
 _MOST_KEPT = 8
+_MOST_UNUSED = 4  # that are kept in turn, and none of them replayed
+_FREE_WALK = 1e-3  # seconds that looking may take, however fast the function is
+_LONGEST_REASON = 200
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_XLA = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
-_SITE = sysconfig.get_path("purelib") + os.sep
-
-# Code of others that reads nothing but its arguments, globals that no one changes while a program
-# trains, and what is walked.
-_TRUSTED_CODE = (
-    *(
-        _TORCH + part
-        for part in (
-            "__init__.py",
-            "_C/",
-            "_VF.py",
-            "_compile.py",
-            "_jit_internal.py",
-            "_ops.py",
-            "_tensor.py",
-            "_utils.py",
-            "amp/",
-            "autograd/",
-            "compiler/__init__.py",
-            "functional.py",
-            "nn/",
-            "optim/",
-            "overrides.py",
-            "return_types.py",
-            "utils/_contextlib.py",
-            "utils/_foreach_utils.py",
-            "utils/_pytree.py",
-            "utils/hooks.py",
-        )
-    ),
-    *(_XLA + part for part in ("_src/optim_defaults.py", "_src/clip_grad.py", "amp/")),
-    *(
-        _STDLIB + part
-        for part in (
-            "_collections_abc.py",
-            "_weakrefset.py",
-            "abc.py",
-            "collections/",
-            "contextlib.py",
-            "copy.py",
-            "copyreg.py",
-            "dataclasses.py",
-            "enum.py",
-            "functools.py",
-            "numbers.py",
-            "operator.py",
-            "types.py",
-            "typing.py",
-            "weakref.py",
-        )
-    ),
-)
-# Functions of PyTorch and of the standard library's elsewhere that those run.
-_TRUSTED_FUNCTIONS = {
-    *("DisableContext.__call__.<locals>._fn", "_callback_from_stance", "graph_break"),  # _dynamo
-    *("annotate", "push_user_annotation", "ContextProp.__get__", "current_accelerator"),
-    "Logger.getEffectiveLevel",
-}
-_TRUSTED_MODULES = ("torch", "torch_xla", "math", "operator", "functools", "itertools", "typing")
-# Built-in functions that read no more than their arguments, by the module that defines them.
-_PURE_MODULES = {
-    "math",
-    "_operator",
-    "itertools",
-    "_functools",
-    "_collections",
-    "_collections_abc",
-    "_abc",
-    "_weakref",
-    "_contextvars",  # PyTorch copies a context; its variables have methods of a type
-    "typing",
-    "_typing",
-}
-_PURE_BUILTINS = {
-    *("abs", "all", "any", "callable", "chr", "delattr", "divmod", "format", "getattr", "hasattr"),
-    *("hash", "id", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "ord", "pow"),
-    *("repr", "round", "setattr", "sorted", "sum", "__build_class__"),
-}
-# What the user's own code must not use: attributes that no code names, and addresses.
-_UNSEEN_READS = (
-    *(getattr, setattr, delattr, hasattr, id, hash, repr),
-    *(operator.attrgetter, operator.methodcaller),
-)
-_PURE_TYPES = (
-    *(bool, bytes, complex, dict, float, frozenset, int, list, object, range, set, slice, str),
-    *(tuple, type, types.MappingProxyType, types.MethodType),
-)
-# Parts of names of PyTorch's functions that read or change what is not walked.
-_IMPURE_WORDS = re.compile(
-    r"memory|event|stream|record|profil|seed|rng|generator|_jit|dynamo|item|tolist|numpy|cuda|"
-    r"clock|time|thread|storage|data_ptr|_cdata|save|load|print|warn|version"
-)
-# Attributes that differ from call to call, and one that leads to others by their names.
-_UNSEEN_ATTRIBUTES = {"_version", "_cdata", "__dict__"}
-_DATA = bool | int | float | str | dict | list | set | None
-# Their objects are what they are.
-_OPAQUE = (
-    logging.Logger,
-    re.Pattern,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    types.GenericAlias,
-    types.UnionType,
-    typing._Final,
-)
-
+# Operations that read an attribute, in any version of Python.
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 NO_REPLAY = object()
-
-
-class Unfit(Exception):
-    """Why a function's calls are not replayed."""
 
 
 class Replays:
@@ -164,17 +54,20 @@ class Replays:
         self._next_try = _LEAST_CALLS
         self._known: Known | None = None
         self._kept: list[tuple[_XLAC._Replay, Callable]] = []
+        self._unused = 0
         self.refusals: list[str] = []
 
     def call(self, args: tuple, kwargs: dict) -> Any:
         """The result of a call that could be replayed, or NO_REPLAY. Nothing waits by now."""
-        if not self._kept or sys.gettrace() is not None:  # a debugger wants to see the code run
+        if not self._kept or _is_observed():
             return NO_REPLAY
-        for i, (replay, build) in enumerate(self._kept):
+        kept = self._kept  # other threads may put another list in its place
+        for i, (replay, build) in enumerate(kept):
             results = replay.call(args, kwargs)
             if results is not None:
+                self._unused = 0
                 if i > 0:
-                    self._kept.insert(0, self._kept.pop(i))
+                    self._kept = [kept[i], *kept[:i], *kept[i + 1 :]]
                 return build(results)
         return NO_REPLAY
 
@@ -183,74 +76,102 @@ class Replays:
         self._calls += 1
         if not self._wants_look():
             return self._function(*args, **kwargs)
-        if self._known is None:
+        known = self._known  # other threads may drop it
+        if known is None:
             return self._learn(args, kwargs)
-        return self._watch(args, kwargs)
+        return self._watch(known, args, kwargs)
 
     def _wants_look(self) -> bool:
         return (
             self._is_on
             and self._calls > self._next_try
             and self._tries < _MOST_TRIES
-            and len(self._kept) < _MOST_KEPT
-            and sys.getprofile() is None
-            and sys.gettrace() is None
+            and not _is_observed()
         )
 
     def _refuse(self, why: str) -> None:
+        why = why.partition("\n")[0][:_LONGEST_REASON]
         self.refusals.append(why)
         _XLAC._xla_add_to_counter(f"NotReplayed.{why}")
         self._tries += 1
         self._next_try = self._calls + 4**self._tries
         self._known = None
 
+    def _succeeds(self, look: Callable[[], None]) -> bool:
+        """Whether a look at what the function reads comes to its end. It is refused otherwise."""
+        try:
+            look()
+        except (Unfit, RuntimeError) as why:
+            self._refuse(str(why))
+        except Exception as why:  # of objects whose attributes raise
+            self._refuse(f"reaches an object that raises {type(why).__name__}")
+        else:
+            return True
+        return False
+
     def _learn(self, args: tuple, kwargs: dict) -> Any:
         profile = Profile()
         with profile:
             result = self._function(*args, **kwargs)
-        try:
+
+        def look() -> None:
             self._known = Known(self._function, profile, args, kwargs)
-        except Unfit as why:
-            self._refuse(str(why))
+
+        self._succeeds(look)
         return result
 
-    def _watch(self, args: tuple, kwargs: dict) -> Any:
-        known = self._known
-        assert known is not None
+    def _watch(self, known: Known, args: tuple, kwargs: dict) -> Any:
         replay = known.replay(self._function)
-        try:
-            replay.begin(args, kwargs)
-        except RuntimeError as why:
-            self._refuse(str(why))
-            return self._function(*args, **kwargs)
         profile = Profile()
-        cpu_state = torch.get_rng_state()
+        times = [time.perf_counter()]
         try:
+            if not self._succeeds(lambda: known.begin(replay, args, kwargs)):
+                return self._function(*args, **kwargs)
+            times.append(time.perf_counter())
+            cpu_state = torch.get_rng_state()
             with profile:
                 result = self._function(*args, **kwargs)
-            try:
-                if not profile.codes <= known.codes:
-                    raise Unfit("runs other code than before")
-                profile.check()
+            times.append(time.perf_counter())
+
+            def end() -> None:
+                known.check(profile)
                 if not torch.equal(cpu_state, torch.get_rng_state()):
                     raise Unfit("draws random numbers on the CPU")
+                if times[1] - times[0] > max(times[2] - times[1], _FREE_WALK):
+                    raise Unfit("reaches so much that it runs faster than that is looked at")
                 tensors: list[torch.Tensor] = []
-                build = _builder(result, tensors, replay)
+                build = _Builder(tensors, replay).of(result)
                 replay.end(args, kwargs, tensors, _histories(tensors, replay))
-            except (Unfit, RuntimeError) as why:
-                self._refuse(str(why).splitlines()[0])
-                return result
+                self._keep(replay, build)
+
+            self._succeeds(end)
         finally:
             replay.drop()
-        self._kept.insert(0, (replay, build))
         return result
+
+    def _keep(self, replay: _XLAC._Replay, build: Callable) -> None:
+        self._unused += 1
+        if self._unused > _MOST_UNUSED:
+            self._unused = 0
+            self._kept = []
+            raise Unfit("sees something new at each call")
+        self._kept = [(replay, build), *self._kept[: _MOST_KEPT - 1]]
+
+
+def _is_observed() -> bool:
+    """Whether a debugger or a profiler wants to see the code run."""
+    return (
+        sys.gettrace() is not None
+        or sys.getprofile() is not None
+        or torch.autograd._profiler_enabled()
+    )
 
 
 class Profile:
     """What a block runs: code objects, and built-in functions by type, module and name."""
 
     def __init__(self) -> None:
-        self._namespaces: dict[tuple[types.CodeType, int], dict] = {}
+        self._namespaces: dict[tuple[types.CodeType, int, int], tuple[dict, dict]] = {}
         self._built_in: set[tuple[type | None, str | None, str]] = set()
 
     def __enter__(self) -> None:
@@ -261,106 +182,36 @@ class Profile:
 
     def __exit__(self, *error: Any) -> None:
         self._is_whole = sys.getprofile() == self._note
-        sys.setprofile(None)
+        if self._is_whole:  # else the function has set its own
+            sys.setprofile(None)
         self._stack.close()
-        self._namespaces = {
-            key: value
-            for key, value in self._namespaces.items()
-            if key[0] is not Profile.__exit__.__code__
-        }
-        self._built_in -= {(None, "sys", "getprofile"), (None, "sys", "setprofile")}
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        if frame.f_code is Profile.__exit__.__code__:
+            return
         if event == "call":
-            self._namespaces[frame.f_code, id(frame.f_globals)] = frame.f_globals
+            key = frame.f_code, id(frame.f_globals), id(frame.f_builtins)
+            self._namespaces[key] = frame.f_globals, frame.f_builtins
         elif event == "c_call":
-            self._built_in.add(_identity(argument))
+            self._built_in.add(trust.identity(argument))
 
     @property
     def codes(self) -> set[types.CodeType]:
-        return {code for code, _ in self._namespaces}
+        return {code for code, *_ in self._namespaces}
 
     @property
-    def namespaces(self) -> Iterator[tuple[types.CodeType, dict]]:
-        """Each code object with the globals of the function that ran it."""
-        return ((code, namespace) for (code, _), namespace in self._namespaces.items())
+    def namespaces(self) -> Iterator[tuple[types.CodeType, dict, dict]]:
+        """Each code object with the globals and built-ins of the function that ran it."""
+        return ((key[0], *value) for key, value in self._namespaces.items())
 
     def check(self) -> None:
         """Raises Unfit where code or a built-in function may read or change what is not walked."""
         if not self._is_whole:
             raise Unfit("sets a profile function")
         for code in self.codes:
-            path = code.co_filename
-            if _is_trusted(code):
-                continue
-            if _is_library(path):
-                raise Unfit(f"runs {code.co_name} of {os.path.basename(path)}")
-        for kind, module, name in self._built_in:
-            if not _is_pure(kind, module, name):
-                owner = module if kind is None else kind.__name__
-                raise Unfit(f"calls {owner}.{name}")
-
-
-def _identity(built_in: Any) -> tuple[type | None, str | None, str]:
-    """Of a built-in function: the type that it belongs to, its module and its name."""
-    owner = getattr(built_in, "__self__", None)
-    # What pybind11 makes belongs to a capsule.
-    is_function = owner is None or isinstance(owner, types.ModuleType)
-    is_function = is_function or type(owner).__name__ == "PyCapsule"
-    kind = getattr(built_in, "__objclass__", None) if is_function else type(owner)
-    if isinstance(owner, type):
-        kind = owner
-    return kind, getattr(built_in, "__module__", None), built_in.__name__
-
-
-def _check_use(value: Any) -> None:
-    """Raises Unfit where a value that code can get at may be called by C, which no profile sees,
-    and reads or changes what is not walked."""
-    if any(value is unseen for unseen in _UNSEEN_READS):
-        raise Unfit(f"uses {value.__name__}")
-    if not isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType):
-        return
-    kind, module, name = _identity(value)
-    if not _is_pure(kind, module, name):
-        raise Unfit(f"may call {module if kind is None else kind.__name__}.{name}")
-
-
-def _is_library(path: str) -> bool:
-    """Whether a file is PyTorch's, this package's or the standard library's."""
-    if path.startswith((_TORCH, _XLA)):
-        return True
-    return path.startswith(_STDLIB) and not path.startswith(_SITE)
-
-
-def _is_trusted(code: types.CodeType) -> bool:
-    path = code.co_filename
-    if path.startswith(_TRUSTED_CODE):
-        return True
-    return code.co_qualname in _TRUSTED_FUNCTIONS and path.startswith((_TORCH, _STDLIB + "logging"))
-
-
-def _is_pure(kind: type | None, module: str | None, name: str) -> bool:
-    if kind is None:
-        if module == "builtins":
-            return name in _PURE_BUILTINS
-        if module in _PURE_MODULES:
-            return True
-        return _is_torch(module) and _is_pure_name(name)
-    if issubclass(kind, torch.Tensor) or _is_torch(kind.__module__):
-        return _is_pure_name(name)
-    return (
-        issubclass(kind, _PURE_TYPES)
-        or kind.__module__ in _PURE_MODULES
-        or (kind.__module__ == "weakref")
-    )
-
-
-def _is_torch(module: str | None) -> bool:
-    return module is not None and (module == "torch" or module.startswith("torch."))
-
-
-def _is_pure_name(name: str) -> bool:
-    return not _IMPURE_WORDS.search(name)
+            trust.check_code(code)
+        for built_in in self._built_in:
+            trust.check_built_in(*built_in)
 
 
 class Known:
@@ -368,142 +219,206 @@ class Known:
 
     def __init__(self, function: Callable, profile: Profile, args: tuple, kwargs: dict):
         profile.check()
-        self.codes = profile.codes
-        attributes: set[str] = set()
-        self._stored: set[str] = set()
-        for code in profile.codes:
-            if not _is_trusted(code):
-                attributes.update(_attributes(code, "LOAD_ATTR", "LOAD_METHOD"))
-                self._stored.update(_attributes(code, "STORE_ATTR", "DELETE_ATTR"))
-        if unseen := attributes & _UNSEEN_ATTRIBUTES:
-            raise Unfit(f"reads {min(unseen)} of an object")
-        self._names: dict[tuple[int, str], tuple[dict, str]] = {}
+        self._codes = profile.codes
+        users = [code for code in self._codes if not trust.is_trusted(code)]
+        self._stored = _names_in(users, "STORE_ATTR", "DELETE_ATTR")
+        self._attributes = _names_in(users, *_LOADS, "IMPORT_FROM")
+        trust.check_attributes(self._stored | self._attributes)
+        self._names: dict[tuple[int, str], tuple[dict, str, Any]] = {}
         self._others: list[Any] = []
         self._modules: set[int] = set()
-        for code, namespace in profile.namespaces:
-            is_trusted = _is_trusted(code)
-            for name in _global_names(code):
-                self._add(namespace, name, attributes, is_trusted)
-        first = self.replay(function)
-        self._look(first, args, kwargs)
-        functions = list(_functions_of_classes(first.types(), profile.codes))
-        second, known = first, -1
-        while len(second.types()) > known:  # values of classes lead to other classes
-            known = len(second.types())
-            self._others = [*functions, *_values_of_classes(second.types())]
-            second = self.replay(function)
-            self._look(second, args, kwargs)
-        for value in (*second.built_ins(), *second.types()):
-            _check_use(value)
-        reached = second.codes() | {f.__code__ for f in functions}
-        inner = {
-            c for code in profile.codes for c in code.co_consts if isinstance(c, types.CodeType)
-        }
-        for code in profile.codes - reached - inner:
-            if not _is_trusted(code):
+        for code, namespace, built_ins in profile.namespaces:
+            if not trust.is_trusted(code):
+                trust.check_comparisons(code)
+                self._add_globals_of(code, namespace, built_ins)
+        for code, namespace, _ in profile.namespaces:
+            if trust.is_trusted(code):
+                self._add_trusted_code(code, namespace)
+        reached = self._look_at_classes(function, args, kwargs)
+        inner = {c for code in self._codes for c in code.co_consts if isinstance(c, types.CodeType)}
+        for code in self._codes - reached - inner:
+            if not trust.is_trusted(code):
                 raise Unfit(f"runs {code.co_name}, which it does not reach")
 
+    def _look_at_classes(
+        self, function: Callable, args: tuple, kwargs: dict
+    ) -> set[types.CodeType]:
+        """Adds what classes hold, and returns the code that can be reached."""
+        walk = self.replay(function)
+        self._look(walk, args, kwargs)
+        known = -1
+        functions: list[types.FunctionType] = []
+        while len(walk.types()) > known:  # values of classes lead to other classes
+            known = len(walk.types())
+            functions = list(_functions_of_classes(walk.types(), self._codes))
+            self._others = [*functions, *_values_of_classes(walk.types(), self._attributes)]
+            walk = self.replay(function)
+            self._look(walk, args, kwargs)
+        self._checked = walk.types() | walk.built_ins()
+        for value in self._checked:
+            trust.check_use(value)
+        return walk.codes() | {f.__code__ for f in functions}
+
     def replay(self, function: Callable) -> _XLAC._Replay:
-        return _XLAC._Replay(function, list(self._names.values()), self._others, _OPAQUE)
+        return _XLAC._Replay(function, list(self._names.values()), self._others, trust.OPAQUE)
+
+    def begin(self, replay: _XLAC._Replay, args: tuple, kwargs: dict) -> None:
+        """Begins to watch a call. Raises where it could see what has not been looked at."""
+        replay.begin(args, kwargs)
+        if not replay.types() | replay.built_ins() <= self._checked:
+            raise Unfit("reaches other types or built-in functions than before")
+
+    def check(self, profile: Profile) -> None:
+        """Raises Unfit where a call did what this one does not know of."""
+        if not profile.codes <= self._codes:
+            raise Unfit("runs other code than before")
+        profile.check()
 
     def _look(self, replay: _XLAC._Replay, args: tuple, kwargs: dict) -> None:
         try:
             replay.look(args, kwargs)
-        except RuntimeError as why:
-            raise Unfit(str(why)) from None
         finally:
             replay.drop()
 
-    def _add(self, namespace: dict, name: str, attributes: set[str], is_trusted: bool) -> None:
+    def _add_trusted_code(self, code: types.CodeType, namespace: dict) -> None:
+        """Data is walked. Functions and classes must be the same ones, here and in modules."""
+        attributes = _names_in([code], *_LOADS)
+        for name in _global_names(code) & namespace.keys():
+            value = namespace[name]
+            if isinstance(value, trust.DATA):
+                self._names.setdefault((id(namespace), name), (namespace, name, None))
+            else:
+                self._expect(namespace, name)
+            if isinstance(value, types.ModuleType):
+                for attribute in attributes & vars(value).keys():
+                    self._expect(vars(value), attribute)
+
+    def _expect(self, namespace: dict, name: str) -> None:
+        value = namespace[name]
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+            self._names.setdefault((id(namespace), name), (namespace, name, value))
+
+    def _add_globals_of(self, code: types.CodeType, namespace: dict, built_ins: dict) -> None:
+        for name in _global_names(code):
+            self._add(namespace, name)
+            if name not in namespace:
+                self._add(built_ins, name)
+        for name in _names_in([code], "IMPORT_NAME"):
+            if not trust.is_trusted_module(name):
+                raise Unfit(f"imports {name}")
+            self._add(sys.modules, name)
+
+    def _add(self, namespace: dict, name: str) -> None:
         if (id(namespace), name) in self._names:
             return
         value = namespace.get(name)
-        if is_trusted and not isinstance(value, _DATA):
-            return
-        if name not in namespace and not hasattr(builtins, name):
-            return
-        if not is_trusted:
-            _check_use(namespace.get(name, getattr(builtins, name, None)))
-        self._names[id(namespace), name] = (namespace, name)
-        is_module = isinstance(value, types.ModuleType) and not is_trusted
+        trust.check_use(value)
+        is_module = isinstance(value, types.ModuleType)
+        self._names[id(namespace), name] = namespace, name, value if is_module else None
         if is_module and id(value) not in self._modules:
             self._modules.add(id(value))
-            self._add_module(value, attributes)
+            self._add_module(value)
 
-    def _add_module(self, module: types.ModuleType, attributes: set[str]) -> None:
-        root = module.__name__.split(".")[0]
-        if root == "numpy" and ("random" in attributes or "random" in module.__name__):
-            raise Unfit("may draw random numbers of numpy")
-        if module is operator:
-            for name in attributes & vars(operator).keys():
-                _check_use(getattr(operator, name))
+    def _add_module(self, module: types.ModuleType) -> None:
         namespace = vars(module)
+        name = namespace.get("__name__")
+        if not isinstance(name, str):
+            raise Unfit("uses a module without a name")
+        root = name.split(".")[0]
+        if root == "numpy" and ("random" in name or self._attributes & {"random", "datetime64"}):
+            raise Unfit("may read the clock or draw random numbers by numpy")
+        if module is operator:
+            for attribute in self._attributes & namespace.keys():
+                trust.check_use(namespace[attribute])
         if changed := self._stored & namespace.keys():
-            raise Unfit(f"may change {module.__name__}.{min(changed)}")
-        is_trusted = root in _TRUSTED_MODULES or root == "numpy"
-        for name in attributes & namespace.keys():
-            # Of others' modules, what is no function.
-            if not is_trusted or isinstance(namespace[name], _DATA | types.ModuleType):
-                self._add(namespace, name, attributes, False)
+            raise Unfit(f"may change {name}.{min(changed)}")
+        if trust.is_trusted_module(name):
+            for attribute in self._attributes & namespace.keys():
+                self._add_trusted(namespace, attribute)
+            return
+        if type(module) is not types.ModuleType:
+            raise Unfit(f"uses a module of type {type(module).__name__}")
+        for attribute in self._attributes | {"__getattr__"}:  # one that is not there may come
+            self._add(namespace, attribute)
+
+    def _add_trusted(self, namespace: dict, name: str) -> None:
+        """Functions and classes are what they were, if they are the same ones."""
+        value = namespace[name]
+        is_read = isinstance(value, types.FunctionType) and self._attributes & vars(value).keys()
+        if (trust.is_fixed(value) and not is_read) or namespace["__name__"].startswith("numpy"):
+            self._names[id(namespace), name] = namespace, name, value
+        else:
+            self._add(namespace, name)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
-            yield instruction.argval
-        elif instruction.opname == "IMPORT_NAME" and not _is_trusted(code):
-            root = instruction.argval.split(".")[0]
-            if root not in _TRUSTED_MODULES:
-                raise Unfit(f"imports {instruction.argval}")
+def _global_names(code: types.CodeType) -> set[str]:
+    loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+    return _names_in([code], *loads, "STORE_GLOBAL", "DELETE_GLOBAL")
 
 
-def _attributes(code: types.CodeType, *operations: str) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in operations:
-            yield instruction.argval
+def _names_in(codes: list[types.CodeType], *operations: str) -> set[str]:
+    """The names that are operands of these operations."""
+    return {
+        instruction.argval
+        for code in codes
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in operations
+    }
 
 
 def _functions_of_classes(
     classes: set[type], codes: set[types.CodeType]
 ) -> Iterator[types.FunctionType]:
     """Functions with this code that classes define, which may close over something."""
-    seen = set()
-    for kind in classes:
-        for base in kind.__mro__:
-            if base in seen:
-                continue
-            seen.add(base)
-            for value in vars(base).values():
-                for function in _parts(value):
-                    if function.__code__ in codes:
-                        yield function
-
-
-def _values_of_classes(classes: set[type]) -> Iterator[Any]:
-    """What the user's classes hold beside functions and plain values. The interpreter itself tells
-    when an attribute of a class is another object than before."""
     for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
-        file = getattr(sys.modules.get(base.__module__), "__file__", None) or ""
-        if base.__module__ == "builtins" or _is_library(file):
+        for value in vars(base).values():
+            for part in _parts(value):
+                if isinstance(part, types.FunctionType) and part.__code__ in codes:
+                    yield part
+
+
+# What a class statement makes by itself.
+_OF_STATEMENTS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    type(collections.namedtuple("_", "field").field),  # type: ignore[attr-defined]
+)
+
+
+def _values_of_classes(classes: set[type], attributes: set[str]) -> Iterator[Any]:
+    """What the user's classes hold beside functions that have no attributes, and what other classes
+    hold under names in the user's code. The interpreter itself tells when an attribute of a class
+    is another object than before."""
+    for base in dict.fromkeys(base for kind in classes for base in kind.__mro__):
+        if trust.is_of_library(base):
+            own = (v for n, v in vars(base).items() if n in attributes)
+            yield from (v for v in own if not callable(v) and not hasattr(type(v), "__get__"))
             continue
         for name, value in vars(base).items():
-            is_function = hasattr(type(value), "__get__") or (
-                callable(value) and not isinstance(value, type)
-            )
-            if not is_function and not (name.startswith("__") or name == "_abc_impl"):
-                yield value
+            # Such names are refused in code, but the interpreter calls what they stand for.
+            is_hidden = name.startswith("__") and not callable(value)
+            is_hidden = is_hidden and not hasattr(type(value), "__get__")
+            if is_hidden or name == "_abc_impl" or isinstance(value, _OF_STATEMENTS):
+                continue
+            for part in _parts(value):
+                if not isinstance(part, types.FunctionType):
+                    yield part
+                elif vars(part).keys() - {"__wrapped__"}:
+                    yield vars(part)
 
 
-def _parts(value: Any) -> Iterator[types.FunctionType]:
-    if isinstance(value, types.FunctionType):
-        yield value
-    elif isinstance(value, staticmethod | classmethod):
+def _parts(value: Any) -> Iterator[Any]:
+    """What the usual descriptors are made of; anything else is its own part."""
+    if isinstance(value, staticmethod | classmethod):
         yield from _parts(value.__func__)
-    elif isinstance(value, property):
+    elif type(value) is property:
         for part in (value.fget, value.fset, value.fdel):
-            yield from _parts(part)
-    elif isinstance(value, functools.cached_property):
+            if part is not None:
+                yield from _parts(part)
+    elif type(value) is functools.cached_property:
         yield from _parts(value.func)
+    else:
+        yield value
 
 
 def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]:
@@ -521,50 +436,80 @@ def _histories(tensors: list[torch.Tensor], replay: _XLAC._Replay) -> list[bool]
             raise Unfit("returns a new tensor that requires gradients")
         if tensor._backward_hooks or tensor.retains_grad:
             raise Unfit("returns a tensor with hooks")
-        if not torch.is_grad_enabled() or not tensor._is_view():
+        if not tensor._is_view():
             continue
         base = tensor._base  # writes in place would reach it through autograd
         is_shared = any(t is base for t in tensors) or sum(b is base for b in bases) > 1
-        if is_shared or replay.sees(base):
+        if (is_shared and torch.is_grad_enabled()) or replay.sees(base):
             raise Unfit("returns a view of a tensor that others have")
     return [not replay.sees(t) and _has_history(t) for t in tensors]
 
 
 def _has_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd has computed a tensor. Each way back must end where backward has freed what
+    it needs."""
     if tensor.grad_fn is None:
         return False
     stack, seen = [tensor.grad_fn], set()
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
+        if node in seen or _is_freed(node):
             continue
         seen.add(node)
-        for name in dir(node):
-            if name.startswith("_saved_"):
-                try:
-                    getattr(node, name)
-                except RuntimeError:
-                    return True  # backward has freed it
-        stack.extend(following for following, _ in node.next_functions)
-    raise Unfit("returns a tensor that has a gradient")
+        following = [n for n, _ in node.next_functions if n is not None]
+        if not following:
+            raise Unfit("returns a tensor that has a gradient")
+        stack.extend(following)
+    return True
 
 
-def _builder(result: Any, tensors: list[torch.Tensor], replay: _XLAC._Replay) -> Callable:
-    """Makes a result like this one of other tensors; `tensors` takes those of this one."""
-    kind = type(result)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
-        index = next((i for i, t in enumerate(tensors) if t is result), len(tensors))
-        if index == len(tensors):
-            tensors.append(result)
+def _is_freed(node: Any) -> bool:
+    for name in dir(node):
+        if name.startswith("_saved_") or name == "saved_tensors":
+            try:
+                getattr(node, name)
+            except RuntimeError:
+                return True
+    return False
+
+
+class _Builder:
+    """Makes functions that make results like those of a call of other tensors. `tensors` takes
+    those of the call."""
+
+    def __init__(self, tensors: list[torch.Tensor], replay: _XLAC._Replay):
+        self._tensors = tensors
+        self._replay = replay
+        self._containers: list[list | dict] = []
+
+    def of(self, result: Any) -> Callable:
+        kind = type(result)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return self._of_tensor(result)
+        if result is None or kind in (bool, int, float, str, bytes, torch.dtype, torch.Size):
+            return lambda found: result
+        if kind not in (tuple, list, dict):
+            raise Unfit(f"returns an object of type {kind.__name__}")
+        if kind is not tuple and any(other is result for other in self._containers):
+            raise Unfit(f"returns a {kind.__name__} twice")
+        if result != () and self._replay.sees(result):
+            raise Unfit(f"returns a {kind.__name__} that is there before")
+        if kind is not tuple:
+            self._containers.append(result)
+        if kind is dict:
+            return self._of_dict(result)
+        parts = [self.of(v) for v in result]
+        return lambda found: kind(build(found) for build in parts)
+
+    def _of_tensor(self, result: torch.Tensor) -> Callable:
+        index = next((i for i, t in enumerate(self._tensors) if t is result), len(self._tensors))
+        if index == len(self._tensors):
+            self._tensors.append(result)
         return lambda found: found[index]
-    if result is None or kind in (bool, int, float, str, bytes, torch.dtype, torch.Size):
-        return lambda found: result
-    if kind not in (tuple, list, dict):
-        raise Unfit(f"returns an object of type {kind.__name__}")
-    if result and replay.sees(result):
-        raise Unfit(f"returns a {kind.__name__} that is there before")
-    if kind is dict:
-        values = {k: _builder(v, tensors, replay) for k, v in result.items()}
+
+    def _of_dict(self, result: dict) -> Callable:
+        for key in result:
+            if key is not None and type(key) not in (bool, int, float, str, bytes):
+                raise Unfit(f"returns a dictionary with a key of type {type(key).__name__}")
+        values = {k: self.of(v) for k, v in result.items()}
         return lambda found: {k: build(found) for k, build in values.items()}
-    parts = [_builder(v, tensors, replay) for v in result]
-    return lambda found: kind(build(found) for build in parts)
