@@ -45,8 +45,8 @@ PyObject* linalg_error() {
   return type.ptr();
 }
 
-// Lets the process end with the status of a failure, once the interpreter has ended: of exceptions in
-// functions of `atexit` it only prints the text.
+// Lets the process end with the status of a failure, once the interpreter has ended: of exceptions
+// in functions of `atexit` it only prints the text.
 void fail_at_exit() {
   static const int once = Py_AtExit([] {
     std::fflush(nullptr);
