@@ -133,12 +133,16 @@ void Graph::walk(util::Hasher& h) {
   }
 }
 
-Dependents::Dependents(const Graph& graph) : yes_(next_walk()), no_(next_walk()) {
-  for (const Node* call : graph.calls) call->walk = yes_;
+Dependents::Dependents(const Graph& graph)
+    : computed_(next_walk()), later_(next_walk()), no_(next_walk()) {
+  for (const Node* call : graph.calls) call->walk = computed_;
 }
 
 bool Dependents::contains(const Node* start) const {
-  const auto known = [this](const Node* node) { return node->walk == yes_ || node->walk == no_; };
+  const auto is = [this](const Node* node) {
+    return node->walk == computed_ || node->walk == later_;
+  };
+  const auto known = [&](const Node* node) { return is(node) || node->walk == no_; };
   std::vector<const Node*> stack = {start};
   while (!stack.empty()) {
     const Node* node = stack.back();
@@ -148,15 +152,15 @@ bool Dependents::contains(const Node* start) const {
       for (const Value& operand : node->operands()) {
         if (!known(operand.node.get())) stack.push_back(operand.node.get());
         // What has no operands is as cheap to compute twice.
-        depends = depends || (operand.node->walk == yes_ && !operand.node->operands().empty());
+        depends = depends || (is(operand.node.get()) && !operand.node->operands().empty());
       }
       if (!depends && stack.size() > depth) continue;  // comes back to it
       stack.resize(depth);
-      node->walk = depends ? yes_ : no_;
+      node->walk = depends ? later_ : no_;
     }
     stack.pop_back();
   }
-  return start->walk == yes_;
+  return is(start);
 }
 
 // A call that somebody goes on referring to may be computed again: what it reads must stay. Marks
@@ -174,6 +178,22 @@ void Graph::find_survivors(const std::vector<const Node*>& ending) {
     if (call->walk == becomes_data || references(call) == call->uses) continue;
     for (const Value& operand : call->operands()) operand.node->uses = kStays;
   }
+}
+
+// Parameters whose memory nobody needs after the run, each with the type that a result must have.
+std::vector<std::pair<size_t, const Geometry*>> Graph::free_parameters() const {
+  std::vector<std::pair<size_t, const Geometry*>> free;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Node* leaf = parameters[i];
+    if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
+    if (references(leaf) != leaf->uses) continue;
+    const Geometry& g = leaf->output(0);
+    if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
+      continue;  // it was made under other flags
+    }
+    free.emplace_back(i, g.row_major());
+  }
+  return free;
 }
 
 // For each root, the leaf that it is most likely an update of. Calls that update take what they
@@ -282,13 +302,14 @@ const spmd::Sharding* Graph::whole(size_t rank) {
 // because nobody refers to them or because they become leaves. It may hold a result of its type;
 // the update of its own value comes first, since the compiler copies whatever changes places.
 void Graph::choose_reuse() {
+  const std::vector<std::pair<size_t, const Geometry*>> free = free_parameters();
+  if (free.empty()) return;
   std::unordered_map<const Node*, std::vector<int32_t>> updates;
   std::unordered_map<const Geometry*, std::vector<int32_t>> by_type;
   const std::vector<const Node*> updated = updated_leaves();
   std::vector<const Geometry*> types;
   for (size_t i = 0; i < results.size(); ++i) {  // the last one that is written comes first
-    const Geometry& g = results[i].geometry();
-    types.push_back(lazy::intern_contiguous(g.dtype, g.sizes));
+    types.push_back(results[i].geometry().row_major());
     by_type[types.back()].push_back(static_cast<int32_t>(i));
     if (updated[i] != nullptr) updates[updated[i]].push_back(static_cast<int32_t>(i));
   }
@@ -306,20 +327,11 @@ void Graph::choose_reuse() {
       reused_by[input] = root;
     }
   };
-  std::vector<std::pair<size_t, const Geometry*>> others;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Node* leaf = parameters[i];
-    if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
-    if (references(leaf) != leaf->uses) continue;
-    const Geometry& g = leaf->output(0);
-    if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
-      continue;  // it was made under other flags
-    }
-    const Geometry* type = lazy::intern_contiguous(g.dtype, g.sizes);
-    if (const auto it = updates.find(leaf); it != updates.end()) take(i, it->second, type);
-    if (reused_by[i] < 0) others.emplace_back(i, type);
+  for (const auto& [input, type] : free) {
+    const auto it = updates.find(parameters[input]);
+    if (it != updates.end()) take(input, it->second, type);
   }
-  for (const auto& [input, type] : others) {
+  for (const auto& [input, type] : free) {
     if (const auto it = by_type.find(type); it != by_type.end()) take(input, it->second, type);
   }
 }

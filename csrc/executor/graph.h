@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "executor/auto_sharding.h"
@@ -52,6 +53,7 @@ struct Graph : lazy::Function {
 
   std::vector<const spmd::Sharding*> whole_;  // by rank; null: not asked for yet
   void find_survivors(const std::vector<const lazy::Node*>& ending);
+  std::vector<std::pair<size_t, const lazy::Geometry*>> free_parameters() const;
   std::vector<const lazy::Node*> updated_leaves() const;
   void choose_reuse();
 };
@@ -62,9 +64,11 @@ class Dependents {
  public:
   explicit Dependents(const Graph& graph);
   bool contains(const lazy::Node* node) const;
+  // Returns whether the graph computes it.
+  bool is_computed(const lazy::Node* node) const { return node->walk == computed_; }
 
  private:
-  uint64_t yes_, no_;  // marks of nodes
+  uint64_t computed_, later_, no_;  // marks of nodes
 };
 
 }  // namespace torch_xla::executor

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -225,7 +226,7 @@ struct Pending {
         if (value.node->is_data() || !dependents.contains(value.node.get())) return;
         if (!wanted.insert(&storage).second) return;
         root(value);
-        grows = true;
+        grows = grows || !dependents.is_computed(value.node.get());
       });
     }
     Storage::for_each_pending(device, [&](Storage& storage) {
@@ -265,16 +266,18 @@ struct Pending {
   }
 
   size_t root(const Value& value) {
-    auto& outputs = seen_[value.node.get()];
-    for (const auto& [index, known] : outputs) {
-      if (index == value.index) return known;
+    std::vector<size_t>& of_outputs = seen_[value.node.get()];
+    of_outputs.resize(value.node->num_outputs(), kNone);
+    size_t& known = of_outputs[value.index];
+    if (known == kNone) {
+      known = roots.size();
+      roots.push_back(value);
     }
-    outputs.emplace_back(value.index, roots.size());
-    roots.push_back(value);
-    return roots.size() - 1;
+    return known;
   }
 
-  std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> seen_;
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::unordered_map<const Node*, std::vector<size_t>> seen_;  // the roots, by output
 };
 
 Graph graph_of_run(Pending& pending, int device) {
@@ -323,9 +326,7 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
       root.node->become_data(std::move(data[i]));
       leaves.push_back({root.node, 0});
     } else {
-      const lazy::Geometry& g = root.geometry();
-      leaves.push_back(
-          data_value(lazy::intern_contiguous(g.dtype, g.sizes), device, std::move(data[i])));
+      leaves.push_back(data_value(root.geometry().row_major(), device, std::move(data[i])));
     }
   }
   return leaves;

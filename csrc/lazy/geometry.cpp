@@ -46,6 +46,15 @@ int64_t Geometry::storage_elements() const {
   return last + 1;
 }
 
+const Geometry* Geometry::row_major() const {
+  const Geometry* known = row_major_.load(std::memory_order_relaxed);
+  if (known == nullptr) {
+    known = intern_contiguous(dtype, sizes);
+    row_major_.store(known, std::memory_order_relaxed);
+  }
+  return known;
+}
+
 hlo::DType to_hlo(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBool:

@@ -2,6 +2,7 @@
 // comparing or hashing them takes their pointers only.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -32,6 +33,11 @@ struct Geometry {
 
   // Returns how many elements of storage these sizes and strides span.
   int64_t storage_elements() const;
+  // Returns intern_contiguous() of this dtype and these sizes.
+  const Geometry* row_major() const;
+
+ private:
+  mutable std::atomic<const Geometry*> row_major_{nullptr};  // null until it was asked for
 };
 
 // Converts PyTorch's dtype to XLA's. Throws for dtypes that XLA lacks, complex32 among them.

@@ -92,9 +92,7 @@ struct Inversion {
   bool whole;                   // the view itself was written, not a part of it
   int device;
 
-  const lazy::Geometry* parent_geometry() const {
-    return lazy::intern_contiguous(parent.geometry().dtype, parent.geometry().sizes);
-  }
+  const lazy::Geometry* parent_geometry() const { return parent.geometry().row_major(); }
   const c10::IValue& attr(size_t i) const { return step.arguments[i].value; }
 };
 

@@ -105,11 +105,11 @@ def reads_a_generator_of_the_cpu():
 
 @case
 def reads_flags_of_cudnn():
-    flags = torch.backends.cudnn
-    return changing(
-        lambda x: x * 2 if torch.backends.cudnn.deterministic else x,
-        lambda i: setattr(flags, "deterministic", i == LATER[0]),
-    )
+    def drive(step, i):
+        with torch.backends.cudnn.flags(deterministic=i == LATER[0]):
+            return step(batch(i))
+
+    return lambda x: x * 2 if torch.backends.cudnn.deterministic else x, drive
 
 
 @case

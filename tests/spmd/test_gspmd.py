@@ -17,6 +17,7 @@ GSPMD = {"XLA_USE_SHARDY": "0"}
 STEP = """
 from torch_xla.distributed.spmd.debugging import collectives
 
+torch.set_default_dtype(torch.float64)
 x, w, v = torch.randn(16, 24), torch.randn(24, 12), torch.randn(12, 10)
 plain = [t.clone().requires_grad_() for t in (x, w, v)]
 split = [t.to(device).requires_grad_() for t in (x, w, v)]
@@ -38,7 +39,7 @@ text = _XLAC._get_stablehlo(list(made))
 (made[1] ** 2).sum().backward()
 torch_xla.sync()
 for got, expected in zip([*made, *(t.grad for t in split)], [*want, *(t.grad for t in plain)]):
-    torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-9, atol=1e-9)
 # What the compiler chose is read back.
 assert spec(made[0]).startswith("{devices=[4,1,2]"), spec(made[0])
 check_shards(made[0].detach(), made[0].detach().cpu())

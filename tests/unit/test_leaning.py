@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import inspect
 import io
+import os
 import pickle
 import pkgutil
 import re
@@ -795,6 +796,14 @@ def test_linux_tells_of_the_process_and_its_processor():
     assert 0 < len(maps) < int(limit.read_text()), (
         "csrc/executor/program_cache.cpp counts the lines of /proc/self/maps." + message
     )
+    assert {str(threading.get_native_id()), str(os.getpid())} <= set(os.listdir("/proc/self/task")), (
+        "csrc/debug/sampler.cpp finds threads in /proc/self/task." + message
+    )
+    here = ctypes.create_string_buffer(b"what is here")
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        assert os.pread(memory.fileno(), 12, ctypes.addressof(here)) == b"what is here", (
+            "torch_xla/_src/profile_kernels.py reads code from /proc/self/mem." + message
+        )
     assert any(line.startswith("MemAvailable:") for line in lines("/proc/meminfo")), (
         "/proc/meminfo: see torch_xla/_src/memory.py." + message
     )

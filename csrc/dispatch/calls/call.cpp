@@ -13,7 +13,7 @@ using lazy::Value;
 const Geometry* geometry_of(const CallArgument& a) {
   if (a.geometry != nullptr) return a.geometry;
   const Geometry& g = a.value.geometry();
-  return g.contiguous ? &g : lazy::intern_contiguous(g.dtype, g.sizes);
+  return g.contiguous ? &g : g.row_major();
 }
 
 }  // namespace
