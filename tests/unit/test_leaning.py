@@ -796,7 +796,8 @@ def test_linux_tells_of_the_process_and_its_processor():
     assert 0 < len(maps) < int(limit.read_text()), (
         "csrc/executor/program_cache.cpp counts the lines of /proc/self/maps." + message
     )
-    assert {str(threading.get_native_id()), str(os.getpid())} <= set(os.listdir("/proc/self/task")), (
+    threads = {str(threading.get_native_id()), str(os.getpid())}
+    assert threads <= set(os.listdir("/proc/self/task")), (
         "csrc/debug/sampler.cpp finds threads in /proc/self/task." + message
     )
     here = ctypes.create_string_buffer(b"what is here")
