@@ -5,11 +5,9 @@ docs/leaning.md lists it and names the test that fails when a thing moves; messa
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import inspect
 import io
-import os
 import pickle
 import pkgutil
 import re
@@ -711,100 +709,3 @@ def test_kernels_of_pytorch_run_in_programs(monkeypatch):
     )
     assert "torch_xla.host_kernel" in _XLAC._get_stablehlo([y]), message
     torch.testing.assert_close(y.cpu(), x @ x.t(), msg=message)
-
-
-# --- Python, the C library, Linux ------------------------------------------------------------
-
-
-def test_frames_of_frozen_modules_are_told_by_their_files():
-    file = importlib._bootstrap._find_and_load.__code__.co_filename
-    assert file.startswith("<frozen "), (
-        f"importlib's frames are of the file {file}. csrc/python/init_source.cpp hides frames of "
-        "'<frozen '; give it the text of now, or users see the lines of importlib."
-    )
-
-
-def test_openmp_is_pytorchs():
-    """The two weak symbols of csrc/ops/host/host_parts.cpp, as the loader finds them."""
-    extension = ctypes.CDLL(_XLAC.__file__)
-    assert hasattr(extension, "omp_set_num_threads") and hasattr(
-        extension, "omp_get_max_threads"
-    ), (
-        "This PyTorch brings no OpenMP. Find how its kernels are kept to one thread, for "
-        "csrc/ops/host/host_parts.cpp."
-    )
-    before = torch.get_num_threads()
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            assert extension.omp_get_max_threads() == count, (
-                "The omp_get_max_threads that the extension sees is not that of PyTorch's OpenMP: "
-                "parts of a call would start teams of threads. See csrc/ops/host/host_parts.cpp."
-            )
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.process_memory
-def test_freed_heap_goes_back(run_python):
-    """What `malloc_trim` does for csrc/executor/compile.cpp after large compilations."""
-    run_python(
-        """
-        import ctypes
-        libc = ctypes.CDLL(None)
-        assert hasattr(libc, "malloc_trim"), (
-            "This C library has no malloc_trim. Leave the call in csrc/executor/sync.cpp out there."
-        )
-        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-        libc.free.argtypes = [ctypes.c_void_p]
-
-        def resident():
-            with open("/proc/self/statm") as file:
-                return int(file.read().split()[1]) * 4096
-
-        blocks = [libc.malloc(4096) for _ in range(20000)]
-        for block in blocks:
-            ctypes.memset(block, 1, 4096)
-        for block in blocks[:-1]:  # the last one keeps the heap from shrinking
-            libc.free(block)
-        before = resident()
-        libc.malloc_trim(0)
-        given_back = before - resident()
-        assert given_back > 40 << 20, (
-            f"malloc_trim gave back {given_back >> 20} MiB of 80. Measure the memory of a process "
-            "after large compilations, and find what gives it back with this C library."
-        )
-        """
-    )
-
-
-def test_linux_tells_of_the_process_and_its_processor():
-    def lines(path: str) -> list[str]:
-        return Path(path).read_text().splitlines()
-
-    message = " Look at the file, and at its reader, for the words of now."
-    first = lines("/proc/cpuinfo")[: lines("/proc/cpuinfo").index("")]
-    fields = {line.split("\t")[0].split(":")[0].strip() for line in first}
-    assert fields & {"flags", "Features"}, (
-        "/proc/cpuinfo names no features of the processor: programs in the persistent cache "
-        "(csrc/executor/disk_cache.cpp) would be taken for those of any." + message
-    )
-    assert any(line.startswith("VmHWM:") for line in lines("/proc/self/status")), (
-        "/proc/self/status: see torch_xla/_src/memory.py." + message
-    )
-    limit, maps = Path("/proc/sys/vm/max_map_count"), lines("/proc/self/maps")
-    assert 0 < len(maps) < int(limit.read_text()), (
-        "csrc/executor/program_cache.cpp counts the lines of /proc/self/maps." + message
-    )
-    threads = {str(threading.get_native_id()), str(os.getpid())}
-    assert threads <= set(os.listdir("/proc/self/task")), (
-        "csrc/debug/sampler.cpp finds threads in /proc/self/task." + message
-    )
-    here = ctypes.create_string_buffer(b"what is here")
-    with open("/proc/self/mem", "rb", buffering=0) as memory:
-        assert os.pread(memory.fileno(), 12, ctypes.addressof(here)) == b"what is here", (
-            "torch_xla/_src/profile_kernels.py reads code from /proc/self/mem." + message
-        )
-    assert any(line.startswith("MemAvailable:") for line in lines("/proc/meminfo")), (
-        "/proc/meminfo: see torch_xla/_src/memory.py." + message
-    )
