@@ -1,136 +1,175 @@
+// A handler of signals would do without the kernel's help, and must not be: oneDNN's products let
+// the stack pointer of XLA's threads point into the heap, which the handler's frame would
+// overwrite.
 #include "debug/sampler.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include <dirent.h>
+#include <linux/perf_event.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-#include "debug/trace.h"
 #include "util/error.h"
 
 namespace torch_xla::debug {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 20;  // samples that are kept, 24 bytes each
-constexpr int kPeriodsOfList = 40;         // after which new threads are looked for
+constexpr size_t kMost = size_t{1} << 20;               // samples that are kept
+constexpr auto kPause = std::chrono::milliseconds(20);  // between two looks for new threads
+constexpr size_t kBytes = 16384;                        // of a thread's samples between them: 512
 
-// What the handlers write to. They may come late, so it is never freed.
-struct Taken {
-  std::atomic<bool> on{false};
-  std::atomic<size_t> count{0};
-  CodeSample* samples = nullptr;
+// What the kernel writes at each sample, as asked for below.
+struct Record {
+  perf_event_header header;
+  uint64_t address;
+  uint32_t process, thread;
+  uint64_t time;
 };
-constinit Taken taken;
 
-uint64_t address_in(void* context) {
-#if defined(__x86_64__)
-  return static_cast<uint64_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
-#elif defined(__aarch64__)
-  return static_cast<ucontext_t*>(context)->uc_mcontext.pc;
-#else
-  static_cast<void>(context);
-  return 0;
-#endif
+perf_event_attr wanted() {
+  perf_event_attr attributes{};
+  attributes.size = sizeof(attributes);
+  attributes.type = PERF_TYPE_SOFTWARE;
+  attributes.config = PERF_COUNT_SW_TASK_CLOCK;
+  attributes.sample_period = kSamplePeriod;
+  attributes.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
+  attributes.exclude_kernel = attributes.exclude_hv = 1;
+  attributes.use_clockid = 1;
+  attributes.clockid = CLOCK_REALTIME;
+  return attributes;
 }
 
-void take(int, siginfo_t*, void* context) {
-  if (!taken.on.load(std::memory_order_relaxed)) return;
-  const int interrupted = errno;
-  const size_t index = taken.count.fetch_add(1, std::memory_order_relaxed);
-  if (index < kMost) {
-    CodeSample& sample = taken.samples[index];
-    sample.thread = gettid();
-    sample.address = address_in(context);
-    std::atomic_ref(sample.time).store(now_ns(), std::memory_order_release);  // it is whole
-  }
-  errno = interrupted;
-}
-
-// A signal that has the handler above. It keeps it: one that is under way must not end the process.
-int signal_of_samples() {
-  static const int number = [] {
-    for (int candidate = SIGRTMAX; candidate >= SIGRTMIN; --candidate) {
-      struct sigaction now{};
-      if (sigaction(candidate, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
-      struct sigaction ours{};
-      ours.sa_sigaction = &take;
-      ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-      sigemptyset(&ours.sa_mask);
-      if (sigaction(candidate, &ours, nullptr) == 0) return candidate;
-    }
-    return 0;
-  }();
-  TXLA_CHECK(number != 0, "profiler: expected a signal that this process does not use, got none.");
-  return number;
-}
-
-// The time that a thread has computed, in nanoseconds; negative where it has ended.
-int64_t computed(pid_t thread) {
-  // As the kernel numbers the clocks of threads, which pthread_getcpuclockid tells of handles
-  // alone.
-  const clockid_t clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);
-  timespec time{};
-  if (clock_gettime(clock, &time) != 0) return -1;
-  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-}
-
-// Sends the signal to each thread that has computed since the last time.
-class Sampler {
+// The samples of one thread, in memory that the kernel fills round and round.
+class Ring {
  public:
-  Sampler()
-      : signal_(signal_of_samples()), thread_([this](const std::stop_token& stop) {
-          pthread_setname_np(pthread_self(), "xla_sampler");
-          run(stop);
-        }) {}
+  // Null, and errno, where the kernel refuses or the thread has ended.
+  static std::unique_ptr<Ring> of(pid_t thread) {
+    perf_event_attr attributes = wanted();
+    const auto file = static_cast<int>(
+        syscall(SYS_perf_event_open, &attributes, thread, -1, -1, PERF_FLAG_FD_CLOEXEC));
+    if (file < 0) return nullptr;
+    void* memory = mmap(nullptr, page() + kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int error = errno;
+    close(file);  // the mapping keeps it
+    if (memory == MAP_FAILED) {
+      errno = error;
+      return nullptr;
+    }
+    return std::unique_ptr<Ring>(new Ring(memory));
+  }
+  ~Ring() { munmap(memory_, page() + kBytes); }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // Takes what is there.
+  void drain(std::vector<CodeSample>& into) {
+    auto* state = static_cast<perf_event_mmap_page*>(memory_);
+    const std::byte* data = static_cast<const std::byte*>(memory_) + page();
+    const uint64_t head = std::atomic_ref(state->data_head).load(std::memory_order_acquire);
+    uint64_t tail = state->data_tail;
+    while (tail < head) {
+      Record record{};
+      copy(data, tail, &record.header, sizeof(record.header));
+      if (record.header.type == PERF_RECORD_SAMPLE && record.header.size == sizeof(record)) {
+        copy(data, tail, &record, sizeof(record));
+        if (into.size() < kMost) {
+          into.push_back({static_cast<int64_t>(record.time), record.thread, record.address});
+        }
+      }
+      tail += record.header.size;
+    }
+    std::atomic_ref(state->data_tail).store(tail, std::memory_order_release);
+  }
 
  private:
-  void run(const std::stop_token& stop) {
-    for (int period = 0; !stop.stop_requested(); ++period) {
-      const timespec pause{0, kSamplePeriod};
-      nanosleep(&pause, nullptr);
-      if (!expects_device_events()) continue;
-      if (period % kPeriodsOfList == 0 || computed_.empty()) list_threads();
-      for (auto& [thread, before] : computed_) {
-        const int64_t now = computed(thread);
-        const bool computes = before >= 0 && now - before > kSamplePeriod / 5;
-        before = now;
-        if (computes) syscall(SYS_tgkill, getpid(), thread, signal_);
-      }
+  explicit Ring(void* memory) : memory_(memory) {}
+
+  static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+  static void copy(const std::byte* data, uint64_t from, void* to, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      static_cast<std::byte*>(to)[i] = data[(from + i) % kBytes];
     }
   }
 
-  void list_threads() {
+  void* memory_;
+};
+
+class Sampler {
+ public:
+  Sampler() {
+    look();
+    if (rings_.empty()) {
+      util::fail(util::ErrorKind::Runtime,
+                 "profiler: expected a system that lets a process note where its threads are "
+                 "(perf_event_open), got ",
+                 std::strerror(errno),
+                 ". Set kernel.perf_event_paranoid to 2, or allow the call "
+                 "in the container.");
+    }
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      pthread_setname_np(pthread_self(), "xla_sampler");
+      std::unique_lock lock(mutex_);
+      while (!wake_.wait_for(lock, stop, kPause, [&] { return stop.stop_requested(); })) look();
+    });
+  }
+
+  std::vector<CodeSample> end() {
+    thread_ = {};
+    look();
+    return std::move(samples_);
+  }
+
+ private:
+  // Takes samples, finds new threads and lets go of those that have ended.
+  void look() {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/task"), &closedir);
     if (folder == nullptr) return;
-    std::unordered_map<pid_t, int64_t> threads;
+    std::unordered_map<pid_t, std::unique_ptr<Ring>> present;
+    int refused = 0;
     while (const dirent* entry = readdir(folder.get())) {
       const std::string_view name = entry->d_name;
       pid_t thread = 0;
       std::from_chars(name.data(), name.data() + name.size(), thread);
-      if (thread == 0 || thread == gettid()) continue;
-      const auto known = computed_.find(thread);
-      threads.emplace(thread, known != computed_.end() ? known->second : computed(thread));
+      if (thread == 0) continue;
+      const auto known = rings_.find(thread);
+      std::unique_ptr<Ring> ring =
+          known != rings_.end() ? std::move(known->second) : Ring::of(thread);
+      if (ring != nullptr) {
+        present.emplace(thread, std::move(ring));
+      } else {
+        refused = errno;
+      }
     }
-    computed_ = std::move(threads);
+    for (auto* rings : {&rings_, &present}) {
+      for (auto& [thread, ring] : *rings) {
+        if (ring != nullptr) ring->drain(samples_);
+      }
+    }
+    rings_ = std::move(present);
+    errno = refused;
   }
 
-  const int signal_;
-  std::unordered_map<pid_t, int64_t> computed_;
+  std::unordered_map<pid_t, std::unique_ptr<Ring>> rings_;
+  std::vector<CodeSample> samples_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
   std::jthread thread_;
 };
 
@@ -140,40 +179,20 @@ std::unique_ptr<Sampler> sampler;
 }  // namespace
 
 void start_sampling() {
-#if !defined(__x86_64__) && !defined(__aarch64__)
-  TXLA_CHECK(false, "profiler: expected a processor of the kind x86-64 or AArch64.");
-#endif
   const std::lock_guard lock(mutex);
   TXLA_CHECK(sampler == nullptr, "profiler: expected no other samples to be taken.");
-  constexpr size_t kBytes = kMost * sizeof(CodeSample);
-  if (taken.samples == nullptr) {
-    void* memory =
-        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    TXLA_CHECK(memory != MAP_FAILED, "profiler: no memory for samples.");
-    taken.samples = static_cast<CodeSample*>(memory);
-    // A forked child has no thread that takes samples.
-    pthread_atfork(nullptr, nullptr, [] {
-      taken.on.store(false);
-      static_cast<void>(sampler.release());
-    });
-  }
-  taken.count.store(0);
-  taken.on.store(true);
+  // A forked child has no thread that takes samples.
+  static const int once =
+      pthread_atfork(nullptr, nullptr, [] { static_cast<void>(sampler.release()); });
+  TXLA_CHECK(once == 0, "profiler: no memory for a handler of fork().");
   sampler = std::make_unique<Sampler>();
 }
 
 std::vector<CodeSample> stop_sampling() {
   const std::lock_guard lock(mutex);
   TXLA_CHECK(sampler != nullptr, "profiler: expected samples that are being taken, got none.");
+  std::vector<CodeSample> samples = sampler->end();
   sampler.reset();
-  taken.on.store(false);
-  std::vector<CodeSample> samples;
-  for (size_t i = 0; i < std::min(taken.count.load(), kMost); ++i) {
-    CodeSample& sample = taken.samples[i];
-    const int64_t time = std::atomic_ref(sample.time).load(std::memory_order_acquire);
-    if (time != 0) samples.push_back({time, sample.thread, sample.address});
-  }
-  madvise(taken.samples, kMost * sizeof(CodeSample), MADV_DONTNEED);  // zeros, and given back
   return samples;
 }
 

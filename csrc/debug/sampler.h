@@ -1,5 +1,5 @@
-// Where the threads of this process are in their code, asked for again and again while devices run
-// programs. It tells the loops of a program apart where the plugin makes no profile of them.
+// Where the threads of this process are in their code, noted by the kernel while they compute. It
+// tells the loops of a program apart where the plugin makes no profile of them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct CodeSample {
   uint64_t address = 0;
 };
 
-inline constexpr int64_t kSamplePeriod = 500'000;  // nanoseconds
+inline constexpr int64_t kSamplePeriod = 500'000;  // nanoseconds that a thread computes
 
-// Begins to take samples of the threads that compute, by a signal that nobody uses. Throws where
-// somebody does already, where signals are all in use, or where the processor is not known.
+// Begins to take samples of all threads. Throws where somebody does already, and where the system
+// does not let this process.
 void start_sampling();
 // Ends that and returns what was taken.
 std::vector<CodeSample> stop_sampling();

@@ -108,8 +108,6 @@ void expect_device_event() {
   expected.fetch_add(1);
 }
 
-bool expects_device_events() { return expected.load(std::memory_order_relaxed) > 0; }
-
 void wait_for_device_events() {
   if (expected.load() == 0) return;
   const util::Unlocked unlocked;

@@ -48,7 +48,6 @@ void add_event(Event event);
 // The same of a device, whose event was expected since it began.
 void expect_device_event();
 void add_device_event(int device, Event event);
-bool expects_device_events();
 // Waits for the events that are expected.
 void wait_for_device_events();
 

@@ -111,7 +111,7 @@ void init_profiler(py::module_& m) {
       });
   m.def("_xla_start_trace", &debug::start_trace, "kernels"_a = false);
   m.def("_xla_stop_trace", &stop_trace);
-  // (time in nanoseconds, thread, address) of the threads that compute while devices run.
+  // (time in nanoseconds, thread, address) of the threads that compute.
   m.def("_xla_start_sampling", &debug::start_sampling);
   m.def("_xla_stop_sampling", &stop_sampling);
   m.attr("_xla_sample_period") = debug::kSamplePeriod;

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from torch_xla import _XLAC
+
 # Two loops that take their time, the first of them most, and one kernel of PyTorch's.
 PROGRAM = """
-import glob, json, os, signal, sys, time
+import glob, json, os, sys, time
 import torch, torch_xla
 import torch_xla.debug.profiler as xp
 from torch_xla import _XLAC
@@ -46,6 +47,16 @@ events = [e for e in json.load(open(path))["traceEvents"] if e["ph"] == "X"]
 metrics = {m: _XLAC._xla_counter_value(m) for m in ("PersistentCacheHit", "PersistentCacheMiss")}
 print(json.dumps({"events": events, "steps": count, "metrics": metrics}))
 """
+
+
+@pytest.fixture(autouse=True)
+def allowed():
+    """What is tested needs a system that takes samples."""
+    try:
+        _XLAC._xla_start_sampling()
+    except RuntimeError as why:
+        pytest.skip(str(why))
+    _XLAC._xla_stop_sampling()
 
 
 def profile(folder: Path, other: str = "", **environment: str) -> tuple[dict, str]:
@@ -128,17 +139,59 @@ def test_a_program_that_xla_does_not_save(tmp_path):
     assert f"the loops of {missing} are missing: " in stderr and "not serializable" in stderr
 
 
-def test_signals_of_the_program_stay_its_own(tmp_path):
-    taken = "\n".join(
+def test_a_system_that_refuses(tmp_path):
+    refuses = "\n".join(
         [
-            "for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):",
-            "    signal.signal(number, lambda *_: print('TAKEN', file=sys.stderr))",
+            "def refuse(): raise RuntimeError('profiler: expected .., got EPERM')",
+            "_XLAC._xla_start_sampling = refuse",
         ]
     )
-    told, stderr = profile(tmp_path, taken)
-    assert not loops(told) and "TAKEN" not in stderr
-    assert "expected a signal that this process does not use" in stderr
-    assert signal.getsignal(signal.SIGRTMAX) in (signal.SIG_DFL, None)
+    told, stderr = profile(tmp_path, refuses)
+    assert not loops(told) and any(e["name"] == "aten::sin" for e in told["events"])
+    assert "the loops of the CPU's programs are missing: profiler: expected" in stderr
+
+
+def test_products_keep_their_stack_in_the_heap(tmp_path):
+    """oneDNN's do, which the frame of a signal's handler would overwrite."""
+    products = "\n".join(
+        [
+            "a, b = (torch.rand(size, device='xla') for size in ((64, 128), (128, 128)))",
+            "torch_xla.sync(wait=True)",
+            "expected = a.cpu() @ b.cpu()",
+            "def step(x):",
+            "    for _ in range(200):",
+            "        c = a @ b",
+            "        torch_xla.sync()",
+            "    torch.testing.assert_close(c.cpu(), expected)",
+        ]
+    )
+    told, _ = profile(tmp_path, products)
+    assert sum("graph" in e["args"] and e["name"].startswith("sync ") for e in told["events"]) > 200
+
+
+def test_programs_with_equal_loops(tmp_path):
+    """Which of them ran when decides."""
+    alike = "\n".join(
+        [
+            "a = torch_xla.compile(lambda x: (slow(x),), name='often')",
+            "b = torch_xla.compile(lambda x: (slow(x), x.sum()), name='seldom')",
+            "turn = iter(range(10**9))",
+            "def step(x): return b(x) if next(turn) % 5 == 0 else a(x)",
+            "step(x), step(x); torch_xla.sync(wait=True)",
+        ]
+    )
+    told, _ = profile(tmp_path, alike)
+    runs = {}
+    for e in told["events"]:
+        if "graph" in e["args"] and e["name"].split()[0] in ("often", "seldom"):
+            runs[e["name"].split()[0]] = runs.get(e["name"].split()[0], 0) + 1
+    found: dict[str, float] = {}
+    for e in loops(told):
+        if e["args"].get("operation", "").startswith("slow/"):
+            name = e["args"]["program"].split()[0]
+            found[name] = found.get(name, 0) + e["dur"]
+    assert runs["often"] > 3 * runs["seldom"] > 0
+    assert found["often"] > 1.5 * found.get("seldom", 0), found
 
 
 def test_programs_that_are_gone(tmp_path):

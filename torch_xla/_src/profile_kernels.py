@@ -1,10 +1,10 @@
 """The loops that XLA has compiled for the CPU, as events of a profile.
 
-Its plugin makes no profile. So threads are asked where they are while programs run
-(`csrc/debug/sampler.h`), and what they were executing is looked for in what the plugin saves of a
-program: an ELF object for each kernel, named like the instruction of the compiled program. The code
-in memory is that of an object but for the addresses that were filled in, by which a kernel is
-known, whether the program was compiled or came from a cache.
+Its plugin makes no profile. So the system notes where threads are (`csrc/debug/sampler.h`), and
+what they were executing is looked for in what the plugin saves of a program: an ELF object for each
+kernel, named like the instruction of the compiled program. The code in memory is that of an object
+but for the addresses that were filled in, by which a kernel is known, whether the program was
+compiled or came from a cache. Of kernels with equal code, that of the program which ran is meant.
 """
 
 from __future__ import annotations
@@ -41,21 +41,60 @@ def start_sampling() -> bool:
 def stop_sampling(tracks: list[dict[str, Any]]) -> None:
     """Ends that, and adds the kernels' events to the tracks of `_XLAC._xla_stop_trace`."""
     samples = _XLAC._xla_stop_sampling()
-    runs = [e for track in tracks if track["is_device"] for e in track["events"]]
-    kernels = _Memory(samples, dict(_graph_and_name(run) for run in runs)).kernels
+    runs = sorted((_Run.of(e) for t in tracks if t["is_device"] for e in t["events"]), key=_begin)
+    memory = _Memory(samples, {run.graph: run.program for run in runs})
     by_thread: dict[int, list[tuple[int, _Kernel | None]]] = {}
-    for when, thread, address in samples:
-        by_thread.setdefault(thread, []).append((when, _find(kernels, address)))
+    for (when, thread, address), graphs in _with_running(samples, runs):
+        by_thread.setdefault(thread, []).append((when, memory.kernel_at(address, graphs)))
     known = {track["id"]: track for track in tracks if not track["is_device"]}
     for thread, found in by_thread.items():
         track = known.get(thread)
-        events = list(_events(sorted(found, key=lambda s: s[0]), track["events"] if track else []))
+        events = list(_events(found, track["events"] if track else []))
         if not events:
             continue
         if track is None:
             track = {"name": _name_of(thread), "id": thread, "is_device": False, "events": []}
             tracks.append(track)
         track["events"] += events
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A run of a program on a device."""
+
+    begin: int
+    end: int
+    graph: str
+    program: str
+
+    @staticmethod
+    def of(event: Sequence[Any]) -> _Run:
+        name, begin, end, details = event
+        return _Run(begin, end, dict(details)["graph"], name)
+
+
+def _begin(run: _Run) -> int:
+    return run.begin
+
+
+def _with_running(
+    samples: Iterable[tuple[int, int, int]], runs: Sequence[_Run]
+) -> Iterator[tuple[tuple[int, int, int], frozenset[str]]]:
+    """The samples in the order of time, each with the graphs of the programs that ran then."""
+    running: list[_Run] = []
+    graphs: frozenset[str] = frozenset()
+    started = 0
+    for sample in sorted(samples):
+        when = sample[0]
+        changed = False
+        while started < len(runs) and runs[started].begin <= when:
+            running.append(runs[started])
+            started += 1
+            changed = True
+        if changed or any(run.end < when for run in running):
+            running = [run for run in running if run.end >= when]
+            graphs = frozenset(run.graph for run in running)
+        yield sample, graphs
 
 
 def _elf_file() -> Any:
@@ -69,17 +108,13 @@ def _elf_file() -> Any:
     return ELFFile
 
 
-def _graph_and_name(run: Sequence[Any]) -> tuple[str, str]:
-    name, _, _, details = run
-    return dict(details)["graph"], name
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Kernel:
     """A kernel of a program: `parts` are its bytes without the addresses that are filled in, each
     with its place."""
 
     name: str
+    graph: str
     program: str
     origin: tuple[str, str]
     size: int
@@ -87,7 +122,9 @@ class _Kernel:
 
     def details(self, samples: int) -> list[tuple[str, str]]:
         operation, line = self.origin
-        origin = [("operation", operation), ("line", line)] if line else []
+        # Without XLA_HLO_DEBUG lines are those of the program's text.
+        is_told = line and not line.startswith("-:")
+        origin = [("operation", operation), ("line", line)] if is_told else []
         return [("program", self.program), *origin, ("samples", str(samples))]
 
 
@@ -106,7 +143,7 @@ def _kernels_of(graph: str, program: str) -> Iterator[_Kernel]:
             end = saved.find(_ELF, start + 1)
             elf = _elf_file()(io.BytesIO(saved[start : end if end > 0 else None]))
             for name, size, parts in _functions(elf):
-                yield _Kernel(name, program, origins.get(name, ("", "")), size, parts)
+                yield _Kernel(name, graph, program, origins.get(name, ("", "")), size, parts)
             start = end
 
 
@@ -137,11 +174,7 @@ def _between(code: bytes, places: Iterable[int]) -> Iterator[tuple[int, bytes]]:
 
 
 class _Memory:
-    """Where in memory the kernels of programs are that threads were seen in.
-
-    Attributes:
-        kernels: (begin, end, kernel) each, in the order of addresses.
-    """
+    """Where in memory the kernels of programs are that threads were seen in."""
 
     def __init__(self, samples: Iterable[tuple[int, int, int]], programs: Mapping[str, str]):
         regions = _code_without_file()
@@ -151,18 +184,41 @@ class _Memory:
             i = bisect.bisect(begins, address) - 1
             if i >= 0 and address < regions[i][1]:
                 seen.add(regions[i])
-        self.kernels: list[tuple[int, int, _Kernel]] = []
-        if not seen:
-            return
-        # Of code that several kernels share word for word, each takes the next place.
-        wanted = [k for graph, name in programs.items() for k in _kernels_of(graph, name)]
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            for begin, end in sorted(seen):
-                code = os.pread(memory.fileno(), end - begin, begin)
-                self.kernels += [
-                    (begin + at, begin + at + k.size, k) for at, k in _in(code, wanted)
-                ]
-        self.kernels.sort(key=lambda k: k[:2])
+        # By where it begins: the end, and the kernels that have this code.
+        places: dict[int, tuple[int, list[_Kernel]]] = {}
+        if seen:
+            wanted = [k for graph, name in programs.items() for k in _kernels_of(graph, name)]
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                for begin, end in seen:
+                    code = os.pread(memory.fileno(), end - begin, begin)
+                    for at, kernel in _in(code, wanted):
+                        place = places.setdefault(begin + at, (begin + at + kernel.size, []))
+                        place[1].append(kernel)
+        self._begins = sorted(places)
+        self._places = [places[begin] for begin in self._begins]
+        self._chosen: dict[tuple[int, frozenset[str]], _Kernel] = {}
+
+    def kernel_at(self, address: int, graphs: frozenset[str]) -> _Kernel | None:
+        """What is executed at an address while programs of these graphs run."""
+        i = bisect.bisect(self._begins, address) - 1
+        if i < 0 or address >= self._places[i][0]:
+            return None
+        if (i, graphs) not in self._chosen:
+            alike = self._places[i][1]
+            running = [k for k in alike if k.graph in graphs]
+            self._chosen[i, graphs] = _one_of(running or alike)
+        return self._chosen[i, graphs]
+
+
+def _one_of(kernels: Sequence[_Kernel]) -> _Kernel:
+    """Kernels with equal code as one, of which is told what they have in common."""
+    first = kernels[0]
+    if len(kernels) == 1:
+        return first
+    origin = first.origin if len({k.origin for k in kernels}) == 1 else ("", "")
+    programs = " or ".join(dict.fromkeys(k.program for k in kernels))
+    name = f"{first.name} or {len(kernels) - 1} like it"
+    return dataclasses.replace(first, name=name, program=programs, origin=origin)
 
 
 def _code_without_file() -> list[tuple[int, int]]:
@@ -177,29 +233,20 @@ def _code_without_file() -> list[tuple[int, int]]:
     return found
 
 
-def _in(code: bytes, wanted: list[_Kernel]) -> Iterator[tuple[int, _Kernel]]:
-    """The kernels that are in a piece of memory, each with its place. They leave `wanted`."""
-    taken: set[int] = set()
-    for kernel in list(wanted):
+def _in(code: bytes, wanted: Iterable[_Kernel]) -> Iterator[tuple[int, _Kernel]]:
+    """The kernels that are in a piece of memory, each with its places."""
+    for kernel in wanted:
         offset, anchor = max(kernel.parts, key=lambda part: len(part[1]), default=(0, b""))
         at = code.find(anchor) if len(anchor) >= _LEAST else -1
         while at >= 0:
             begin = at - offset
-            if begin >= 0 and begin not in taken and _is_at(code, begin, kernel):
-                taken.add(begin)
-                wanted.remove(kernel)
+            if begin >= 0 and _is_at(code, begin, kernel):
                 yield begin, kernel
-                break
             at = code.find(anchor, at + 1)
 
 
 def _is_at(code: bytes, begin: int, kernel: _Kernel) -> bool:
     return all(code.startswith(part, begin + offset) for offset, part in kernel.parts)
-
-
-def _find(kernels: list[tuple[int, int, _Kernel]], address: int) -> _Kernel | None:
-    i = bisect.bisect(kernels, address, key=lambda k: k[0]) - 1
-    return kernels[i][2] if i >= 0 and address < kernels[i][1] else None
 
 
 def _events(
