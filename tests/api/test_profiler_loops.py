@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_xla import _XLAC
+from torch_xla._src.profile_messages import messages
 
 # Two loops that take their time, the first of them most, and one kernel of PyTorch's.
 PROGRAM = """
@@ -38,8 +39,9 @@ xp.start_trace(sys.argv[1])
 begin = time.monotonic()
 count = 0
 while time.monotonic() < begin + 1:
-    y = step(x)
-    torch_xla.sync(wait=True)
+    with xp.Trace("launch"):  # a name of ours
+        y = step(x)
+        torch_xla.sync(wait=True)
     count += 1
 xp.stop_trace()
 (path,) = glob.glob(sys.argv[1] + "/plugins/profile/*/*.trace.json")
@@ -104,8 +106,9 @@ def test_loops_of_compiled_and_of_loaded_programs(tmp_path, devices):
             mine = sorted((e["ts"], e["dur"]) for e in found if (e["pid"], e["tid"]) == thread)
             for (ts, dur), (following, _) in zip(mine, mine[1:], strict=False):
                 assert ts + dur <= following + 1
-        # They are within the runs, give or take half a period.
-        first, last = min(e["ts"] for e in runs), max(e["ts"] + e["dur"] for e in runs)
+        # They are from the first launch to the last end, give or take half a period.
+        launches = [e["ts"] for e in told["events"] if e["name"] == "launch"]
+        first, last = min(launches), max(e["ts"] + e["dur"] for e in runs)
         assert all(first - 500 <= e["ts"] and e["ts"] + e["dur"] <= last + 500 for e in found)
         assert len(found) > 50
 
@@ -148,7 +151,11 @@ def test_a_system_that_refuses(tmp_path):
     )
     told, stderr = profile(tmp_path, refuses)
     assert not loops(told) and any(e["name"] == "aten::sin" for e in told["events"])
-    assert "the loops of the CPU's programs are missing: profiler: expected" in stderr
+    missing = "the loops of the CPU's programs are missing: profiler: expected"
+    assert missing in stderr
+    (path,) = tmp_path.glob("log*/plugins/profile/*/*.xplane.pb")
+    space = messages().XSpace.FromString(path.read_bytes())
+    assert space.warnings[0].startswith(missing) and not space.errors
 
 
 def test_products_keep_their_stack_in_the_heap(tmp_path):

@@ -41,7 +41,7 @@ def start_sampling() -> bool:
 def stop_sampling(tracks: list[dict[str, Any]]) -> None:
     """Ends that, and adds the kernels' events to the tracks of `_XLAC._xla_stop_trace`."""
     samples = _XLAC._xla_stop_sampling()
-    runs = sorted((_Run.of(e) for t in tracks if t["is_device"] for e in t["events"]), key=_begin)
+    runs = sorted(_runs(tracks), key=lambda run: run.begin)
     memory = _Memory(samples, {run.graph: run.program for run in runs})
     by_thread: dict[int, list[tuple[int, _Kernel | None]]] = {}
     for (when, thread, address), graphs in _with_running(samples, runs):
@@ -60,21 +60,22 @@ def stop_sampling(tracks: list[dict[str, Any]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A run of a program on a device."""
+    """A run of a program on a device, or its launch, in which it may have begun."""
 
     begin: int
     end: int
     graph: str
     program: str
 
-    @staticmethod
-    def of(event: Sequence[Any]) -> _Run:
-        name, begin, end, details = event
-        return _Run(begin, end, dict(details)["graph"], name)
 
-
-def _begin(run: _Run) -> int:
-    return run.begin
+def _runs(tracks: Iterable[Mapping[str, Any]]) -> Iterator[_Run]:
+    for track in tracks:
+        for name, begin, end, details in track["events"]:
+            told = dict(details)
+            if track["is_device"]:
+                yield _Run(begin, end, told["graph"], name)
+            elif name == "launch" and "graph" in told and "program" in told:  # and not the user's
+                yield _Run(begin, end, told["graph"], f"{told['program']} {told['graph'][:8]}")
 
 
 def _with_running(

@@ -43,7 +43,7 @@ class TslProfilerSessionWrapper:
         options.version, options.enable_hlo_proto = 1, True
         recording.refuse_profile()
         _XLAC._xla_start_trace(kernels=True)
-        self._trouble = ""
+        self._missing: dict[str, str] = {}
         begin = _XLAC._xla_start_plugin_profile
         self._plugin = self._try(_OF_PLUGIN, begin, options.SerializeToString())
         self._samples = self._plugin is None and self._try(_LOOPS, profile_kernels.start_sampling)
@@ -53,8 +53,8 @@ class TslProfilerSessionWrapper:
         try:
             return what(*args)
         except Exception as error:
-            self._trouble = f"{part} missing: {error}"
-            warnings.warn(f"torch_xla.debug.profiler: {self._trouble}", stacklevel=2)
+            self._missing[part] = f"{part} missing: {error}"
+            warnings.warn(f"torch_xla.debug.profiler: {self._missing[part]}", stacklevel=2)
             return None
 
     def end(self, host: str | None = None) -> Any:
@@ -67,8 +67,10 @@ class TslProfilerSessionWrapper:
         if self._samples:
             self._try(_LOOPS, profile_kernels.stop_sampling, tracks)
         space = profile_spaces.to_xspace(tracks, host or profile_spaces.host_name(), seen)
-        if self._trouble:
-            space.errors.append(self._trouble)
+        if _OF_PLUGIN in self._missing:
+            space.errors.append(self._missing[_OF_PLUGIN])
+        if _LOOPS in self._missing:
+            space.warnings.append(self._missing[_LOOPS])
         return space
 
     def stop(self) -> bytes:
