@@ -212,10 +212,7 @@ std::optional<double> make_executables(const Missing& missing, Program& program,
   for (const Lowered& lowered : missing.lowered) {
     DiskCache::Loaded loaded;
     if (disk != nullptr) loaded = disk->load(lowered.text, missing.options);
-    if (loaded.executable == nullptr) {
-      absent.push_back(program.executables.size());
-      loaded.file.clear();
-    }
+    if (loaded.executable == nullptr) absent.push_back(program.executables.size());
     program.executables.push_back(std::move(loaded.executable));
     program.files.push_back(std::move(loaded.file));
   }

@@ -201,12 +201,12 @@ DiskCache::Loaded DiskCache::load(std::string_view program, const pjrt::CompileO
     executable = nullptr;
   }
   std::string file = files_.path_of(hash_of(key));
-  if (executable != nullptr) {
-    hits.add();
-  } else {
+  if (executable == nullptr) {
     misses.add();
     TXLA_VLOG(1) << "not in the persistent cache, " << file << ":\n" << key;
+    return {};
   }
+  hits.add();
   return {std::move(executable), std::move(file)};
 }
 

@@ -25,7 +25,7 @@ class DiskCache {
   // programs loaded from it would run in this process.
   DiskCache(const std::string& folder, bool read_only, bool named = true);
 
-  // A stored program and its file; null where the folder has none that can be used.
+  // A stored program and its file; null and "" where the folder has none that can be used.
   struct Loaded {
     std::unique_ptr<pjrt::Executable> executable;
     std::string file;

@@ -178,6 +178,12 @@ void add_compilation(PJRT_Api& api) {
       };
 }
 
+const PJRT_Api* api_in(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  return reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+}
+
 const PJRT_Api* real = nullptr;
 
 // Programs that speak of Shardy are refused, in the words of the real plugin's parser.
@@ -199,9 +205,8 @@ extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
   static PJRT_Api api{};
   if (FAKE_MODE == 8) {
     if (real != nullptr) return &api;
-    void* library = dlopen(TORCH_XLA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+    real = api_in(TORCH_XLA_TEST_PLUGIN);
+    if (real == nullptr) return nullptr;
     std::memcpy(&api, real, std::min(sizeof(api), real->struct_size));
     api.PJRT_Client_Compile = compile_without_shardy;
     return &api;
@@ -209,13 +214,12 @@ extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
   if (FAKE_MODE == 3) return nullptr;
   if (FAKE_MODE == 7) {
     const char* path = std::getenv("PJRT_LIBRARY_PATH");
-    void* library = dlopen(path && *path ? path : TORCH_XLA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    auto get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
+    const PJRT_Api* whole = api_in(path && *path ? path : TORCH_XLA_TEST_PLUGIN);
+    if (whole == nullptr) return nullptr;
     api.struct_size = offsetof(PJRT_Api, PJRT_Executable_OutputElementTypes);
     api.extension_start = nullptr;
     std::memcpy(reinterpret_cast<char*>(&api) + offsetof(PJRT_Api, pjrt_api_version),
-                reinterpret_cast<const char*>(get_api()) + offsetof(PJRT_Api, pjrt_api_version),
+                reinterpret_cast<const char*>(whole) + offsetof(PJRT_Api, pjrt_api_version),
                 api.struct_size - offsetof(PJRT_Api, pjrt_api_version));
     api.pjrt_api_version.minor_version = 28;
     return &api;
