@@ -95,6 +95,12 @@ def test_a_recording(x, tmp_path):
     assert all(any(b <= lb <= le <= e for lb, le in launches) for b, e in syncs)
     outer, inner = spans["a number that Python reads"], spans["TransferFromDevice"]
     assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+    # What was recorded for a barrier, which begins when that ends.
+    recorded = [(b, e) for name, b, e, _ in host if name == "record"]
+    assert [e for _, e in recorded] == [b for b, _ in syncs]
+    assert all(b <= e for b, e in recorded) and recorded[1][0] == syncs[0][1]
+    forward = [(b, e) for name, b, e, _ in host if name == "forward"]
+    assert all(b <= fb < fe <= e for (b, e), (fb, fe) in zip(recorded, forward, strict=True))
     # Programs are told apart, run one after the other, and not before their launch.
     assert len(device) == 3
     assert [e[0].split()[0] for e in device] == ["sync", "sync", "read"]

@@ -6,13 +6,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch_xla._src.profile_messages import messages
 
 _PICOSECONDS = 1000  # in a nanosecond
+_RECORDING = 1 << 30  # beyond the numbers of threads
 _DAY = 86_400 * 1_000_000_000  # nanoseconds
 # What xprof takes for numbers: a step and its number.
 _NUMBERS = frozenset({"_r", "step_num", "group_id"})
@@ -100,7 +101,20 @@ def to_xspace(tracks: Iterable[Mapping[str, Any]], host: str, plugin: Any = None
             plane.add_line("Programs", track["id"], start, track["events"])
         else:
             host_plane.add_line(track["name"], track["id"], start, track["events"])
+            # Parts of the program begin and end where these do not: they have a line of their own.
+            if recorded := list(_recorded(track["events"], start)):
+                name, number = f"recording of {track['name']}", track["id"] + _RECORDING
+                host_plane.add_line(name, number, start, recorded)
     return space
+
+
+def _recorded(events: Iterable[tuple], start: int) -> Iterator[tuple]:
+    """From each barrier of a thread to its next one: the Python that records what it runs."""
+    begin = start
+    for barrier, end in sorted((b, e) for name, b, e, _ in events if name == "sync"):
+        if begin < barrier:
+            yield "record", begin, barrier, []
+        begin = end
 
 
 def to_trace_events(space: Any) -> dict[str, Any]:
