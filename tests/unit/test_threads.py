@@ -13,6 +13,7 @@ from torch import nn
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from torch_xla.core import dynamo_bridge
 
 SECONDS = 0.6  # for a test that repeats as often as it can
 DEADLINE = 600.0  # under a sanitizer, on a busy machine
@@ -380,8 +381,10 @@ def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
     read = 0
 
     def compile_ahead():
-        results(torch.zeros_like(large))
-        compiled.set()
+        try:
+            results(torch.zeros_like(large))
+        finally:  # the other ends either way, and the error is told
+            compiled.set()
 
     def go_on():
         nonlocal read
@@ -394,6 +397,28 @@ def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
     before = met.counter_value("UncachedCompile")
     assert not differ(large)
     assert met.counter_value("UncachedCompile") == before
+
+
+def test_threads_make_the_first_call_of_a_compiled_graph(monkeypatch):
+    """PyTorch's own helper has no lock there."""
+    extract = dynamo_bridge.extract_compiled_graph
+    extracted = []
+
+    def slowly(*args):
+        extracted.append(args)
+        time.sleep(0.2)
+        return extract(*args)
+
+    monkeypatch.setattr(dynamo_bridge, "extract_compiled_graph", slowly)
+    x = torch.randn(5)
+    graph = torch.fx.symbolic_trace(lambda x: x.exp() * 2)
+    compiled = torch._dynamo.lookup_backend("openxla_eval")(graph, [x.to("xla")])
+
+    def call():
+        close(compiled(x.to("xla")), x.exp() * 2)
+
+    run_threads(call, call, call)
+    assert len(extracted) == 1
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile. a graph has been compiled")

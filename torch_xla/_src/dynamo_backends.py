@@ -6,6 +6,7 @@ PyTorch has `openxla` itself.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,32 @@ def aot_torchxla_trace_once(model: torch.fx.GraphModule, inputs: list[torch.Tens
 def register() -> None:
     for backend in (torchxla_trace_once, aot_torchxla_trace_once):
         register_experimental_backend(backend)
+
+
+def extract_once() -> None:
+    """Lets threads make the first call of a graph of `openxla` at the same time.
+
+    PyTorch's helper has the graph extracted in its first call, and fails with a NameError where two
+    are the first.
+    """
+    from torch._dynamo.backends import torchxla
+
+    def xla_backend_helper(model: torch.fx.GraphModule, fake_tensor_inputs: Any, boxed=False):
+        lock = threading.Lock()
+        compiled: Callable | None = None
+
+        def call(*args: Any) -> Any:
+            nonlocal compiled
+            if compiled is None:
+                from torch_xla.core import dynamo_bridge
+
+                with lock:
+                    compiled = compiled or dynamo_bridge.extract_compiled_graph(model, args)
+            return compiled(*args)
+
+        return torchxla.make_boxed_func(call) if boxed else call
+
+    torchxla.xla_backend_helper = xla_backend_helper
 
 
 def refuse_inductor() -> None:

@@ -48,6 +48,7 @@ def install() -> None:
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
     after_import("torch._dynamo.backends.registry", _name_backends)
+    after_import("torch._dynamo.backends.torchxla", _extract_once)
     after_import("torch._inductor.compile_fx", _refuse_inductor)
     after_import("torch.distributed.tensor._api", _make_dtensors)
     after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
@@ -114,6 +115,12 @@ def _name_backends() -> None:
     from torch_xla._src import dynamo_backends
 
     dynamo_backends.register()
+
+
+def _extract_once() -> None:
+    from torch_xla._src import dynamo_backends
+
+    dynamo_backends.extract_once()
 
 
 def _refuse_inductor() -> None:
