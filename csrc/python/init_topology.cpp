@@ -80,15 +80,22 @@ void init_topology(py::module_& m) {
       // In bytes for each device; a peak of 0: the plugin does not say.
       .def("memory", &memory)
       .def("cost", &CompiledProgram::cost_analysis)
-      // What devices exchange: kind, bytes on each, groups of devices, operation and its line.
+      // That the compiler expects of a run, but for what is sent; 0 where it does not tell.
+      .def("cycles",
+           [](const CompiledProgram& p) {
+             const pjrt::OptimizedModule module = p.optimized_module();
+             return spmd::read_cycles(module.bytes, module.with_config());
+           })
+      // What devices exchange: kind, bytes on each, how often, groups of devices, operation and its
+      // line.
       .def("collectives",
            [](const CompiledProgram& p) {
              const pjrt::OptimizedModule module = p.optimized_module();
              py::list all;
              for (const spmd::Collective& c :
                   spmd::read_collectives(module.bytes, module.with_config())) {
-               all.append(
-                   py::make_tuple(c.kind, c.bytes, c.groups, c.origin.operation, c.origin.line));
+               all.append(py::make_tuple(c.kind, c.bytes, c.times, c.groups, c.origin.operation,
+                                         c.origin.line));
              }
              return all;
            })

@@ -2,6 +2,9 @@
 // and its kind, and a value.
 #include "spmd/compiled_module.h"
 
+#include <algorithm>
+#include <charconv>
+#include <limits>
 #include <utility>
 
 #include "util/error.h"
@@ -12,17 +15,22 @@ namespace {
 // Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
 constexpr uint64_t kModuleOfConfigured = 1;
 enum Module : uint64_t { Computations = 3, OutputSharding = 12, StackFrames = 17 };
-enum Computation : uint64_t { Instructions = 2 };
+enum Computation : uint64_t { Instructions = 2, ComputationId = 5 };
 enum Instruction : uint64_t {
   Name = 1,
   Opcode = 2,
   Shape = 3,
   Metadata = 7,
+  Literal = 8,
+  Called = 38,
+  BackendConfig = 43,
   ReplicaGroups = 49,
   SourceTargets = 52,
   DeviceList = 87,
   MeshGroups = 93,
 };
+// The integers of literals: s32, s64, u32 and u64.
+enum LiteralField : uint64_t { FirstIntegers = 4, LastIntegers = 7 };
 enum SourceTargetField : uint64_t { Source = 1, Target = 2 };
 enum MetadataField : uint64_t { OperationName = 2, SourceFile = 3, SourceLine = 4, FrameId = 15 };
 enum StackFramesField : uint64_t { FileNames = 1, Locations = 3, Frames = 4 };
@@ -372,14 +380,79 @@ Collective read_instruction(std::string_view instruction,
   return c;
 }
 
-// Calls `visit` with each instruction of a module and the lines of the module's stack frames.
+// How often a run goes through each computation of a module, by their ids.
+class Repeats {
+ public:
+  explicit Repeats(std::string_view module) {
+    for (Fields m(module); m.next();) {
+      if (m.number() == Computations) add_computation(m.bytes());
+    }
+    // What is called stands before what calls it.
+    for (size_t i = computations_.size(); i-- > 0;) pass_on(computations_[i]);
+  }
+
+  int64_t of(std::string_view computation) const {
+    return times_.at(static_cast<int64_t>(integer(computation, ComputationId)));
+  }
+
+ private:
+  struct Call {
+    bool is_loop;
+    std::vector<int64_t> called;  // of a loop its body and its condition
+  };
+  struct Calls {
+    int64_t id = 0;
+    std::vector<Call> calls = {};
+  };
+
+  void add_computation(std::string_view computation) {
+    Calls made{.id = static_cast<int64_t>(integer(computation, ComputationId))};
+    int64_t largest = 1;
+    for (Fields c(computation); c.next();) {
+      if (c.number() != Instructions) continue;
+      Call call{};
+      for (Fields fields(c.bytes()); fields.next();) {
+        if (fields.number() == Opcode) call.is_loop = fields.bytes() == "while";
+        if (fields.number() == Called) fields.add_to(call.called);
+        if (fields.number() == Literal) largest = std::max(largest, largest_of(fields.bytes()));
+      }
+      if (!call.called.empty()) made.calls.push_back(std::move(call));
+    }
+    largest_[made.id] = largest;
+    computations_.push_back(std::move(made));
+  }
+
+  void pass_on(const Calls& from) {
+    const int64_t times = times_.try_emplace(from.id, 1).first->second;  // 1: it is the entry
+    for (const Call& call : from.calls) {
+      // A loop counts up to its number of times, which stands in its condition.
+      const int64_t each = call.is_loop ? times * largest_[call.called.back()] : times;
+      for (const int64_t called : call.called) times_[called] += each;
+    }
+  }
+
+  // Of its integers.
+  static int64_t largest_of(std::string_view literal) {
+    std::vector<int64_t> found = {1};
+    for (Fields fields(literal); fields.next();) {
+      if (fields.number() >= FirstIntegers && fields.number() <= LastIntegers) fields.add_to(found);
+    }
+    return *std::max_element(found.begin(), found.end());
+  }
+
+  std::vector<Calls> computations_;
+  std::map<int64_t, int64_t> times_, largest_;
+};
+
+// Calls `visit` with each instruction of a module and how often a run does it.
 template <class Visit>
 void for_instructions(std::string_view module, Visit visit) {
-  const std::vector<std::string> frame_lines = read_frame_lines(module);
+  const Repeats repeats(module);
   for (Fields m(module); m.next();) {
     if (m.number() != Computations) continue;
+    const int64_t times = repeats.of(m.bytes());
     for (Fields c(m.bytes()); c.next();) {
-      if (c.number() == Instructions) visit(c.bytes(), frame_lines);
+      if (c.number() == Instructions) visit(c.bytes(), times);
     }
   }
 }
@@ -387,8 +460,10 @@ void for_instructions(std::string_view module, Visit visit) {
 }  // namespace
 
 std::map<std::string, Origin> read_origins(std::string_view module, bool with_config) {
+  module = without_config(module, with_config);
+  const std::vector<std::string> frame_lines = read_frame_lines(module);
   std::map<std::string, Origin> found;
-  for_instructions(without_config(module, with_config), [&](auto instruction, auto& frame_lines) {
+  for_instructions(module, [&](std::string_view instruction, int64_t) {
     std::string_view name, metadata;
     for (Fields fields(instruction); fields.next();) {
       if (fields.number() == Name) name = fields.bytes();
@@ -402,19 +477,42 @@ std::map<std::string, Origin> read_origins(std::string_view module, bool with_co
 }
 
 std::vector<Collective> read_collectives(std::string_view module, bool with_config) {
+  module = without_config(module, with_config);
+  const std::vector<std::string> frame_lines = read_frame_lines(module);
   std::vector<Collective> found;
-  for_instructions(without_config(module, with_config), [&](auto instruction, auto& frame_lines) {
+  for_instructions(module, [&](std::string_view instruction, int64_t times) {
     Collective collective = read_instruction(instruction, frame_lines);
     for (const char* kind : {"all-gather", "all-reduce", "all-to-all", "collective-permute",
                              "reduce-scatter", "collective-broadcast", "ragged-all-to-all"}) {
       // Plugins may start them and wait for their end in two operations.
       if (collective.kind != kind && collective.kind != std::string(kind) + "-start") continue;
       collective.kind = kind;
+      collective.times = times;
       found.push_back(std::move(collective));
       break;
     }
   });
   return found;
+}
+
+double read_cycles(std::string_view module, bool with_config) {
+  static constexpr std::string_view kKey = "\"estimated_cycles\":\"";
+  double cycles = 0;
+  for_instructions(without_config(module, with_config),
+                   [&](std::string_view instruction, int64_t times) {
+                     std::string_view config;
+                     for (Fields fields(instruction); fields.next();) {
+                       if (fields.number() == BackendConfig) config = fields.bytes();
+                     }
+                     const size_t place = config.find(kKey);
+                     if (place == std::string_view::npos) return;
+                     int64_t number = 0;
+                     const char* text = config.data() + place + kKey.size();
+                     std::from_chars(text, config.data() + config.size(), number);
+                     if (number == std::numeric_limits<int64_t>::max()) return;  // not estimated
+                     cycles += static_cast<double>(number) * static_cast<double>(times);
+                   });
+  return cycles;
 }
 
 }  // namespace torch_xla::spmd

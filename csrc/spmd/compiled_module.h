@@ -29,10 +29,16 @@ std::map<std::string, Origin> read_origins(std::string_view module, bool with_co
 struct Collective {
   std::string kind;   // "all-gather"
   int64_t bytes = 0;  // of its result, on each device
+  int64_t times = 1;  // how often a run does it, for the loops around it
   // The devices that exchange; pairs of a sender and a receiver where the kind permutes.
   std::vector<std::vector<int64_t>> groups = {};
   Origin origin = {};
 };
 std::vector<Collective> read_collectives(std::string_view module, bool with_config);
+
+// Returns the clock cycles that the compiler expects a run's kernels to take, those in loops as
+// often as they run. Of collectives, and of some kernels, such as gathers, it expects none; 0 where
+// it never does. Compilers of TPUs do.
+double read_cycles(std::string_view module, bool with_config);
 
 }  // namespace torch_xla::spmd

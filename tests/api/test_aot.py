@@ -362,7 +362,7 @@ def test_figures_of_a_compiler_without_estimates():
     chip = aot.Chip("1x1x1", "cuda", "H200", 1, None, None, None)
     memory = aot.Memory(48, 48, 48, 16, 8, None, {})
     compiled = aot.Compiled(
-        "step", chip, memory, None, None, None, None, None, {}, None, None, "", b""
+        "step", chip, memory, None, None, None, None, None, None, {}, None, None, "", b""
     )
     assert compiled.bound is None
     assert str(compiled).splitlines()[1:] == [

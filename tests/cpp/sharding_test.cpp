@@ -156,5 +156,59 @@ TEST(Sharding, ReadsCompiledModules) {
                "expected a compiled module");
 }
 
+// A field of a protocol buffer that holds bytes, and one that holds a number below 128.
+std::string field(int number, const std::string& bytes) {
+  const int key = number << 3 | 2;
+  std::string made;
+  if (key < 128) {
+    made += static_cast<char>(key);
+  } else {
+    made += static_cast<char>((key & 127) | 128);
+    made += static_cast<char>(key >> 7);
+  }
+  made += static_cast<char>(bytes.size());
+  return made + bytes;
+}
+std::string field(int number, char value) {
+  std::string key = field(number, std::string());
+  key.pop_back();
+  key.front() = static_cast<char>(key.front() & ~7);
+  return key + value;
+}
+
+TEST(Sharding, CountsWhatLoopsRepeat) {
+  // A loop of 3 times around one of 4, and kernels that run once; of the last nothing is known.
+  const auto instruction = [](const std::string& opcode, const std::string& rest) {
+    return field(2, field(2, opcode) + rest);
+  };
+  const auto computation = [](char id, const std::string& instructions) {
+    const std::string bytes = instructions + field(5, id);
+    EXPECT_LT(bytes.size(), 128u);
+    return field(3, bytes);
+  };
+  const auto kernel = [&](const std::string& cycles) {
+    return instruction("fusion", field(43, "{\"estimated_cycles\":\"" + cycles + "\",\"x\":\"\"}"));
+  };
+  const auto condition = [&](char times) {
+    return instruction("constant", field(8, field(6, std::string(1, times)))) +
+           instruction("compare", "");
+  };
+  const auto call = [&](const std::string& opcode, const std::string& called) {
+    return instruction(opcode, field(38, called));
+  };
+  const std::string sent = instruction("all-reduce-start", "");
+  const std::string module =
+      computation(5, kernel("7") + sent) + computation(4, condition(4)) +
+      computation(3, kernel("10") + call("while", "\x05\x04")) + computation(2, condition(3)) +
+      computation(1, kernel("100")) + computation(6, kernel("9223372036854775807")) +
+      computation(7,
+                  call("while", "\x03\x02") + sent + call("call", "\x01") + call("call", "\x06"));
+  EXPECT_EQ(read_cycles(module, false), 100 + 3 * 10 + 3 * 4 * 7);
+  std::vector<int64_t> times;
+  for (const Collective& c : read_collectives(module, false)) times.push_back(c.times);
+  EXPECT_EQ(times, (std::vector<int64_t>{12, 1}));
+  EXPECT_EQ(read_cycles(field(3, instruction("add", "")), false), 0);
+}
+
 }  // namespace
 }  // namespace torch_xla::spmd

@@ -470,3 +470,34 @@ def test_switch_while_other_threads_work(run):
         """,
         spmd=False,
     )
+
+
+@pytest.mark.parametrize("spmd", [True, False])
+def test_collectives_of_other_libraries_are_refused(run, spmd):
+    """They would end after the call had written back what the host had."""
+    run(
+        f"""
+        import torch.distributed as dist
+        import pytest
+        spmd = {spmd}
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        x = torch.arange(4.0, device="xla")
+        empty = torch.empty_like(x)
+        advice = "one process has all devices.*mark_sharding" if spmd else r"\\.cpu\\(\\)"
+        for call in (
+            lambda: dist.all_reduce(x),
+            lambda: dist.broadcast(x, 0),
+            lambda: dist.all_gather([empty], x),
+            lambda: dist.all_gather_into_tensor(empty, x),
+            lambda: dist.reduce_scatter_tensor(empty, x),
+        ):
+            with pytest.raises(NotImplementedError, match="expected tensors of the CPU.*" + advice):
+                call()
+        assert x.tolist() == [0, 1, 2, 3]
+        host = x.cpu()
+        dist.all_reduce(host)
+        assert host.tolist() == [0, 1, 2, 3]
+        dist.destroy_process_group()
+        """,
+        spmd=spmd,
+    )

@@ -71,6 +71,54 @@ assert weights / 4 <= sent <= 2.1 * weights, compiled.collectives
 """)
 
 
+def test_what_loops_repeat_counts_as_often(run):
+    """`experimental.scan` over eight layers: kernels, and what is sent."""
+    run("""
+from torch_xla.experimental.scan import scan
+
+layers, n = 8, 1024
+with torch.device("meta"):
+    stacked = nn.Parameter(torch.empty(layers, n, n))
+    x = torch.empty(256, n)
+xs.mark_sharding(stacked, line, (None, "fsdp", None))
+xs.mark_sharding(x, line, ("fsdp", None))
+
+def forward(x, count):
+    return scan(lambda c, w: (torch.tanh(c @ w), None), x, stacked[:count])[0]
+
+with torch.no_grad():
+    two, all = (aot.compile(forward, x, count, topology="v5e:2x2") for count in (2, layers))
+
+def gathered(compiled):
+    return [(c.count, c.bytes) for c in compiled.collectives if c.kind == "all-gather"]
+
+weight = n * n * 4
+((few, some),) = gathered(two)
+((many, most),) = gathered(all)
+assert (few, many) == (2, layers) and most == 4 * some and some >= weight, (gathered(all))
+assert 2 < all.kernel_seconds / two.kernel_seconds < 5, (two.kernel_seconds, all.kernel_seconds)
+assert all.sending_seconds == sum(c.bytes for c in all.collectives) / 2e11
+""")
+
+
+def test_auto_sharding_asks_the_compiler(run):
+    """Of the meshes that the model thinks best, that of the least estimate."""
+    run("""
+from torch_xla.distributed.spmd import auto_sharding
+
+xr.use_spmd(auto=True)
+compiled = aot.compile(step, x, topology="v5p:2x2x1")
+(plan,) = auto_sharding.plans()
+assert compiled.mesh == plan.mesh
+assert set(plan.estimates) == set(plan.alternatives) == {(4,), (2, 2)}, plan
+assert min(plan.estimates.values()) == plan.estimates[plan.sizes]
+assert plan.estimates[plan.sizes] == compiled.kernel_seconds + compiled.sending_seconds
+assert "by the compiler" in str(plan), plan
+aot.compile(step, x, topology="v5p:2x2x1")
+assert len(auto_sharding.plans()) == 2
+""")
+
+
 def test_the_mesh_has_the_chips(run):
     run("""
 xs.mark_sharding(x, line, ("fsdp", None))

@@ -40,13 +40,13 @@ def test_pairs_tell_the_axes_along_which_they_differ():
 def test_equal_ones_are_summed_and_the_largest_comes_first():
     model, data = [[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]]
     found = [
-        ("all-reduce", 8, data, "f", "f.py:3"),
-        ("all-gather", 100, model, "f", "f.py:4"),
-        ("all-reduce", 16, data, "f", "f.py:3"),
-        ("all-reduce", 32, model, "f", "f.py:3"),
+        ("all-reduce", 8, 1, data, "f", "f.py:3"),
+        ("all-gather", 100, 1, model, "f", "f.py:4"),
+        ("all-reduce", 16, 3, data, "f", "f.py:3"),  # in a loop
+        ("all-reduce", 32, 1, model, "f", "f.py:3"),
     ]
     assert summed(found, MeshOfText(PLAIN)) == [
         Collective("all-gather", ("model",), "f", "f.py:4", 1, 100),
+        Collective("all-reduce", ("data",), "f", "f.py:3", 4, 56),
         Collective("all-reduce", ("model",), "f", "f.py:3", 1, 32),
-        Collective("all-reduce", ("data",), "f", "f.py:3", 2, 24),
     ]

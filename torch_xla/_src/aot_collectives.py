@@ -20,7 +20,7 @@ class Collective:
         axes: The mesh axes along which devices exchange; empty where no axes say it.
         operation: What they are for, "Model.forward/aten::mm"; "" where the compiler does not tell.
         line: The line of the program that they come from, "file:line", likewise.
-        count: How many operations; one in a loop's body counts once.
+        count: How many operations; one in a loop's body as often as it runs.
         bytes: Of their results, on each device.
     """
 
@@ -75,13 +75,13 @@ class MeshOfText:
 
 
 def summed(
-    found: Iterable[tuple[str, int, list[list[int]], str, str]], mesh: MeshOfText
+    found: Iterable[tuple[str, int, int, list[list[int]], str, str]], mesh: MeshOfText
 ) -> list[Collective]:
     """Those of one kind, axes, operation and line as one, the most bytes first."""
     sums: dict[tuple[str, tuple[str, ...], str, str], list[int]] = {}
-    for kind, size, groups, operation, line in found:
+    for kind, size, times, groups, operation, line in found:
         total = sums.setdefault((kind, mesh.axes_of(kind, groups), operation, line), [0, 0])
-        total[0] += 1
-        total[1] += size
+        total[0] += times
+        total[1] += times * size
     collectives = [Collective(*key, *total) for key, total in sums.items()]
     return sorted(collectives, key=lambda c: -c.bytes)

@@ -78,6 +78,7 @@ class TopologyCompiler:
             optimal_seconds=_positive(cost.get("optimal_seconds")),
             compute_seconds=_quotient(flops, chip.flops_per_second),
             memory_seconds=_quotient(accessed, chip.bytes_per_second),
+            kernel_seconds=_quotient(_positive(figures["cycles"]), chip.cycles_per_second),
             cost=cost,
             mesh=None if mesh is None else dict(zip(mesh.names, mesh.sizes, strict=True)),
             collectives=[] if mesh is None else summed(figures["collectives"], mesh),
@@ -116,16 +117,20 @@ class TopologyCompiler:
         except topology_compiler.Refused as refusal:
             raise _topology_error(topology, spec, refusal) from refusal
         kinds = {device["kind"] for device in described["devices"]}
+        kind = ", ".join(sorted(kinds))
+        clock, link = aot_figures.PUBLISHED.get(kind, (None, None))
         return Chip(
             topology=topology,
             platform=described["platform"],
-            kind=", ".join(sorted(kinds)),
+            kind=kind,
             count=len(described["devices"]),
             memory=self._memory(),
             flops_per_second=flops,
             bytes_per_second=self._rate(
                 _SUM.replace("T", f"tensor<{_SIDE}x{_SIDE}xf32>"), "bytes accessed"
             ),
+            cycles_per_second=clock,
+            link_bytes_per_second=link,
         )
 
     def _rate(self, stablehlo: str, of: str) -> float | None:

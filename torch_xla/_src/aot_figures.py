@@ -127,6 +127,8 @@ class Chip:
         memory: Bytes that it has for programs; None where the compiler does not say.
         flops_per_second: Of products of matrices in bfloat16, by the compiler's own estimates.
         bytes_per_second: Between the chip and its memory, likewise.
+        cycles_per_second: Its clock, as published; None where it is not known here.
+        link_bytes_per_second: Of all its links to other chips together, likewise.
     """
 
     topology: str
@@ -136,6 +138,18 @@ class Chip:
     memory: int | None
     flops_per_second: float | None
     bytes_per_second: float | None
+    cycles_per_second: float | None = None
+    link_bytes_per_second: float | None = None
+
+
+# Published, by the kind of a chip: its clock, and bytes a second of its links together. The clock
+# is the peak rate of products over what the units for products do in a cycle.
+PUBLISHED = {
+    "TPU v4": (1.05e9, 3e11),
+    "TPU v5 lite": (1.5e9, 2e11),
+    "TPU v5": (1.75e9, 6e11),
+    "TPU v6 lite": (1.75e9, 4.48e11),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +167,9 @@ class Compiled:
             some operation. It takes all products for bfloat16's.
         compute_seconds: The time of the operations alone, at the rate of the compiler's estimates.
         memory_seconds: The time of the bytes alone, likewise.
+        kernel_seconds: The sum of what the compiler expects its kernels to take, those in loops as
+            often as they run; None where it does not say. It says nothing of what is sent, and of
+            some kernels, such as gathers.
         cost: All that the compiler tells of the cost, by its own names.
         mesh: Of a program that is partitioned, the size of each axis; else None.
         collectives: What its devices exchange, by kind, mesh axes and line, the most bytes first.
@@ -171,6 +188,7 @@ class Compiled:
     optimal_seconds: float | None
     compute_seconds: float | None
     memory_seconds: float | None
+    kernel_seconds: float | None
     cost: dict[str, Any]
     inputs: list[Input] | None
     outputs: list[Output] | None
@@ -194,8 +212,18 @@ class Compiled:
         return max(self.compute_seconds, self.memory_seconds)
 
     @property
+    def sending_seconds(self) -> float | None:
+        """The time of all that is exchanged, at the published rate of a chip's links; 0 for a
+        program of one chip, None for chips of which no rate is known here."""
+        if not self.collectives:
+            return 0.0
+        rate = self.chip.link_bytes_per_second
+        return None if rate is None else sum(c.bytes for c in self.collectives) / rate
+
+    @property
     def has_loops(self) -> bool:
-        """Whether compilers count something once that runs often: operations, bytes and times."""
+        """Whether compilers count something once that runs often: operations, bytes, and the times
+        that are made of them."""
         return "stablehlo.while" in self.stablehlo
 
     @property
@@ -239,13 +267,16 @@ class Compiled:
         rows.append(("operations", self.operations_text()))
         rows.append(("bytes accessed", human(self.bytes_accessed)))
         rows.append(("time", self.time_text()))
+        if self.kernel_seconds is not None:
+            rows.append(("  of all kernels", _time(self.kernel_seconds)))
         if self.bound is not None:
             times = f"compute {_time(self.compute_seconds)}, memory {_time(self.memory_seconds)}"
             rows.append(("bound", f"{self.bound} ({times})"))
         if self.utilization is not None:
             rows.append(("utilization", f"{self.utilization:.0%} of the chip's operations"))
         if self.has_loops:
-            rows.append(("loops", "what they repeat is counted once, but for memory"))
+            once = "what they repeat counts once in operations, bytes, time and bound"
+            rows.append(("loops", once))
         split = ""
         if self.mesh is not None:
             split = ", split along " + ", ".join(f"{k}={n}" for k, n in self.mesh.items())
@@ -258,6 +289,8 @@ class Compiled:
             return []
         total = sum(c.bytes for c in self.collectives)
         lines = [f"  {'exchanged':18} {human(total)}"]
+        if self.sending_seconds:
+            lines[0] += f", {_time(self.sending_seconds)} at the rate of a chip's links"
         for c in self.collectives[:most]:
             along = f" along {', '.join(c.axes)}" if c.axes else ""
             what = f"{c.count} {c.kind}{along}"

@@ -72,8 +72,9 @@ class Compiler:
         return self._ask({"describe": True})
 
     def compile(self, stablehlo: str) -> dict[str, Any]:
-        """The compiler's figures of a program: its name, `memory` in bytes, `cost`, and what the
-        devices exchange: `collectives`, each a kind, bytes, groups of devices, and a line.
+        """The compiler's figures of a program: its name, `memory` in bytes, `cost`, the `cycles` of
+        a run, and what the devices exchange: `collectives`, each a kind, bytes, how often, groups
+        of devices, an operation and its line.
 
         Raises:
             Refused: The plugin refuses the program or the topology, or its process has ended; the
@@ -195,5 +196,6 @@ def _answer(topology: Any, request: dict[str, Any], flags: dict[str, Any]) -> di
         "name": program.name,
         "memory": program.memory(),
         "cost": program.cost(),
+        "cycles": program.cycles(),
         "collectives": program.collectives() if partitioned else [],
     }

@@ -230,6 +230,17 @@ class FallbackCall {
   std::vector<at::Tensor> host_;
 };
 
+// torch.distributed's collectives go on after the call, which writes back what it took.
+void refuse_collective(const c10::OperatorHandle& op) {
+  if (op.operator_name().getNamespace() != "c10d") return;
+  util::fail(util::ErrorKind::NotImplemented, op.operator_name().name,
+             ": expected tensors of the CPU, got some on xla. ",
+             executor::is_spmd()
+                 ? "In SPMD mode one process has all devices, and the compiler sends what they need "
+                   "of each other: split values by torch_xla.distributed.spmd.mark_sharding."
+                 : "Move them with .cpu().");
+}
+
 // XLA_HOST_FALLBACK, for this operator.
 void check_fallback(const std::string& name) {
   const std::string mode = util::flag::XLA_HOST_FALLBACK();
@@ -262,6 +273,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string name = lazy::full_name(op.operator_name());
   TXLA_CHECK(!is_recording_function(), name,
              ": runs on the host, which a recorded function cannot.");
+  refuse_collective(op);
   check_fallback(name);
   debug::counter(op.schema().name())->add();
   FallbackCall(op, stack).run();

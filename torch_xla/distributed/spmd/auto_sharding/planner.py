@@ -55,6 +55,8 @@ class Plan:
             times.
         bytes: What lives on a device when most does, by the model.
         alternatives: The seconds of each mesh that was tried, by its sizes.
+        estimates: Seconds by the compiler, of the meshes whose programs `torch_xla.aot` compiled
+            to choose among them: of all kernels and of all that is sent.
     """
 
     mesh: dict[str, int]
@@ -63,14 +65,19 @@ class Plan:
     seconds: float
     bytes: float
     alternatives: dict[tuple[int, ...], float] = field(default_factory=dict)
+    estimates: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the mesh's axes."""
+        return tuple(self.mesh.values())
 
     def __str__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        others = ", ".join(
-            f"{'x'.join(map(str, sizes))}: {seconds * 1e3:.3g} ms"
-            for sizes, seconds in self.alternatives.items()
-        )
-        lines = [f"mesh ({mesh}), of {others} a step by the model", ""]
+        lines = [f"mesh ({mesh}), of {_listed(self.alternatives)} a step by the model"]
+        if self.estimates:
+            lines.append(f"and of {_listed(self.estimates)} by the compiler")
+        lines.append("")
         lines.append(f"{'count':>5}  {'type':24} {'spec':28} bytes on each device")
         for row in self.rows:
             spec = ", ".join("None" if entry is None else repr(entry) for entry in row.spec)
@@ -79,6 +86,13 @@ class Plan:
             )
         lines += ["", f"at most {self.bytes:,.0f} bytes live on a device by the model"]
         return "\n".join(lines)
+
+
+def _listed(seconds: dict[tuple[int, ...], float]) -> str:
+    """Times of meshes."""
+    return ", ".join(
+        f"{'x'.join(map(str, sizes))}: {time * 1e3:.3g} ms" for sizes, time in seconds.items()
+    )
 
 
 _plans: collections.deque[Plan] = collections.deque(maxlen=256)
@@ -117,17 +131,31 @@ def enable(mesh: Any = None, memory: float | None = None) -> None:
     _enabled = True
 
 
-# What programs are planned for in place of the devices of this process: a machine, and the bytes
-# that a program may take.
-_elsewhere: tuple[Machine, float | None] | None = None
+@dataclass
+class _Elsewhere:
+    """What programs are planned for in place of the devices of this process.
+
+    Attributes:
+        machine: One of the devices.
+        budget: The bytes that a program may take on it; None: as many as it likes.
+        sizes: Of the only mesh to plan for; None: it is chosen.
+    """
+
+    machine: Machine
+    budget: float | None
+    sizes: tuple[int, ...] | None = None
+
+
+_elsewhere: _Elsewhere | None = None
 _TRIES = 4
+_WITHIN = 1.25
 
 
 def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
     """Compiles a program for the chips of a topology, split as is chosen for them.
 
-    The model counts the memory of a program roughly: where the compiler finds that it does not fit,
-    it is planned for less.
+    The model of costs is rough. So the plans of all meshes that are within a quarter of the best
+    one by it are compiled, and the one that takes least by the compiler's own estimates is given.
 
     Args:
         compiler: A `TopologyCompiler`.
@@ -137,7 +165,6 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
         torch_xla.aot.DoesNotFit: No plan of those that were tried fits.
         DoesNotFit: There is no plan that would need as little memory as it had to.
     """
-    global _elsewhere
     from torch_xla._src.aot_figures import DoesNotFit as ChipIsTooSmall
 
     chip = compiler.chip
@@ -146,11 +173,46 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
         usual,
         operations=chip.flops_per_second or usual.operations,
         memory=chip.bytes_per_second or usual.memory,
+        link=chip.link_bytes_per_second or usual.link,
     )
-    budget = None if chip.memory is None else 0.9 * chip.memory
+    on = _Elsewhere(machine, None if chip.memory is None else 0.9 * chip.memory)
+    before = list(_plans)
+    compiled = _fitting(compiler, program, on)
+    if list(_plans) == before or _estimate(compiled) is None:
+        return compiled
+    found = {_plans[-1].sizes: (compiled, _plans[-1])}
+    alternatives = _plans[-1].alternatives
+    for sizes, seconds in alternatives.items():
+        if sizes not in found and seconds <= _WITHIN * min(alternatives.values()):
+            try:
+                compiled = _fitting(compiler, program, dataclasses.replace(on, sizes=sizes))
+            except (ChipIsTooSmall, DoesNotFit):
+                continue
+            found[sizes] = compiled, _plans[-1]
+    estimates = {sizes: _estimate(made) for sizes, (made, _) in found.items()}
+    compiled, plan = found[min(estimates, key=estimates.__getitem__)]
+    chosen = dataclasses.replace(plan, alternatives=alternatives, estimates=estimates)
+    _plans.clear()
+    _plans.extend([*before, chosen])
+    return compiled
+
+
+def _estimate(compiled: Any) -> float | None:
+    """Seconds of a run where nothing is sent while something is computed."""
+    if compiled.kernel_seconds is None or compiled.sending_seconds is None:
+        return None
+    return compiled.kernel_seconds + compiled.sending_seconds
+
+
+def _fitting(compiler: Any, program: Callable[[str], Any], on: _Elsewhere) -> Any:
+    """The program as planned, for less memory where the compiler finds that it does not fit: the
+    model counts memory roughly."""
+    global _elsewhere
+    from torch_xla._src.aot_figures import DoesNotFit as ChipIsTooSmall
+
     for tries in range(_TRIES):
         last = plans()[-1:]
-        _elsewhere = (machine, budget)
+        _elsewhere = on
         try:
             made = program(compiler.target)
         finally:
@@ -159,9 +221,9 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
             return compiler.compile(made)
         except ChipIsTooSmall:
             # Without a plan, the next program would be the same one.
-            if budget is None or tries == _TRIES - 1 or plans()[-1:] == last:
+            if on.budget is None or tries == _TRIES - 1 or plans()[-1:] == last:
                 raise
-            budget = 0.6 * min(budget, _plans[-1].bytes)
+            on = dataclasses.replace(on, budget=0.6 * min(on.budget, _plans[-1].bytes))
     raise AssertionError
 
 
@@ -296,14 +358,15 @@ def _plan(
     program = read(text)
     if not _is_worth(program):
         return [None] * len(leaves), []
-    machine, available = _elsewhere or (costs.machine_of(platform), _memory(platform))
+    on = _elsewhere or _Elsewhere(costs.machine_of(platform), _memory(platform))
     given, fixed = _given(leaves)
     if given is not None or asked is not None:
         meshes = [given or asked]
     else:
-        meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in meshes_of(devices)]
-    budget = available if memory is None else memory
-    mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, machine, budget)
+        sizes = meshes_of(devices) if on.sizes is None else [on.sizes]
+        meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in sizes]
+    budget = on.budget if memory is None else memory
+    mesh, problem, solution, tried = choose(program, meshes, fixed, replaces, on.machine, budget)
     of_leaves = []
     for leaf, choice, value in zip(leaves, problem.arguments, program.arguments, strict=False):
         layout = solution.layout(problem, choice)
