@@ -4,7 +4,6 @@ pip install libtpu
 python examples/aot_llama.py --model 7b --topology v5p:2x2x1                      # FSDP on v5p-8
 python examples/aot_llama.py --model 70b --topology v5p:4x4x4 --tensor 4 --batch 32  # v5p-128
 python examples/aot_llama.py --auto  # it is chosen how weights and activations are split
-python examples/aot_llama.py --mfu   # and the time of a step, by the compiler's estimates
 
 Weights are on meta, the mesh is of CPU devices that stand for the chips: nothing is allocated.
 """
@@ -26,14 +25,12 @@ MODELS = {  # width, layers, heads, heads of keys and values, width of the MLP
     "70b": (8192, 80, 64, 8, 28672),
 }
 WORDS = 32000
-# Published rates of a chip's links, in bytes a second.
-LINKS = {"v4:": 3e11, "v5e": 2e11, "v5p": 6e11, "v6e": 4.48e11}
 
 
 class Llama(nn.Module):
-    """Llama 2. The weights of all layers are stacked, for a loop to run through, or apart."""
+    """Llama 2. The weights of all layers are stacked, for a loop to run through."""
 
-    def __init__(self, width, layers, heads, kv_heads, hidden, dtype, apart=False):
+    def __init__(self, width, layers, heads, kv_heads, hidden, dtype):
         super().__init__()
         self.heads, self.kv_heads, self.dtype = heads, kv_heads, dtype
         kv = width // heads * kv_heads
@@ -48,14 +45,9 @@ class Llama(nn.Module):
             "attention_norm": (width,),
             "mlp_norm": (width,),
         }
-        self.apart = apart
-        self.layers = nn.ModuleList()
-        for _ in range(layers if apart else 1):
-            stacked = () if apart else (layers,)
-            weights = {
-                n: nn.Parameter(torch.empty(*stacked, *shape)) for n, shape in shapes.items()
-            }
-            self.layers.append(nn.ParameterDict(weights))
+        self.layers = nn.ParameterDict(
+            {name: nn.Parameter(torch.empty(layers, *shape)) for name, shape in shapes.items()}
+        )
         self.embedding = nn.Parameter(torch.empty(WORDS, width))
         self.norm = nn.Parameter(torch.empty(width))
         self.head = nn.Parameter(torch.empty(WORDS, width))
@@ -79,11 +71,7 @@ class Llama(nn.Module):
             return checkpoint(self.layer, x, w, use_reentrant=False), None
 
         x = split(F.embedding(tokens, self.embedding.to(self.dtype)))
-        if self.apart:
-            for weights in self.layers:
-                x, _ = body(x, dict(weights))
-        else:
-            x, _ = scan(body, x, dict(self.layers[0]))
+        x, _ = scan(body, x, dict(self.layers))
         logits = F.linear(F.rms_norm(x, x.shape[-1:], self.norm.to(x), 1e-5), self.head.to(x))
         return split(logits, "tensor")
 
@@ -118,11 +106,12 @@ def split_weights(model):
         xs.mark_sharding(weight, mesh, spec[len(spec) - weight.dim() :])
 
 
-def compiled_step(shape, apart, split_as):
+def compiled_step(shape):
     """The training step of a model of this shape, compiled for the topology."""
     with torch.device("meta"):
-        model = Llama(*shape, torch.bfloat16, apart)
-    split_as(model)
+        model = Llama(*shape, torch.bfloat16)
+    if not options.auto:
+        split_weights(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     tokens, targets = (
         torch.empty(batch, options.length, dtype=torch.long, device="meta") for _ in range(2)
@@ -142,21 +131,6 @@ def compiled_step(shape, apart, split_as):
     return aot.compile(step, tokens, targets, topology=options.topology)
 
 
-def as_planned(compiled):
-    """Splits the weights of another model as auto-sharding has split those of the first."""
-    plan = auto_sharding.plans()[-1]
-    names = [given.name.rpartition(".")[2] for given in compiled.inputs]
-    specs = dict(reversed(list(zip(names, plan.specs, strict=False))))
-    along = xs.Mesh(np.arange(count), tuple(plan.mesh.values()), tuple(plan.mesh))
-
-    def split_weights(model):
-        for name, weight in model.named_parameters():
-            spec = specs[name.rpartition(".")[2]]
-            xs.mark_sharding(weight, along, spec[len(spec) - weight.dim() :])
-
-    return split_weights
-
-
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--model", choices=MODELS, default="7b")
 parser.add_argument("--topology", default="v5p:2x2x1")
@@ -164,7 +138,6 @@ parser.add_argument("--tensor", type=int, default=1, help="devices along the mes
 parser.add_argument("--batch", type=int, help="sequences in a step, default: one a chip")
 parser.add_argument("--length", type=int, default=2048)
 parser.add_argument("--auto", action="store_true", help="choose how weights and activations split")
-parser.add_argument("--mfu", action="store_true", help="estimate the time and utilization")
 options = parser.parse_args()
 
 count = math.prod(int(size) for size in options.topology.partition(":")[2].split("x"))
@@ -182,7 +155,7 @@ mesh = xs.Mesh(
 )
 batch = options.batch or count
 shape = MODELS[options.model]
-compiled = compiled_step(shape, False, (lambda model: None) if options.auto else split_weights)
+compiled = compiled_step(shape)
 with torch.device("meta"):
     parameters = sum(p.numel() for p in Llama(*shape, torch.bfloat16).parameters())
 print(f"{parameters / 1e9:.2f} billion parameters, {batch} x {options.length} tokens a step")
@@ -198,24 +171,9 @@ seconds = needed / count / compiled.chip.flops_per_second
 print(
     f"  {'model operations':18} {needed / count / 1e9:,.0f} GFLOP, {seconds * 1e3:.1f} ms at peak"
 )
-if options.mfu:
-    # What a loop repeats is counted once. So the layers are compiled apart, of two numbers of them,
-    # and the difference is the time of a layer.
-    few = 1, 3
-    split_as = as_planned(compiled) if options.auto else split_weights
-    on_chip, sending = [], []
-    for number in few:
-        made = compiled_step((width, number, *shape[2:]), True, split_as)
-        on_chip.append(made.least_seconds)
-        sending.append(sum(c.bytes for c in made.collectives) / LINKS[options.topology[:3]])
-    on_chip, sending = (
-        times[0] + (layers - few[0]) * (times[1] - times[0]) / (few[1] - few[0])
-        for times in (on_chip, sending)
-    )
-    low, high = max(on_chip, sending), on_chip + sending
+if compiled.kernel_seconds is not None and compiled.sending_seconds is not None:
+    kernels, sending = compiled.kernel_seconds, compiled.sending_seconds
     print(
-        f"  {'estimated time':18} {on_chip * 1e3:.1f} ms on the chip by the compiler, "
-        f"{sending * 1e3:.1f} ms of sending at the links' rate\n"
-        f"  {'model utilization':18} {seconds / high:.0%} where nothing overlaps, "
-        f"{seconds / low:.0%} where all does"
+        f"  {'model utilization':18} {seconds / (kernels + sending):.0%} where nothing is sent "
+        f"while something is computed, {seconds / max(kernels, sending):.0%} where all is"
     )

@@ -233,12 +233,13 @@ class FallbackCall {
 // torch.distributed's collectives go on after the call, which writes back what it took.
 void refuse_collective(const c10::OperatorHandle& op) {
   if (op.operator_name().getNamespace() != "c10d") return;
-  util::fail(util::ErrorKind::NotImplemented, op.operator_name().name,
-             ": expected tensors of the CPU, got some on xla. ",
-             executor::is_spmd()
-                 ? "In SPMD mode one process has all devices, and the compiler sends what they need "
-                   "of each other: split values by torch_xla.distributed.spmd.mark_sharding."
-                 : "Move them with .cpu().");
+  util::fail(
+      util::ErrorKind::NotImplemented, op.operator_name().name,
+      ": expected tensors of the CPU, got some on xla. ",
+      executor::is_spmd()
+          ? "In SPMD mode one process has all devices, and the compiler sends what they need "
+            "of each other: split values by torch_xla.distributed.spmd.mark_sharding."
+          : "Move them with .cpu().");
 }
 
 // XLA_HOST_FALLBACK, for this operator.
