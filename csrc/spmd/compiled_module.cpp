@@ -425,19 +425,22 @@ class Repeats {
   void pass_on(const Calls& from) {
     const int64_t times = times_.try_emplace(from.id, 1).first->second;  // 1: it is the entry
     for (const Call& call : from.calls) {
-      // A loop counts up to its number of times, which stands in its condition.
+      // A loop counts up to its number of times, which stands in its condition; one that may end
+      // sooner counts as one that does not.
       const int64_t each = call.is_loop ? times * largest_[call.called.back()] : times;
       for (const int64_t called : call.called) times_[called] += each;
     }
   }
 
-  // Of its integers.
+  // Of its integers, but for one that is no count: a bound that is never met.
   static int64_t largest_of(std::string_view literal) {
+    constexpr int64_t kMostTimes = 1 << 20;
     std::vector<int64_t> found = {1};
     for (Fields fields(literal); fields.next();) {
       if (fields.number() >= FirstIntegers && fields.number() <= LastIntegers) fields.add_to(found);
     }
-    return *std::max_element(found.begin(), found.end());
+    const int64_t largest = *std::max_element(found.begin(), found.end());
+    return largest <= kMostTimes ? largest : 1;
   }
 
   std::vector<Calls> computations_;

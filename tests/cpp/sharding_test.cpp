@@ -189,21 +189,26 @@ TEST(Sharding, CountsWhatLoopsRepeat) {
   const auto kernel = [&](const std::string& cycles) {
     return instruction("fusion", field(43, "{\"estimated_cycles\":\"" + cycles + "\",\"x\":\"\"}"));
   };
-  const auto condition = [&](char times) {
-    return instruction("constant", field(8, field(6, std::string(1, times)))) +
-           instruction("compare", "");
+  const auto condition = [&](const std::string& times) {
+    return instruction("constant", field(8, field(6, times))) + instruction("compare", "");
   };
   const auto call = [&](const std::string& opcode, const std::string& called) {
     return instruction(opcode, field(38, called));
   };
   const std::string sent = instruction("all-reduce-start", "");
   const std::string module =
-      computation(5, kernel("7") + sent) + computation(4, condition(4)) +
-      computation(3, kernel("10") + call("while", "\x05\x04")) + computation(2, condition(3)) +
+      computation(5, kernel("7") + sent) + computation(4, condition("\x04")) +
+      computation(3, kernel("10") + call("while", "\x05\x04")) + computation(2, condition("\x03")) +
       computation(1, kernel("100")) + computation(6, kernel("9223372036854775807")) +
       computation(7,
                   call("while", "\x03\x02") + sent + call("call", "\x01") + call("call", "\x06"));
   EXPECT_EQ(read_cycles(module, false), 100 + 3 * 10 + 3 * 4 * 7);
+  // 2^31 - 1 is no number of times.
+  EXPECT_EQ(
+      read_cycles(computation(2, kernel("5")) + computation(1, condition("\xff\xff\xff\xff\x07")) +
+                      computation(0, call("while", "\x02\x01")),
+                  false),
+      5);
   std::vector<int64_t> times;
   for (const Collective& c : read_collectives(module, false)) times.push_back(c.times);
   EXPECT_EQ(times, (std::vector<int64_t>{12, 1}));
