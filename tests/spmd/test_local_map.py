@@ -277,6 +277,46 @@ def test_steps_and_second_derivatives(run):
     """)
 
 
+def test_checkpoints_meshes_and_other_collectives(run):
+    run("""
+    from torch.utils.checkpoint import checkpoint
+    (pw, w), (px, x) = leaves(8, 8), leaves(16, 8)
+    dw, dx = split(w, flat, whole), split(x, flat, row)
+    def summed(mesh, w, x):
+        assert x.shape == (2, 8)
+        return funcol.all_reduce((x @ w).tanh().sum(0), "sum", mesh)
+    for placements in ((None, whole, row), None):
+        call = local_map(summed, whole, placements)
+        for reentrant in (True, False):
+            got = checkpoint(call, flat, dw, dx, use_reentrant=reentrant)
+            close_with_gradients(got, (px @ pw).tanh().sum(0), (dw, pw), (dx, px))
+    # Groups in the order of the parts.
+    turned = DeviceMesh("xla", torch.tensor([3, 1, 0, 2, 7, 6, 4, 5]).reshape(4, 2),
+                        mesh_dim_names=("x", "y"))
+    for on in (turned["x"], turned["y"]):
+        for function, ws, xs_, out in [
+            (lambda m, a, b: funcol.all_reduce(a @ b, "sum", m), column, row, whole),
+            (lambda m, a, b: funcol.all_gather_single(a @ b, 1, m), whole, column, whole),
+            (lambda m, a, b: funcol.reduce_scatter_single(a @ b, "sum", 0, m), column, row, row),
+            (lambda m, a, b: a @ b * funcol.all_reduce(a.new_ones(()), "avg", m),
+             row, whole, row),
+        ]:
+            dw, dx = split(w, on, ws), split(x.T, on, xs_)
+            got = local_map(function, out, (None, ws, xs_))(on, dw, dx)
+            close_with_gradients(got, pw @ px.T, (dw, pw))
+            px.grad = None
+    d = split(torch.ones(8, 8), flat, row)
+    for call in (lambda t: funcol.broadcast(t, 0, flat),
+                 lambda t: funcol.all_to_all_single(t, None, None, (grid, 1))):
+        with pytest.raises(NotImplementedError, match="got another collective"):
+            local_map(call, row)(d)
+    with pytest.raises(TypeError, match="expected a tensor on xla, got one on cpu"):
+        local_map(lambda t: funcol.all_reduce(torch.ones(2), "sum", flat), whole)(d)
+    with pytest.raises(ValueError, match="divide"):
+        local_map(lambda t: funcol.reduce_scatter_single(t, "sum", 0, flat), row)(d)
+    """)
+
+
 def test_whoever_is_imported_first(run_python):
     run_python(
         """

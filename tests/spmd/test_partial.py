@@ -292,8 +292,55 @@ def test_writes_and_views(run):
     held.zero_()
     close(d, want)
     check_parts(d.to_local(), each)
+    with torch.inference_mode():
+        d = DTensor.from_local(torch.ones(16, 8), flat, [Partial()])
+        close(d.redistribute(placements=[Shard(0)]), torch.full((16, 8), 8.0))
+        d[0].add_(1)
+        close(d.redistribute(placements=[Shard(0)])[:1], torch.full((1, 8), 9.0))
     text = repr(DTensor.from_local(torch.ones(2), flat, [Partial("max")]))
     assert "Partial(max)" in text and "1., 1." in text, text
+    """)
+
+
+def test_several_uses_and_hooks(run):
+    run("""
+    each, want = held_by(flat, [Partial()], (16, 8))
+    plain = [p.clone().requires_grad_() for p in each]
+    held = manual(each).requires_grad_()
+    d = DTensor.from_local(held, flat, [Partial()])
+    total = sum(plain)
+    for t, uses in ((total, [total, total]), (d, [
+            d.redistribute(placements=[Shard(0)]), d.redistribute(placements=[Partial()])])):
+        (uses[0].sin().sum() + (t * t).sum() + uses[1].tanh().sum()).backward()
+    check_parts(held.grad, [p.grad for p in plain])
+    value = torch.randn(16, 8, dtype=torch.float64)
+    for use in (lambda d: d.redistribute(placements=[Shard(0)]), lambda d: d.full_tensor(),
+                lambda d: d * 1):
+        x, seen = value.to(device).requires_grad_(), []
+        d = DTensor.from_local(x, flat, [Partial()])
+        d.retain_grad()
+        d.register_hook(seen.append)
+        use(d).sin().sum().backward()
+        close(d.grad, (value * 8).cos())
+        close(x.grad, (value * 8).cos())
+        assert len(seen) == 1
+    # Meshes in another order of the devices, and dimensions that are joined.
+    turned = DeviceMesh("xla", torch.tensor([3, 1, 0, 2, 7, 6, 4, 5]).reshape(4, 2),
+                        mesh_dim_names=("x", "y"))
+    for said in ([Partial(), Partial()], [Partial(), Shard(0)], [Shard(1), Partial("avg")]):
+        each, want = held_by(turned, said, (16, 8))
+        held = manual(each)
+        torch_xla.sync()
+        d = DTensor.from_local(held, turned, said)
+        close(d, want)
+        for target in (Shard(0), Shard(1)):
+            to = [target if isinstance(p, Partial) else p for p in said]
+            e = d.redistribute(placements=to)
+            assert e.placements == tuple(to)
+            close(e, want)
+    flattened = cube["a", "b"]._flatten("ab")
+    d = DTensor.from_local(value, flattened, [Partial()])
+    close(d.redistribute(placements=[Shard(0)]), value * 4)
     """)
 
 
@@ -355,7 +402,7 @@ def test_what_is_refused(run):
     run("""
     value = torch.randn(16, 8)
     whole = distribute_tensor(value, grid, [Replicate(), Shard(0)])
-    with pytest.raises(RuntimeError, match="redistribute: expected Shard or Replicate"):
+    with pytest.raises(RuntimeError, match="redistribute: expected Shard or Replicate.*make it"):
         whole.redistribute(placements=[Partial(), Shard(0)])
     d = DTensor.from_local(value, grid, [Partial(), Shard(0)])
     for bad in ([Partial("max"), Shard(0)], [Replicate(), Partial()]):

@@ -42,6 +42,7 @@ PATCHED = [
     (funcol.all_reduce, "(self, reduceOp, group, tag='')"),
     (funcol.all_gather_single, "(self, gather_dim, group, tag='')"),
     (funcol.reduce_scatter_single, "(self, reduceOp, scatter_dim, group, tag='')"),
+    (funcol._resolve_group, "(group, tag='')"),
     (
         torch.distributed.fsdp.fully_shard,
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "

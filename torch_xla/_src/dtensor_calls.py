@@ -85,7 +85,7 @@ def install_collectives() -> None:
         return isinstance(mesh, module.DeviceMesh) and mesh.device_type == "xla"
 
     all_reduce, gather = module.all_reduce, module.all_gather_single
-    scatter = module.reduce_scatter_single
+    scatter, resolve = module.reduce_scatter_single, module._resolve_group
 
     @functools.wraps(all_reduce)
     def checked_all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:
@@ -113,8 +113,20 @@ def install_collectives() -> None:
 
         return local_map.reduce_scatter(self, reduceOp, scatter_dim, group)
 
+    @functools.wraps(resolve)
+    def checked_resolve_group(group: Any, tag: str = "") -> Any:
+        if is_of_xla(group):
+            raise NotImplementedError(
+                "torch.distributed: expected all_reduce, all_gather_single or "
+                "reduce_scatter_single along an xla mesh, got another collective."
+            )
+        return resolve(group, tag)
+
     module.all_reduce, module.all_gather_single = checked_all_reduce, checked_all_gather
-    module.reduce_scatter_single = checked_reduce_scatter
+    module.reduce_scatter_single, module._resolve_group = (
+        checked_reduce_scatter,
+        checked_resolve_group,
+    )
 
 
 # Where programs find `fully_shard`, if they have imported it before torch_xla.

@@ -123,6 +123,12 @@ class XLADTensor(XLAShardedTensor, DTensor):
         return placements_of(now, self.device_mesh, self.dim())
 
     @property
+    def like(self) -> Callable[[torch.Tensor], XLADTensor]:
+        """What makes of a tensor with this value the DTensor, which it does not hold."""
+        _, (_, mesh, said, *_) = self.__reduce_ex__(4)
+        return lambda t: XLADTensor(t, mesh, said)
+
+    @property
     def is_placed(self) -> bool:
         """Whether `placements` are what was said, not what is found or left to the compiler."""
         return self.placements == self.__dict__.get("_said", (None,))[0]

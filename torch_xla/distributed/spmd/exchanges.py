@@ -35,9 +35,18 @@ OF_BITS = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bit
 
 
 def own(t: torch.Tensor) -> torch.Tensor:
-    """A manual tensor; of one that is not, what each device has is the value that all share."""
+    """A manual tensor; of one that is not, what each device has is the value that all share.
+
+    Raises:
+        TypeError: The tensor is on another device than `xla`.
+    """
     if _XLAC._is_manual(t):
         return t
+    if t.device.type not in ("xla", "meta"):
+        raise TypeError(
+            f"manual code: expected a tensor on xla, got one on {t.device}. Move it with "
+            ".to('xla')."
+        )
     return torch.ops.torch_xla.mark_manual(t, _MANUAL.constraint(t.dim()))
 
 
@@ -178,7 +187,8 @@ def all_reduce(
         A manual tensor. Of sums, averages, maxima and minima there is a gradient.
 
     Raises:
-        ValueError, TypeError: An unknown reduction, or one that the dtype does not have.
+        ValueError, TypeError: An unknown reduction, or one that the dtype does not have; a tensor
+            on another device than `xla`.
     """
     if reduction in OF_BITS:
         return _all_reduce_bits(t, reduction, device_mesh, dims)

@@ -189,14 +189,17 @@ class XLAPartialDTensor(XLADTensor):
         layout: Layout,
         placements: tuple[Placement, ...],
     ):
+        if whole.is_inference():
+            with torch.inference_mode(False):  # else nothing would tell that it was written
+                whole = whole.clone()
         made = XLADTensor.__new__(cls, whole, layout.mesh)
-        made.__dict__["_held"] = own, layout, placements, _version(whole)
+        made.__dict__["_held"] = own, layout, placements, whole._version
         return made
 
     @property
     def _is_held(self) -> bool:
         """Whether the whole is still that of what devices hold: nothing was written into it."""
-        return _version(self.global_tensor) == self.__dict__["_held"][-1]
+        return self._version == self.__dict__["_held"][-1]
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -300,10 +303,6 @@ class XLAPartialDTensor(XLADTensor):
         mesh = self.device_mesh
         said = checked(grad_placements, self.dim(), mesh, "to_local", may_be_partial=True)
         return _GradientReduced.apply(own, Layout(mesh, said))
-
-
-def _version(t: torch.Tensor) -> int | None:
-    return None if t.is_inference() else t._version
 
 
 def _replicated(placement: Placement) -> Placement:

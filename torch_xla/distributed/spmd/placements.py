@@ -136,7 +136,10 @@ def normalized(
             found.append(placement)
         elif not isinstance(placement, Shard):
             kinds = "Shard, Replicate or Partial" if may_be_partial else "Shard or Replicate"
-            raise NotImplementedError(f"{who}: expected {kinds} on an xla mesh, got {placement!r}.")
+            told = f"{who}: expected {kinds} on an xla mesh, got {placement!r}."
+            if type(placement) is Partial:
+                told += " DTensor.from_local and distribute_tensor make it."
+            raise NotImplementedError(told)
         elif not -rank <= placement.dim < rank:
             raise ShardingError(
                 f"{who}: expected dimensions of a tensor of {rank}, got {placement!r}."
