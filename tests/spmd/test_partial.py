@@ -392,9 +392,13 @@ def test_scattering_sends_parts(run):
     assert [kind for kind, _ in collectives()] == ["all-reduce"], collectives()
     # The gradient of a sum is sent nowhere.
     leaf = torch.randn(16, 8).to(device).requires_grad_()
-    weight = torch.randn(16, 8).to(device)
+    held.requires_grad_()
+    whole, plain = (DTensor.from_local(t, flat, [Partial()]).full_tensor() for t in (held, leaf))
     torch_xla.sync()
-    DTensor.from_local(leaf, flat, [Partial("avg")]).full_tensor().mul(weight).sum().backward()
+    (whole.sin() + plain.sin()).sum().backward()
+    torch_xla.sync()
+    assert collectives() == [], collectives()
+    close(leaf.grad, plain.cos().cpu())
     """)
 
 

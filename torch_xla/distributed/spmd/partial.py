@@ -144,18 +144,18 @@ class _Held(torch.autograd.Function):
         return whole / layout.count(layout.partial), None, None
 
 
-class _Scattered(torch.autograd.Function):
-    """The whole, by way of what devices hold: each gets a part of the sum."""
+class _Instead(torch.autograd.Function):
+    """An equal value, computed in another way, or one that stands for it; its gradient is that of
+    the first.
+    """
 
     @staticmethod
-    def forward(ctx, whole: torch.Tensor, own: torch.Tensor, layout: Layout, dim: int):
-        target = tuple(Shard(dim) if isinstance(p, Partial) else p for p in layout.placements)
-        part = layout.scattered(own, dim)
-        return torch.ops.torch_xla.shard_to_full(part, Layout(layout.mesh, target).text(own.dim()))
+    def forward(ctx, t: torch.Tensor, value: torch.Tensor):
+        return value.clone()
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor):
-        return grad.clone(), None, None, None
+        return grad.clone(), None
 
 
 class _GradientReduced(torch.autograd.Function):
@@ -273,7 +273,9 @@ class XLAPartialDTensor(XLADTensor):
             return self.global_tensor
         if own.shape[target.dim] % layout.count(layout.partial):
             return self.global_tensor
-        return _Scattered.apply(self.global_tensor, own, layout, target.dim)
+        part = layout.scattered(own.detach(), target.dim)
+        text = Layout(layout.mesh, said).text(self.dim())
+        return _Instead.apply(self.global_tensor, torch.ops.torch_xla.shard_to_full(part, text))
 
     def _still_partial(
         self, said: tuple[Placement, ...], backward_dtype: torch.dtype | None
@@ -372,7 +374,8 @@ def from_whole(
     expect_one_reduction(placements, who)
     layout = Layout(device_mesh, placements).evened(t.shape)
     own = torch.ops.torch_xla.full_to_shard(t.detach(), layout.text(t.dim()))
-    return _of_own(_Held.apply(t, own, layout), layout, placements)
+    whole = _Instead.apply(t, _Joined.apply(own, layout, ()))
+    return XLAPartialDTensor(whole, _Held.apply(t, own, layout), layout, placements)
 
 
 def distributed(
