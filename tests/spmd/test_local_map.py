@@ -277,6 +277,46 @@ def test_steps_and_second_derivatives(run):
     """)
 
 
+def test_writes_into_arguments(run):
+    run("""
+    value = torch.randn(16, 8)
+    def fills(cache, x, at):
+        cache[at:at + 1] = x
+        return cache.sum(0)
+    for on, said, out in [(flat, row, [Partial()]), (grid, [Replicate(), Shard(1)],
+                                                    [Replicate(), Shard(0)])]:
+        rows = 8 if on is flat else 1
+        cache = split(torch.zeros(16, 8), on, said)
+        x = split(value[:rows], on, said)
+        call = local_map(fills, out, (said, said, None))
+        for at in range(2):
+            total = call(cache, x, at)
+            torch_xla.sync()
+        want = torch.zeros(16, 8)
+        if on is flat:
+            want[:] = value[:8].repeat_interleave(2, 0)
+        else:
+            want[:2] = value[:1]
+        close(cache, want)
+        close(total, want.sum(0))
+        assert cache.placements == tuple(said) and spec(cache) == spec(split(want, on, said))
+    p = split(value.clone().requires_grad_(), flat, row)
+    double = local_map(lambda t: t.mul_(2), row, (row,))
+    with pytest.raises(RuntimeError, match="which need a gradient"):
+        double(p)
+    with torch.no_grad():
+        close(double(p), value * 2)
+    close(p, value * 2)
+    # What was redistributed is another tensor.
+    d = split(value, flat, row)
+    local_map(lambda t: t.mul_(2), column, (column,), redistribute_inputs=True)(d)
+    close(d, value)
+    held = DTensor.from_local(value, flat, [Partial()])
+    with pytest.raises(NotImplementedError, match="what each device holds"):
+        local_map(lambda t: t.mul_(2), [Partial()], ([Partial()],))(held)
+    """)
+
+
 def test_checkpoints_meshes_and_other_collectives(run):
     run("""
     from torch.utils.checkpoint import checkpoint

@@ -50,6 +50,8 @@ def called_on_parts(
         ValueError: An argument has other placements, and `redistribute_inputs` is False; or nothing
             says any.
         ShardingError: Sizes do not divide.
+        RuntimeError, NotImplementedError: The function writes into an argument that needs a
+            gradient, or is `Partial`.
     """
     flat_args, nest = tree_flatten(args)
     for name, said in (
@@ -63,6 +65,7 @@ def called_on_parts(
             )
     mesh = device_mesh
     given: list[Any] = []
+    parts: list[tuple[XLADTensor, torch.Tensor, tuple[Placement, ...]]] = []
     for i, arg in enumerate(flat_args):
         wanted = None if in_placements is None else in_placements[i]
         if not isinstance(arg, DTensor):
@@ -85,7 +88,12 @@ def called_on_parts(
         if in_grad_placements is not None:
             back = _expected(in_grad_placements[i], arg, "in_grad_placements", i)
         given.append(_own_part(arg, said, back, i))
-    return _joined(func(*tree_unflatten(given, nest), **kwargs), out_placements, mesh)
+        if said == arg.placements or not arg.is_placed:
+            parts.append((arg, given[-1], said))
+    out = func(*tree_unflatten(given, nest), **kwargs)
+    for part in parts:
+        _write_back(*part)
+    return _joined(out, out_placements, mesh)
 
 
 def _expected(
@@ -113,6 +121,24 @@ def _own_part(
         whole = [Replicate() if isinstance(p, Partial) else p for p in back]
         d = XLADTensor(with_gradient(d.global_tensor, d.device_mesh, whole), d.device_mesh)
     return partial.part_of(d, said, _WHO)
+
+
+def _write_back(d: XLADTensor, part: torch.Tensor, said: tuple[Placement, ...]) -> None:
+    """What the function has written into its part is a write into the DTensor."""
+    if part.is_inference() or part._version == 0:
+        return
+    if any(isinstance(p, Partial) for p in said):
+        raise NotImplementedError(
+            f"{_WHO}: expected a function that leaves Partial arguments as they are, got one that "
+            "writes into what each device holds. Let it write into a copy."
+        )
+    if d.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{_WHO}: expected a function that leaves arguments as they are which need a gradient, "
+            "got one that writes into them. Let it write into a copy."
+        )
+    with torch.no_grad():
+        d.global_tensor.copy_(partial.of_parts(part, d.device_mesh, said, _WHO).global_tensor)
 
 
 def _joined(out: Any, out_placements: Any, mesh: DeviceMesh) -> Any:
