@@ -11,6 +11,7 @@ from tests.spmd.test_dtensor import DTENSOR
 from tests.spmd.test_sharding import EIGHT, PRELUDE
 
 LOCAL_MAP = """
+import math
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.tensor.experimental import local_map
 row, column, whole = [Shard(0)], [Shard(1)], [Replicate()]
@@ -274,6 +275,44 @@ def test_steps_and_second_derivatives(run):
         return t
     got = local_map(writes, row, (row,))(split(torch.ones(16, 4), flat, row))
     close(got, torch.tensor([[14.0], [3.0]]).repeat(8, 4))
+    """)
+
+
+def test_gradients_through_reductions(run):
+    run("""
+    stacked = {"sum": lambda t: t.sum(0), "avg": lambda t: t.mean(0), "max": lambda t: t.amax(0),
+               "min": lambda t: t.amin(0)}
+    def loss(x, w):
+        return (x @ w).sin().mean(0)
+    for name, plain in stacked.items():
+        P = Partial(name)
+        for on, ins, out, to in [
+            (flat, row, [P], whole), (flat, row, [P], row),
+            (grid, [Shard(0), Replicate()], [P, Replicate()], [Replicate()] * 2),
+            (grid, [Shard(0), Shard(0)], [P, P], [Replicate(), Shard(0)]),
+            (grid, [Shard(0), Shard(0)], [P, P], [P, Replicate()]),
+        ]:
+            (px, x), (pw, w) = leaves(16, 8), leaves(8, 8)
+            n = math.prod(on.size(i) for i, p in enumerate(ins) if p == Shard(0))
+            want = plain(torch.stack([loss(rows, pw) for rows in px.chunk(n)]))
+            copies = [Replicate()] * on.ndim
+            for back in (None, Partial(), Partial("avg"), Replicate()):
+                dx, dw = split(x.detach().clone().requires_grad_(), on, ins), split(w, on, copies)
+                grads = None if back is None else (ins, [back] * on.ndim)
+                got = local_map(loss, out, (ins, copies), grads)(dx, dw)
+                assert got.placements == tuple(out)
+                got = got.redistribute(placements=to)
+                px.grad = pw.grad = None
+                weight = torch.randn(8, dtype=torch.float64)
+                (want * weight).sum().backward(retain_graph=True)
+                (got * weight.to(device)).sum().backward()
+                close(got, want)
+                close(dx.grad, px.grad)
+                close(dw.grad, pw.grad)
+    d = split(torch.randn(8, 8).requires_grad_(), flat, row)
+    product = local_map(lambda t: t, [Partial("product")], (row,))(d)
+    with pytest.raises(NotImplementedError, match="of which there is a gradient"):
+        product.full_tensor().sum().backward()
     """)
 
 

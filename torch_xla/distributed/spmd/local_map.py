@@ -37,7 +37,8 @@ def called_on_parts(
     """What a function of `local_map` gives for arguments of which one is an `XLADTensor`.
 
     Gradients are those of the whole: a part's is the sum of what the devices did with copies of it,
-    and of a result that is `Replicate` each device gets an equal share.
+    and of a result that is `Replicate` each device gets an equal share. Of `Partial("avg")`, too;
+    of a maximum or minimum it goes to who has it.
 
     Args:
         func, out_placements, in_placements, in_grad_placements, device_mesh, redistribute_inputs:
@@ -164,7 +165,7 @@ def _result(t: Any, said: Sequence[Placement] | None, mesh: DeviceMesh) -> Any:
     plain = t.global_tensor if isinstance(t, XLAShardedTensor) else t.to("xla")
     placements = [Replicate()] * mesh.ndim if said is None else said
     of = checked(placements, plain.dim(), mesh, _WHO, may_be_partial=True)
-    return partial.of_parts(plain, mesh, of, _WHO)
+    return partial.of_parts(plain, mesh, of, _WHO, exact=True)
 
 
 # The functions of torch.distributed._functional_collectives. Their `group` is a mesh of one

@@ -36,11 +36,13 @@ from torch_xla.distributed.spmd.xla_sharding import ShardingError
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How parts that devices hold make a whole: by placements on a mesh. Of a sub-mesh, devices
-    along the other axes hold copies.
+    along the other axes hold copies. Gradients are those of the reductions themselves where they
+    are `exact`, else PyTorch's.
     """
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
+    exact: bool = False
 
     @property
     def partial(self) -> tuple[int, ...]:
@@ -70,13 +72,10 @@ class Layout:
         device holds all of a dimension.
         """
         even = [size % self.parts(dim) == 0 for dim, size in enumerate(sizes)]
-        return Layout(
-            self.mesh,
-            tuple(
-                Replicate() if isinstance(p, Shard) and not even[p.dim] else p
-                for p in self.placements
-            ),
+        placements = tuple(
+            Replicate() if isinstance(p, Shard) and not even[p.dim] else p for p in self.placements
         )
+        return dataclasses.replace(self, placements=placements)
 
     def reduced(self, own: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
         """What each device holds, reduced along some of the dimensions with `Partial`."""
@@ -107,10 +106,19 @@ def expect_one_reduction(placements: Sequence[Placement], who: str) -> None:
         )
 
 
-class _Joined(torch.autograd.Function):
+def _joined(own: torch.Tensor, layout: Layout, kept: tuple[int, ...] = ()) -> torch.Tensor:
     """The whole of what devices hold, reduced along all dimensions with `Partial` but those that
     are `kept`: it has a dimension for each of these, the first ones.
     """
+    ended = [dim for dim in layout.partial if dim not in kept]
+    if not layout.exact or all(layout.placements[dim].reduce_op == "sum" for dim in ended):
+        return _Joined.apply(own, layout, kept)
+    reduced = layout.reduced(own, ended)[(None,) * len(kept)]
+    return torch.ops.torch_xla.shard_to_full(reduced, layout.text(own.dim(), kept))
+
+
+class _Joined(torch.autograd.Function):
+    """What `_joined` gives, with PyTorch's gradient, which is that of a sum: it is sent nowhere."""
 
     @staticmethod
     def forward(ctx, own: torch.Tensor, layout: Layout, kept: tuple[int, ...]):
@@ -282,11 +290,11 @@ class XLAPartialDTensor(XLADTensor):
     ) -> XLADTensor:
         _, layout, *_ = self.__dict__["_held"]
         kept = tuple(i for i, p in enumerate(said) if isinstance(p, Partial))
-        target = Layout(layout.mesh, said).evened(self.shape)
+        target = dataclasses.replace(layout, placements=said).evened(self.shape)
         own = self._own()
         if backward_dtype is not None:
             own = dtensor.GradientIn.apply(own, backward_dtype)
-        stacked = _Joined.apply(own, layout, kept)
+        stacked = _joined(own, layout, kept)
         part = torch.ops.torch_xla.full_to_shard(stacked, target.text(self.dim(), kept))
         return _of_own(part.reshape(part.shape[len(kept) :]), target, said)
 
@@ -321,14 +329,18 @@ def _expect_present(present: Sequence[Placement], said: Sequence[Placement]) -> 
 
 
 def _of_own(own: torch.Tensor, layout: Layout, placements: tuple[Placement, ...]) -> XLADTensor:
-    whole = _Joined.apply(own, layout, ())
+    whole = _joined(own, layout)
     if not layout.partial:
         return XLADTensor(whole, layout.mesh, placements)
     return XLAPartialDTensor(whole, own, layout, placements)
 
 
 def of_parts(
-    t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...], who: str
+    t: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...],
+    who: str,
+    exact: bool = False,
 ) -> XLADTensor:
     """The DTensor whose parts a manual tensor has.
 
@@ -337,13 +349,14 @@ def of_parts(
         device_mesh: The mesh. Devices along axes that a sub-mesh lacks must have the same.
         placements: As `checked` gives them.
         who: For errors.
+        exact: Whether its gradient is that of the reductions, not PyTorch's.
 
     Raises:
         ValueError: Several reductions.
     """
     expect_one_reduction(placements, who)
     own = exchanges.own(t).clone()  # which nobody else writes
-    return _of_own(own, Layout(device_mesh, placements), placements)
+    return _of_own(own, Layout(device_mesh, placements, exact), placements)
 
 
 def part_of(d: XLADTensor, placements: tuple[Placement, ...], who: str) -> torch.Tensor:
@@ -374,7 +387,7 @@ def from_whole(
     expect_one_reduction(placements, who)
     layout = Layout(device_mesh, placements).evened(t.shape)
     own = torch.ops.torch_xla.full_to_shard(t.detach(), layout.text(t.dim()))
-    whole = _Instead.apply(t, _Joined.apply(own, layout, ()))
+    whole = _Instead.apply(t, _joined(own, layout))
     return XLAPartialDTensor(whole, _Held.apply(t, own, layout), layout, placements)
 
 
