@@ -137,6 +137,18 @@ def test_devices_exchange_what_they_have(run):
         got = local_map(function, out, (None, ws, xs_))(flat, dw, dx)
         assert got.placements == tuple(out)
         close_with_gradients(got, pw @ px, (dw, pw), (dx, px))
+    import gc, weakref
+    def kept(mesh, x):
+        made = funcol.all_reduce(x * 2, "sum", mesh)
+        assert type(made + 1) is type(made.wait()) is torch.Tensor
+        refs.append(weakref.ref(made))
+        return made
+    refs = []
+    gc.disable()
+    got = local_map(kept, whole, (None, row))(flat, split(torch.ones(8, 3), flat, row))
+    assert refs[0]() is None  # nothing holds what nobody uses
+    close(got, torch.full((1, 3), 16.0))
+    gc.enable()
     # Along one dimension of two; averages, and what is the same on all devices.
     def normed(x):
         count = funcol.all_reduce(torch.ones((), device=x.device), "sum", (grid, "no")[:1] + (1,))

@@ -6,7 +6,6 @@ they have by `torch.distributed._functional_collectives`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -201,11 +200,17 @@ def _plain(t: torch.Tensor) -> torch.Tensor:
     return t.global_tensor if isinstance(t, XLAShardedTensor) else t
 
 
+class _Done(torch.Tensor):
+    """A tensor with the `wait()` of those that PyTorch's collectives give. What is computed from it
+    is a plain tensor.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def wait(self) -> torch.Tensor:
+        """The plain tensor, at once."""
+        return self.as_subclass(torch.Tensor)
+
+
 def _done(t: torch.Tensor) -> torch.Tensor:
-    """The tensor with the `wait()` of PyTorch's results, which gives it at once."""
-    t.wait = functools.partial(_same, t.view_as(t))
-    return t
-
-
-def _same(t: torch.Tensor) -> torch.Tensor:
-    return t
+    return t.as_subclass(_Done)

@@ -412,6 +412,6 @@ def distributed(
         )
     shares = layout.count([i for i in layout.partial if placements[i].reduce_op == "sum"])
     held = t.detach() if shares == 1 else t.detach() / shares
-    own = torch.ops.torch_xla.full_to_shard(held, layout.text(t.dim()))
-    back = Layout(device_mesh, tuple(map(_replicated, layout.placements)))
-    return XLAPartialDTensor(split(t, back.text(t.dim()), None), own, layout, placements)
+    text = layout.text(t.dim())
+    own = torch.ops.torch_xla.full_to_shard(held, text)
+    return XLAPartialDTensor(split(t, text, text), own, layout, placements)
