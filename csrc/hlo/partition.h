@@ -40,11 +40,13 @@ Values on_each_device(Builder& b, std::span<const Value> operands, std::span<con
                       const std::function<Split(const Type& part)>& joined);
 
 // For a body of on_each_device(): what devices of a group have, reduced by one of StableHLO's
-// operations ("add"). Groups have each device once, and equally many.
+// operations ("add"), or joined. Groups have each device once, and equally many.
 using Groups = std::vector<std::vector<int64_t>>;
 // All of it on each of them.
 Value all_reduce(const Value& x, std::string_view reduction, const Groups& groups);
 // A part of it, along a dimension, on each.
 Value reduce_scatter(const Value& x, std::string_view reduction, int64_t dim, const Groups& groups);
+// What they have, one after the other along a dimension, on each of them.
+Value all_gather(const Value& x, int64_t dim, const Groups& groups);
 
 }  // namespace torch_xla::hlo

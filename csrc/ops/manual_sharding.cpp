@@ -158,6 +158,13 @@ hlo::Values manual_reduce_scatter(Lowering& l) {
                 l.floating(2))};
 }
 
+// manual_all_gather(self, dim, members, size)
+hlo::Values manual_all_gather(Lowering& l) {
+  const hlo::Groups groups = groups_named(l, 2, 3);
+  const hlo::Value x = l.in(0);
+  return {groups.empty() ? x : hlo::all_gather(x, l.integer(1), groups)};
+}
+
 }  // namespace
 
 Boundary boundary_of(const lazy::Signature& signature) {
@@ -171,7 +178,8 @@ Boundary boundary_of(const lazy::Signature& signature) {
 bool exchanges(const lazy::Signature& signature) {
   const Rule* rule = signature.op->rule;
   return rule != nullptr &&
-         (rule->lower == manual_all_reduce || rule->lower == manual_reduce_scatter);
+         (rule->lower == manual_all_reduce || rule->lower == manual_reduce_scatter ||
+          rule->lower == manual_all_gather);
 }
 
 const spmd::Sharding& sharding_named_by(const lazy::Signature& signature) {
@@ -285,6 +293,7 @@ const RuleFunction mark_manual = ops::mark_manual;
 const RuleFunction shard_to_full = ops::shard_to_full;
 const RuleFunction manual_all_reduce = ops::manual_all_reduce;
 const RuleFunction manual_reduce_scatter = ops::manual_reduce_scatter;
+const RuleFunction manual_all_gather = ops::manual_all_gather;
 }  // namespace rules
 
 }  // namespace torch_xla::ops

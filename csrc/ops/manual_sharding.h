@@ -5,8 +5,9 @@
 //   torch_xla::shard_to_full(self, sharding, sum): a value of which these are the parts. Of devices
 //     that have the same part one may be taken, or the sum of what they have.
 // and within it devices exchange what they have by
-//   torch_xla::manual_all_reduce(self, reduction, scale, members, size), and
-//   torch_xla::manual_reduce_scatter(self, reduction, scale, dim, members, size).
+//   torch_xla::manual_all_reduce(self, reduction, scale, members, size),
+//   torch_xla::manual_reduce_scatter(self, reduction, scale, dim, members, size), and
+//   torch_xla::manual_all_gather(self, dim, members, size).
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,7 @@ hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands
 
 namespace rules {
 extern const RuleFunction full_to_shard, mark_manual, shard_to_full;
-extern const RuleFunction manual_all_reduce, manual_reduce_scatter;
+extern const RuleFunction manual_all_reduce, manual_reduce_scatter, manual_all_gather;
 }  // namespace rules
 
 }  // namespace torch_xla::ops

@@ -18,6 +18,7 @@ NOT_RECORDED = {
     "aten::range",
     "torch_xla::as_strided_update",
     "torch_xla::full_to_shard",  # tests/spmd
+    "torch_xla::manual_all_gather",
     "torch_xla::manual_all_reduce",
     "torch_xla::manual_reduce_scatter",
     "torch_xla::mark_manual",

@@ -6,11 +6,16 @@ import inspect
 import re
 from pathlib import Path
 
+import torch.distributed._functional_collectives as funcol
 import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor._api import _normalize_placements_for_grad
+from torch.distributed.tensor.experimental import _func_map
 
 import torch_xla
+from torch_xla.distributed.spmd import exchanges
 
 # What each took when its wrapper was written.
 PATCHED = [
@@ -29,6 +34,15 @@ PATCHED = [
         torch.distributed.tensor._api._dtensor_init_helper,
         "(init_op, size, device_mesh=None, placements=None, **kwargs)",
     ),
+    (
+        _func_map._local_map_wrapped,
+        "(func, out_placements, in_placements, in_grad_placements, device_mesh, "
+        "redistribute_inputs, *args, **kwargs)",
+    ),
+    (funcol.all_reduce, "(self, reduceOp, group, tag='')"),
+    (funcol.all_gather_single, "(self, gather_dim, group, tag='')"),
+    (funcol.reduce_scatter_single, "(self, reduceOp, scatter_dim, group, tag='')"),
+    (funcol._resolve_group, "(group, tag='')"),
     (
         torch.distributed.fsdp.fully_shard,
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
@@ -53,3 +67,20 @@ def test_functions_of_dtensor_are_as_they_were_wrapped():
             f"PyTorch's {function.__qualname__} takes {text}, the wrapper was written for {takes}. "
             "Read PyTorch's, adapt torch_xla/distributed/spmd, then the text here."
         )
+
+
+def test_reductions_are_those_of_partial():
+    assert Partial().reduce_op == "sum" and Partial("avg").reduce_op == "avg"
+    documented = set(re.findall(r'``"(\w+)"``', inspect.getsource(Partial)))
+    assert documented == {*exchanges.REDUCTIONS, *exchanges.OF_BITS}, (
+        f"PyTorch's Partial has the reductions {documented}. Give those of "
+        "torch_xla/distributed/spmd/exchanges.py the names of now."
+    )
+
+
+def test_gradients_of_partial_are_replicated():
+    made = _normalize_placements_for_grad((Partial(), Partial("avg"), Replicate()))
+    assert made == (Replicate(),) * 3, (
+        f"PyTorch takes gradients of Partial for {made}. Adapt "
+        "torch_xla/distributed/spmd/partial.py and docs/spmd.md."
+    )

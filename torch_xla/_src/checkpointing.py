@@ -9,6 +9,7 @@ that the backward pass has come to: nothing is computed again, and takes memory,
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ def install() -> None:
 
     # With use_reentrant=True: a function of autograd that detaches its inputs and calls again.
     detach, go_back = checkpoint.detach_variable, checkpoint.CheckpointFunction.backward
+    go = checkpoint.CheckpointFunction.forward
+
+    @functools.wraps(go)
+    def forward(ctx: Any, run_function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return go(ctx, _of_dtensors(run_function, args), preserve, *args)
 
     @functools.wraps(detach)
     def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -42,6 +48,7 @@ def install() -> None:
             _come(*before)
 
     checkpoint.detach_variable = detach_variable
+    checkpoint.CheckpointFunction.forward = staticmethod(forward)
     checkpoint.CheckpointFunction.backward = staticmethod(backward)
 
     # With use_reentrant=False: a frame that is called again when a value which it saved is wanted.
@@ -58,7 +65,8 @@ def install() -> None:
             for value in (*args, *kwargs.values()):
                 if is_xla_tensor(value) and value.grad_fn is not None:
                     value.register_hook(_come_here)
-        return begin(*args, **kwargs)
+        function, options, inputs = args[0], args[1:6], args[6:]
+        return begin(_of_dtensors(function, inputs), *options, *inputs, **kwargs)
 
     @functools.wraps(make_frame)
     def init(self: Any, recompute_fn: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -66,6 +74,27 @@ def install() -> None:
 
     checkpoint._checkpoint_without_reentrant_generator = generator
     checkpoint._CheckpointFrame.__init__ = init
+
+
+def _of_dtensors(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The function, for which those inputs are DTensors again that are now: autograd keeps tensors
+    without their class.
+    """
+    dtensor = sys.modules.get("torch_xla.distributed.spmd.dtensor")
+    if dtensor is None:
+        return function
+    kept = {i: t.like for i, t in enumerate(inputs) if isinstance(t, dtensor.XLADTensor)}
+    if not kept:
+        return function
+
+    def of_dtensors(*given: Any, **kwargs: Any) -> Any:
+        again = [
+            kept[i](t) if i in kept and not isinstance(t, dtensor.DTensor) else t
+            for i, t in enumerate(given)
+        ]
+        return function(*again, **kwargs)
+
+    return of_dtensors
 
 
 def _come(backward_pass: int, gradients: Sequence[Any]) -> None:

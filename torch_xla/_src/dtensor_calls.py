@@ -38,6 +38,97 @@ def install() -> None:
     api._dtensor_init_helper = checked_init_helper
 
 
+def install_local_map() -> None:
+    """To be called once, when the module of PyTorch's `local_map` is imported."""
+    module = sys.modules["torch.distributed.tensor.experimental._func_map"]
+    original = module._local_map_wrapped
+    flatten = module.pytree.tree_flatten
+
+    @functools.wraps(original)
+    def checked_local_map_wrapped(
+        func: Any,
+        out_placements: Any,
+        in_placements: Any,
+        in_grad_placements: Any,
+        device_mesh: Any,
+        redistribute_inputs: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        called = original
+        if any(isinstance(t, module.DTensor) and _is_on_xla(t) for t in flatten(args)[0]):
+            from torch_xla.distributed.spmd.local_map import called_on_parts as called
+        return called(
+            func,
+            out_placements,
+            in_placements,
+            in_grad_placements,
+            device_mesh,
+            redistribute_inputs,
+            *args,
+            **kwargs,
+        )
+
+    module._local_map_wrapped = checked_local_map_wrapped
+
+
+def _is_on_xla(d: Any) -> bool:
+    return d.device_mesh.device_type == "xla"
+
+
+def install_collectives() -> None:
+    """To be called once, when `torch.distributed._functional_collectives` is imported."""
+    module = sys.modules["torch.distributed._functional_collectives"]
+
+    def is_of_xla(group: Any) -> bool:
+        mesh = group[0] if isinstance(group, tuple) and group else group
+        return isinstance(mesh, module.DeviceMesh) and mesh.device_type == "xla"
+
+    all_reduce, gather = module.all_reduce, module.all_gather_single
+    scatter, resolve = module.reduce_scatter_single, module._resolve_group
+
+    @functools.wraps(all_reduce)
+    def checked_all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:
+        if not is_of_xla(group):
+            return all_reduce(self, reduceOp, group, tag)
+        from torch_xla.distributed.spmd import local_map
+
+        return local_map.all_reduce(self, reduceOp, group)
+
+    @functools.wraps(gather)
+    def checked_all_gather(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
+        if not is_of_xla(group):
+            return gather(self, gather_dim, group, tag)
+        from torch_xla.distributed.spmd import local_map
+
+        return local_map.all_gather(self, gather_dim, group)
+
+    @functools.wraps(scatter)
+    def checked_reduce_scatter(
+        self: Any, reduceOp: str, scatter_dim: int, group: Any, tag: str = ""
+    ) -> Any:
+        if not is_of_xla(group):
+            return scatter(self, reduceOp, scatter_dim, group, tag)
+        from torch_xla.distributed.spmd import local_map
+
+        return local_map.reduce_scatter(self, reduceOp, scatter_dim, group)
+
+    @functools.wraps(resolve)
+    def checked_resolve_group(group: Any, tag: str = "") -> Any:
+        if is_of_xla(group):
+            raise NotImplementedError(
+                "torch.distributed: expected all_reduce, all_gather_single or "
+                "reduce_scatter_single along an xla mesh, got another collective."
+            )
+        return resolve(group, tag)
+
+    module.all_reduce, module.all_gather_single = checked_all_reduce, checked_all_gather
+    module.reduce_scatter_single, module._resolve_group = (
+        checked_reduce_scatter,
+        checked_resolve_group,
+    )
+
+
 # Where programs find `fully_shard`, if they have imported it before torch_xla.
 _FULLY_SHARD = (
     "torch.distributed.fsdp._fully_shard._fully_shard",

@@ -604,11 +604,11 @@ def _xla_spmd_all_reduce(
         groups: Each device once; none: one group of all.
 
     Returns:
-        A manual tensor without a gradient.
+        A manual tensor. Of "sum", "min" and "max" there is a gradient.
     """
     reduction, members, size = _groups("_xla_spmd_all_reduce", reduce_type, input, groups)
     call = torch.ops.torch_xla.manual_all_reduce
-    return call(input.detach(), reduction, scale, members, size)
+    return call(input, reduction, scale, members, size)
 
 
 @_name
@@ -631,7 +631,7 @@ def _xla_spmd_reduce_scatter(
             f"they divide, got {shard_count} of {tuple(input.shape)} along {scatter_dim}."
         )
     call = torch.ops.torch_xla.manual_reduce_scatter
-    return call(input.detach(), reduction, scale, dim, members, count)
+    return call(input, reduction, scale, dim, members, count)
 
 
 # Metrics

@@ -51,6 +51,8 @@ def install() -> None:
     after_import("torch._dynamo.backends.torchxla", _extract_once)
     after_import("torch._inductor.compile_fx", _refuse_inductor)
     after_import("torch.distributed.tensor._api", _make_dtensors)
+    after_import("torch.distributed.tensor.experimental._func_map", _map_parts)
+    after_import("torch.distributed._functional_collectives", _exchange_parts)
     after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
     atexit.register(_finish)
     _XLAC._xla_set_nan_handler(_raise_nans)
@@ -133,6 +135,18 @@ def _make_dtensors() -> None:
     from torch_xla._src import dtensor_calls
 
     dtensor_calls.install()
+
+
+def _map_parts() -> None:
+    from torch_xla._src import dtensor_calls
+
+    dtensor_calls.install_local_map()
+
+
+def _exchange_parts() -> None:
+    from torch_xla._src import dtensor_calls
+
+    dtensor_calls.install_collectives()
 
 
 def _shard_fully() -> None:

@@ -76,6 +76,13 @@ at::Tensor scattered(const at::Tensor& self, c10::string_view /*reduction*/, dou
   return self.new_empty_symint(sizes);
 }
 
+at::Tensor gathered(const at::Tensor& self, int64_t dim, c10::IntArrayRef /*members*/,
+                    int64_t size) {
+  c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  sizes.at(dim) = sizes[dim] * size;
+  return self.new_empty_symint(sizes);
+}
+
 const OwnOperator all_reduce(
     "manual_all_reduce(Tensor self, str reduction, float scale, int[] members, int size) -> Tensor",
     reduced, ops::rules::manual_all_reduce);
@@ -83,6 +90,9 @@ const OwnOperator reduce_scatter(
     "manual_reduce_scatter(Tensor self, str reduction, float scale, int dim, int[] members, "
     "int size) -> Tensor",
     scattered, ops::rules::manual_reduce_scatter);
+const OwnOperator all_gather(
+    "manual_all_gather(Tensor self, int dim, int[] members, int size) -> Tensor", gathered,
+    ops::rules::manual_all_gather);
 const OwnOperator to_manual("mark_manual(Tensor self, str sharding) -> Tensor", same_shape,
                             ops::rules::mark_manual);
 

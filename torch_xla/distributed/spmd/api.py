@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from torch_xla import _XLAC
 from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
@@ -58,18 +58,25 @@ def xla_distribute_tensor(
         device_mesh: A `DeviceMesh("xla", ...)` of all devices, or a sub-mesh of one. Along the axes
             that a sub-mesh lacks the tensor stays split as it is.
         placements: For each mesh dimension `Shard(dim)` or `Replicate()`; `Replicate()` for all of
-            them unless given.
+            them unless given. With `Partial()` each device gets an equal share of a copy; of
+            `Partial("avg")`, `"min"` and `"max"`, the copy.
 
     Raises:
         ShardingError: The placements do not fit the tensor or the mesh.
-        NotImplementedError: Neither `Shard` nor `Replicate`.
+        NotImplementedError: Neither `Shard`, `Replicate` nor `Partial`.
+        ValueError, TypeError: The value has no such shares; several reductions.
     """
     who = "distribute_tensor"
     if placements is None:
         placements = [Replicate()] * device_mesh.ndim
-    said = checked(placements, tensor.dim(), device_mesh, who)
+    said = checked(placements, tensor.dim(), device_mesh, who, may_be_partial=True)
     plain = unwrap_sharded_tensor(tensor)
     moved = plain.detach() if plain.is_leaf else plain
+    if any(isinstance(p, Partial) for p in said):
+        from torch_xla.distributed.spmd import partial
+
+        held = partial.distributed(moved.to("xla"), device_mesh, said, who)
+        return held.requires_grad_(plain.requires_grad) if plain.is_leaf else held
     present = None
     if plain.device.type == "xla":
         present = _XLAC._get_xla_sharding_spec(plain)

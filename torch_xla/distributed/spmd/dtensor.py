@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_xla import _XLAC
@@ -81,7 +81,7 @@ class XLADTensor(XLAShardedTensor, DTensor):
 
     def _alike(self, t: torch.Tensor) -> torch.Tensor:
         if type(t) is torch.Tensor and t.device.type == "xla":
-            return type(self)(t, self.device_mesh)
+            return XLADTensor(t, self.device_mesh)
         return t
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XLADTensor:
@@ -121,6 +121,17 @@ class XLADTensor(XLAShardedTensor, DTensor):
         if said is not None and (now == then or (now, then) == ("", "{replicated}")):
             return said
         return placements_of(now, self.device_mesh, self.dim())
+
+    @property
+    def like(self) -> Callable[[torch.Tensor], XLADTensor]:
+        """What makes of a tensor with this value the DTensor, which it does not hold."""
+        _, (_, mesh, said, *_) = self.__reduce_ex__(4)
+        return lambda t: XLADTensor(t, mesh, said)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether `placements` are what was said, not what is found or left to the compiler."""
+        return self.placements == self.__dict__.get("_said", (None,))[0]
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -203,11 +214,11 @@ def redistribute(
     sent = t if forward_dtype is None else t.to(forward_dtype)
     here = _constraint(sent, device_mesh, said)
     if backward_dtype is not None:
-        sent = _GradientIn.apply(sent, backward_dtype)
+        sent = GradientIn.apply(sent, backward_dtype)
     return XLADTensor(split(sent, here, back), device_mesh, None if here is None else said)
 
 
-class _GradientIn(torch.autograd.Function):
+class GradientIn(torch.autograd.Function):
     """A value whose gradient goes through another dtype."""
 
     @staticmethod
@@ -244,35 +255,56 @@ def from_local(
 
     Args:
         local_tensor: The whole value, since this process has all the devices: `Shard` splits it.
+            Devices along `Partial` hold the same then, so a sum is the value times their number.
+            Or a manual tensor, of what each device has.
         device_mesh: The mesh.
-        placements: For each mesh dimension `Shard(dim)` or `Replicate()`; `Replicate()` unless
-            given. On a sub-mesh a value that is not split yet is split as the compiler chooses.
+        placements: For each mesh dimension `Shard(dim)`, `Replicate()` or `Partial()`;
+            `Replicate()` unless given. On a sub-mesh a value that is not split yet is split as the
+            compiler chooses.
         run_check: Accepted: there are no other processes to compare with.
-        shape, stride: Those of `local_tensor`, if given.
-        grad_placements: How its gradient is split; as the value unless given.
+        shape, stride: Those of the result, if given.
+        grad_placements: How the gradient of a whole value is split; as the value unless given.
 
     Raises:
         RuntimeError: `local_tensor` is a DTensor.
-        ShardingError, NotImplementedError: The placements do not fit, or are `Partial`.
-        ValueError: Another `shape` or `stride`.
+        ShardingError, NotImplementedError: The placements do not fit.
+        ValueError: Another `shape` or `stride`, or several reductions.
     """
     who = "DTensor.from_local"
     if isinstance(local_tensor, DTensor):
         raise RuntimeError(f"{who}: expected a plain tensor, got {type(local_tensor).__name__}.")
     t = local_tensor if local_tensor.device.type == "xla" else local_tensor.to("xla")
-    for name, got, own in (("shape", shape, t.shape), ("stride", stride, t.stride())):
+    if placements is None:
+        placements = [Replicate()] * device_mesh.ndim
+    said = checked(placements, t.dim(), device_mesh, who, may_be_partial=True)
+    back = None
+    if grad_placements is not None:
+        grad_said = checked(grad_placements, t.dim(), device_mesh, who)
+        back = None if _XLAC._is_manual(t) else _constraint(t, device_mesh, grad_said)
+    made = _placed(t, device_mesh, said, back)
+    for name, got, own in (("shape", shape, made.shape), ("stride", stride, made.stride())):
         if got is not None and tuple(got) != tuple(own):
             raise ValueError(
                 f"{who}: expected the {name} {tuple(own)} of the whole, which one process holds on "
                 f"an xla mesh, got {tuple(got)}."
             )
-    if placements is None:
-        placements = [Replicate()] * device_mesh.ndim
-    said = checked(placements, t.dim(), device_mesh, who)
-    here = back = _constraint(t, device_mesh, said)
-    if grad_placements is not None:
-        back = _constraint(t, device_mesh, checked(grad_placements, t.dim(), device_mesh, who))
-    return XLADTensor(split(t, here, back), device_mesh, None if here is None else said)
+    return made
+
+
+def _placed(
+    t: torch.Tensor, mesh: DeviceMesh, said: tuple[Placement, ...], back: str | None
+) -> XLADTensor:
+    """See `from_local`; `back` is the constraint of a gradient that is not split as the value."""
+    from torch_xla.distributed.spmd import partial
+
+    who = "DTensor.from_local"
+    if _XLAC._is_manual(t):
+        plain = t.global_tensor if isinstance(t, XLAShardedTensor) else t
+        return partial.of_parts(plain, mesh, said, who)
+    if any(isinstance(p, Partial) for p in said):
+        return partial.from_whole(t if back is None else split(t, None, back), mesh, said, who)
+    here = _constraint(t, mesh, said)
+    return XLADTensor(split(t, here, back or here), mesh, None if here is None else said)
 
 
 def as_dtensors(values: Any, device_mesh: DeviceMesh) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from torch_xla import _XLAC
 from torch_xla.distributed.spmd.xla_sharding import Mesh, PartitionSpec, ShardingError
@@ -102,7 +102,11 @@ def axes_of(device_mesh: DeviceMesh) -> list[list[int]]:
 
 
 def checked(
-    placements: Sequence[Placement], rank: int, device_mesh: DeviceMesh, who: str
+    placements: Sequence[Placement],
+    rank: int,
+    device_mesh: DeviceMesh,
+    who: str,
+    may_be_partial: bool = False,
 ) -> tuple[Placement, ...]:
     """Placements for all dimensions of a mesh, as `normalized` gives them.
 
@@ -114,25 +118,28 @@ def checked(
             f"{who}: expected a placement for each of the {device_mesh.ndim} mesh dimensions, got "
             f"{list(placements)}."
         )
-    return normalized(placements, rank, who)
+    return normalized(placements, rank, who, may_be_partial)
 
 
-def normalized(placements: Sequence[Placement], rank: int, who: str) -> tuple[Placement, ...]:
+def normalized(
+    placements: Sequence[Placement], rank: int, who: str, may_be_partial: bool = False
+) -> tuple[Placement, ...]:
     """The placements with the dimensions of a tensor counted from the front.
 
     Raises:
         ShardingError: A dimension that the tensor lacks.
-        NotImplementedError: Neither `Shard` nor `Replicate`. `Partial` has no meaning here: values
-            are whole, and the compiler adds what devices have computed of a sum.
+        NotImplementedError: Neither `Shard` nor `Replicate`, nor `Partial` where there may be one.
     """
     found: list[Placement] = []
     for placement in placements:
-        if isinstance(placement, Replicate):
+        if isinstance(placement, Replicate) or (may_be_partial and type(placement) is Partial):
             found.append(placement)
         elif not isinstance(placement, Shard):
-            raise NotImplementedError(
-                f"{who}: expected Shard or Replicate on an xla mesh, got {placement!r}."
-            )
+            kinds = "Shard, Replicate or Partial" if may_be_partial else "Shard or Replicate"
+            told = f"{who}: expected {kinds} on an xla mesh, got {placement!r}."
+            if type(placement) is Partial:
+                told += " DTensor.from_local and distribute_tensor make it."
+            raise NotImplementedError(told)
         elif not -rank <= placement.dim < rank:
             raise ShardingError(
                 f"{who}: expected dimensions of a tensor of {rank}, got {placement!r}."
