@@ -42,7 +42,12 @@ def _guard(builder: Any) -> None:
             return wrap(self, value)
         if isinstance(self.source, builder.GradSource):  # its guards find the plain gradient
             return wrap(self, getattr(value, "seen_gradient", value))
+        # An optimizer that was compiled has marked its parameters: as constants, plain ones.
+        marks = {} if builder.is_from_optimizer_source(self.source) else value.__dict__
+        mark = marks.pop("_dynamo_static_input_type", None)
         made = wrap(self, value)
+        if mark is not None:
+            marks["_dynamo_static_input_type"] = mark
         same = functools.partial(
             builder.GuardBuilder.TENSOR_MATCH, value=builder.TensorWeakRef(value)
         )
