@@ -680,18 +680,3 @@ def test_meshes_of_other_devices_are_pytorchs(run_python):
         model(torch.ones(2, 4)).sum().backward()
         dist.destroy_process_group()
         """)
-
-
-def test_compiled_functions_take_the_whole_of_a_dtensor(run):
-    run(
-        """
-        value = torch.randn(8, 4)
-        x = distribute_tensor(value, flat, [Shard(0)])
-        function = torch.compile(lambda t: (t * 2).sin(), backend="openxla")
-        y = function(x.to_local())
-        close(y, (value * 2).sin())
-        assert spec(y) == spec(x.to_local()) != ""
-        with pytest.raises(Exception, match=r"expected plain tensors, got a DTensor.*to_local"):
-            function(x)
-        """
-    )

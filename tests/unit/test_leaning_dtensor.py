@@ -6,6 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
+import torch._dynamo
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.fsdp
 import torch.distributed.tensor
@@ -48,6 +49,7 @@ PATCHED = [
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
         "mp_policy=..., offload_policy=..., ignored_params=None, dp_mesh_dims=None)",
     ),
+    (torch._dynamo.variables.builder.VariableBuilder.wrap_tensor, "(self, value)"),
 ]
 
 

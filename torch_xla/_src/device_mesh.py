@@ -28,6 +28,7 @@ def install() -> None:
         make(self, device_type, *args, **kwargs)
         if device_type == "xla":
             self._dim_group_names = []
+            self._coordinate_on_dim = None  # of a process among others; torch._dynamo reads it
 
     @functools.wraps(devices)
     def mesh(self: DeviceMesh) -> torch.Tensor:

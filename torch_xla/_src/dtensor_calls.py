@@ -34,6 +34,7 @@ def install() -> None:
 
         return dtensor.made_by(init_op, size, mesh, placements, **kwargs)
 
+    api.DTensor._from_local_of_processes = staticmethod(from_local)
     api.DTensor.from_local = staticmethod(checked_from_local)
     api._dtensor_init_helper = checked_init_helper
 
@@ -153,3 +154,14 @@ def install_fully_shard() -> None:
     for name in _FULLY_SHARD:
         if getattr(sys.modules.get(name), "fully_shard", None) is original:
             sys.modules[name].fully_shard = fully_shard
+
+
+def capture_from_local() -> None:
+    """To be called once, when `torch._dynamo.trace_rules` is imported: what `DTensor.from_local`
+    does here is captured, PyTorch's remains one call of a graph.
+    """
+    trace_rules = sys.modules["torch._dynamo.trace_rules"]
+    rules, name = trace_rules.manual_torch_name_rule_map, "torch.distributed.tensor._api.DTensor"
+    if f"{name}#from_local" in rules:
+        rules[f"{name}#_from_local_of_processes"] = rules[f"{name}#from_local"]
+        rules[f"{name}#from_local"] = trace_rules.UserFunctionVariable

@@ -6,8 +6,9 @@ import functools
 from typing import Any
 
 import torch
-from torch._C._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensor
+
+from torch_xla._src.uncaptured import skipped
 
 
 def install() -> None:
@@ -18,15 +19,12 @@ def install() -> None:
     """
     make = FakeTensor.__new__
 
+    @skipped  # torch._dynamo makes fake tensors while a compiled function runs
     @functools.wraps(make)
     def with_index(cls: type, *args: Any, **kwargs: Any) -> Any:
         args = tuple(_indexed(a) for a in args)
         return make(cls, *args, **{name: _indexed(a) for name, a in kwargs.items()})
 
-    # torch._dynamo makes fake tensors while a compiled function runs, and would capture this.
-    skip = eval_frame._FrameAction.SKIP
-    strategy = eval_frame._FrameExecStrategy(skip, skip)
-    eval_frame.set_code_exec_strategy(with_index.__code__, strategy)
     FakeTensor.__new__ = staticmethod(with_index)
 
 

@@ -47,6 +47,8 @@ def install() -> None:
     after_import("torch.utils.checkpoint", _compute_again)
     after_import("torch._subclasses.fake_tensor", _index_fake_devices)
     after_import("torch._dynamo.device_interface", _describe_to_dynamo)
+    after_import("torch._dynamo.trace_rules", _capture_from_local)
+    after_import("torch._dynamo.variables.builder", _guard_dtensors)
     after_import("torch._dynamo.backends.registry", _name_backends)
     after_import("torch._dynamo.backends.torchxla", _extract_once)
     after_import("torch._inductor.compile_fx", _refuse_inductor)
@@ -147,6 +149,18 @@ def _exchange_parts() -> None:
     from torch_xla._src import dtensor_calls
 
     dtensor_calls.install_collectives()
+
+
+def _capture_from_local() -> None:
+    from torch_xla._src import dtensor_calls
+
+    dtensor_calls.capture_from_local()
+
+
+def _guard_dtensors() -> None:
+    from torch_xla._src import dynamo_dtensors
+
+    dynamo_dtensors.install()
 
 
 def _shard_fully() -> None:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from torch_xla import _XLAC
+from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
     XLADTensor,
     as_dtensors,
@@ -44,6 +45,9 @@ def convert_to_xla_partition_spec(
     return spec_along(tensor.dim(), [[axis] for axis in range(len(said))], said)
 
 
+@uncaptured(
+    "distribute_tensor says how a tensor is split from now on; in a graph, use DTensor.from_local"
+)
 @with_xla
 def xla_distribute_tensor(
     tensor: torch.Tensor,
@@ -86,6 +90,7 @@ def xla_distribute_tensor(
     return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
 
 
+@uncaptured("distribute_module changes a module")
 @with_xla
 def xla_distribute_module(
     module: nn.Module,

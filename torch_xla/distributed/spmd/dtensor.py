@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,18 +17,35 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
-from torch_xla.distributed.spmd.constraints import constraint_of, split
+from torch_xla._src.after_import import after_import
+from torch_xla._src.uncaptured import skipped, uncaptured
+from torch_xla.distributed.spmd.captured import call, first_of, with_own_methods
+from torch_xla.distributed.spmd.constraints import split
 from torch_xla.distributed.spmd.placements import (
     ByCompiler,
     checked,
+    constraint_along,
+    mesh_of,
+    name_of,
     op_sharding,
-    placements_of,
-    root_of,
+    placements_by_name,
 )
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, sharding_of
+
+
+def _is_in_spmd_mode() -> bool:
+    """Always: begins it."""
+    import torch_xla.runtime as xr
+
+    if not xr.is_spmd():
+        xr.use_spmd()
+    return True
+
+
+_is_in_spmd_mode._dynamo_marked_constant = True
 
 
 def with_xla(func: Callable) -> Callable:
@@ -35,19 +53,35 @@ def with_xla(func: Callable) -> Callable:
 
     @functools.wraps(func)
     def in_spmd_mode(*args: Any, **kwargs: Any):
-        import torch_xla.runtime as xr
-
-        if not xr.is_spmd():
-            xr.use_spmd()
+        assert _is_in_spmd_mode()
         return func(*args, **kwargs)
 
     return in_spmd_mode
 
 
+def _absent(name: str) -> Any:
+    """An attribute of the base that a class and its instances do not have."""
+
+    class Absent:
+        def __get__(self, instance: Any, owner: type) -> Any:
+            raise AttributeError(f"'{owner.__name__}' has no attribute '{name}'")
+
+    return Absent()
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    return type(t) is torch.Tensor and t.device.type == "xla"
+
+
+_BASE, _GRAD = torch.Tensor._base.__get__, torch.Tensor.grad.__get__
+
+
+@with_own_methods
 class XLADTensor(XLAShardedTensor, DTensor):
     """A DTensor on `xla`. Functions of PyTorch give such tensors for it, on the same mesh.
 
-    `distribute_tensor` and `DTensor.from_local` make it.
+    `distribute_tensor` and `DTensor.from_local` make it. torch._dynamo captures what it does as
+    that of any class with a `__torch_function__`: of plain tensors.
 
     Args:
         elem: The tensor; its history is kept.
@@ -56,6 +90,7 @@ class XLADTensor(XLAShardedTensor, DTensor):
     """
 
     @staticmethod
+    @skipped
     def __new__(
         cls,
         elem: torch.Tensor,
@@ -63,26 +98,46 @@ class XLADTensor(XLAShardedTensor, DTensor):
         placements: tuple[Placement, ...] | None = None,
     ):
         made = elem.as_subclass(cls)
-        made.__dict__["_device_mesh"] = device_mesh
-        if placements is not None:
-            made.__dict__["_said"] = (placements, made.sharding_spec)
+        made._mesh_name = name_of(device_mesh)
+        made._said = None if placements is None else (placements, sharding_of(elem))
+        if torch.compiler.is_dynamo_compiling():
+            made.sharding_spec, made.constraint = "", None
         return made
 
+    __init__ = torch.Tensor.__init__  # PyTorch's is not captured
     # It is a tensor of xla to PyTorch's dispatcher, which would else look for a part of one.
     __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl
+    __tensor_flatten__ = _absent("__tensor_flatten__")
+    __tensor_unflatten__ = _absent("__tensor_unflatten__")
 
     @classmethod
+    @skipped
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        given = first_of((args, kwargs), cls)
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **kwargs)
-        given = next(t for t in tree_leaves((args, kwargs)) if isinstance(t, cls))
-        return tree_map_only(torch.Tensor, given._alike, result)
+            result = call(func, args, kwargs, cls)
+        if func == _BASE:  # the alias of a base has one again
+            return result
+        if func == _GRAD and _is_plain(result) and not torch.compiler.is_dynamo_compiling():
+            return given._gradient(result)
 
-    def _alike(self, t: torch.Tensor) -> torch.Tensor:
-        if type(t) is torch.Tensor and t.device.type == "xla":
-            return XLADTensor(t, self.device_mesh)
-        return t
+        def alike(t: torch.Tensor) -> torch.Tensor:
+            return XLADTensor(t, given.device_mesh) if _is_plain(t) else t
+
+        return tree_map_only(torch.Tensor, alike, result)
+
+    def _gradient(self, plain: torch.Tensor) -> torch.Tensor:
+        """The gradient as a DTensor: one object while somebody has it, by which torch._dynamo finds
+        it when an optimizer is compiled.
+        """
+        known = self.__dict__.get("_gradient_made")
+        made = None if known is None else known()
+        if made is None or made.seen_gradient is not plain:
+            made = XLADTensor(plain, self.device_mesh)
+            made.seen_gradient = plain
+            self._gradient_made = weakref.ref(made)
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XLADTensor:
         if id(self) in memo:
@@ -103,12 +158,15 @@ class XLADTensor(XLAShardedTensor, DTensor):
     @property
     def global_tensor(self) -> torch.Tensor:
         """The tensor without this class, with its history."""
+        if torch.compiler.is_dynamo_compiling():  # which captures no as_subclass(torch.Tensor)
+            with torch._C.DisableTorchFunctionSubclass():
+                return self.view_as(self)
         return self.as_subclass(torch.Tensor)
 
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh, or the sub-mesh, along which the tensor was split."""
-        return self.__dict__["_device_mesh"]
+        return mesh_of(self._mesh_name)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -116,11 +174,11 @@ class XLADTensor(XLAShardedTensor, DTensor):
         dimensions that do not divide, too, of which each device has the whole.
         """
         now = self.sharding_spec
-        said, then = self.__dict__.get("_said", (None, None))
+        said, then = self._said or (None, None)
         # Of a value that is computed, "" says that each device has the whole.
         if said is not None and (now == then or (now, then) == ("", "{replicated}")):
             return said
-        return placements_of(now, self.device_mesh, self.dim())
+        return placements_by_name(now, self._mesh_name, self.dim())
 
     @property
     def like(self) -> Callable[[torch.Tensor], XLADTensor]:
@@ -131,24 +189,11 @@ class XLADTensor(XLAShardedTensor, DTensor):
     @property
     def is_placed(self) -> bool:
         """Whether `placements` are what was said, not what is found or left to the compiler."""
-        return self.placements == self.__dict__.get("_said", (None,))[0]
+        return self._said is not None and self.placements == self._said[0]
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
         return tuple(self.device_mesh.shape)
-
-    @property
-    def _spec(self) -> Any:
-        """PyTorch's record of a DTensor of many processes, for which torch._dynamo asks.
-
-        Raises:
-            AttributeError: Always, so that `hasattr` tells.
-        """
-        raise AttributeError(
-            "torch.compile: expected plain tensors, got a DTensor on xla, without a "
-            "DTensorSpec. Pass tensor.to_local(), the whole, which is split alike; results are "
-            "split as the compiler chooses."
-        )
 
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
         return (
@@ -191,28 +236,18 @@ def marked(
     return XLADTensor(t, device_mesh, placements)
 
 
-def _constraint(t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> str | None:
-    """None where a sub-mesh says nothing about the other axes, and the value is not split yet: then
-    the compiler chooses, since a constraint is one along all axes.
-    """
-    present = _XLAC._get_xla_sharding_spec(t)
-    if present == "" and root_of(mesh) is not mesh:
-        return None
-    return op_sharding(t.dim(), mesh, placements, present).constraint(t.dim())
-
-
 def redistribute(
-    t: torch.Tensor,
+    given: XLAShardedTensor,
     device_mesh: DeviceMesh,
     placements: Sequence[Placement],
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
 ) -> XLADTensor:
     """See `XLAShardedTensor.redistribute`."""
+    present, back, t = given.sharding_spec, given.constraint, given.global_tensor
     said = checked(placements, t.dim(), device_mesh, "redistribute")
-    back = constraint_of(t)
     sent = t if forward_dtype is None else t.to(forward_dtype)
-    here = _constraint(sent, device_mesh, said)
+    here = constraint_along(name_of(device_mesh), said, t.dim(), present)
     if backward_dtype is not None:
         sent = GradientIn.apply(sent, backward_dtype)
     return XLADTensor(split(sent, here, back), device_mesh, None if here is None else said)
@@ -232,12 +267,12 @@ class GradientIn(torch.autograd.Function):
         return grad_output.to(sent).to(own), None
 
 
-def with_gradient(
-    t: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]
-) -> torch.Tensor:
+def with_gradient(given: XLAShardedTensor, placements: Sequence[Placement]) -> torch.Tensor:
     """The value, with a gradient that is split by placements."""
-    said = checked(placements, t.dim(), device_mesh, "to_local")
-    return split(t, None, _constraint(t, device_mesh, said))
+    mesh = given.device_mesh
+    said = checked(placements, given.dim(), mesh, "to_local")
+    back = constraint_along(name_of(mesh), said, given.dim(), given.sharding_spec)
+    return split(given.global_tensor, None, back)
 
 
 @with_xla
@@ -277,11 +312,10 @@ def from_local(
     if placements is None:
         placements = [Replicate()] * device_mesh.ndim
     said = checked(placements, t.dim(), device_mesh, who, may_be_partial=True)
-    back = None
+    of_gradient = None
     if grad_placements is not None:
-        grad_said = checked(grad_placements, t.dim(), device_mesh, who)
-        back = None if _XLAC._is_manual(t) else _constraint(t, device_mesh, grad_said)
-    made = _placed(t, device_mesh, said, back)
+        of_gradient = checked(grad_placements, t.dim(), device_mesh, who)
+    made = _placed(t, device_mesh, said, of_gradient)
     for name, got, own in (("shape", shape, made.shape), ("stride", stride, made.stride())):
         if got is not None and tuple(got) != tuple(own):
             raise ValueError(
@@ -292,19 +326,26 @@ def from_local(
 
 
 def _placed(
-    t: torch.Tensor, mesh: DeviceMesh, said: tuple[Placement, ...], back: str | None
+    t: torch.Tensor,
+    mesh: DeviceMesh,
+    said: tuple[Placement, ...],
+    of_gradient: tuple[Placement, ...] | None,
 ) -> XLADTensor:
-    """See `from_local`; `back` is the constraint of a gradient that is not split as the value."""
+    """See `from_local`; without placements of a gradient it is split as the value."""
     from torch_xla.distributed.spmd import partial
 
     who = "DTensor.from_local"
-    if _XLAC._is_manual(t):
+    if not torch.compiler.is_dynamo_compiling() and _XLAC._is_manual(t):
         plain = t.global_tensor if isinstance(t, XLAShardedTensor) else t
         return partial.of_parts(plain, mesh, said, who)
+    name, present, back = name_of(mesh), sharding_of(t), None
+    if of_gradient is not None:
+        back = constraint_along(name, of_gradient, t.dim(), present)
     if any(isinstance(p, Partial) for p in said):
         return partial.from_whole(t if back is None else split(t, None, back), mesh, said, who)
-    here = _constraint(t, mesh, said)
-    return XLADTensor(split(t, here, back or here), mesh, None if here is None else said)
+    here = constraint_along(name, said, t.dim(), present)
+    back = here if of_gradient is None else back
+    return XLADTensor(split(t, here, back), mesh, None if here is None else said)
 
 
 def as_dtensors(values: Any, device_mesh: DeviceMesh) -> Any:
@@ -318,6 +359,7 @@ def as_dtensors(values: Any, device_mesh: DeviceMesh) -> Any:
     return tree_map_only(torch.Tensor, convert, values)
 
 
+@uncaptured("a tensor that is made is distributed outside of torch.compile")
 @with_xla
 def made_by(
     init_op: Callable[..., torch.Tensor],
@@ -332,3 +374,14 @@ def made_by(
     fill = [kwargs.pop("fill_value")] if "fill_value" in kwargs else []
     whole = init_op(size, *fill, **{**kwargs, "device": "xla"})
     return xla_distribute_tensor(whole, device_mesh, placements)
+
+
+def _know_class() -> None:
+    """Has AOTAutograd watch the first call of a graph that takes such tensors: it knows classes."""
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    if hasattr(runtime_wrappers, "HANDLED_TYPES"):
+        runtime_wrappers.HANDLED_TYPES += (XLADTensor,)
+
+
+after_import("torch._functorch._aot_autograd.runtime_wrappers", _know_class)

@@ -119,7 +119,7 @@ def _own_part(
     if back is not None:
         # The devices' gradients are added up in any case.
         whole = [Replicate() if isinstance(p, Partial) else p for p in back]
-        d = XLADTensor(with_gradient(d.global_tensor, d.device_mesh, whole), d.device_mesh)
+        d = XLADTensor(with_gradient(d, whole), d.device_mesh)
     return partial.part_of(d, said, _WHO)
 
 

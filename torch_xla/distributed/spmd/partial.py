@@ -262,7 +262,8 @@ class XLAPartialDTensor(XLADTensor):
         if any(isinstance(p, Partial) for p in said):
             return self._still_partial(said, backward_dtype)
         whole = self._scattered(said)
-        return dtensor.redistribute(whole, mesh, said, backward_dtype=backward_dtype)
+        given = XLADTensor(whole, mesh)
+        return dtensor.redistribute(given, mesh, said, backward_dtype=backward_dtype)
 
     def _scattered(self, said: tuple[Placement, ...]) -> torch.Tensor:
         """The whole; where each device is to have a part of what is reduced, no more is sent."""

@@ -116,7 +116,7 @@ def checked(
     if len(placements) != device_mesh.ndim:
         raise ShardingError(
             f"{who}: expected a placement for each of the {device_mesh.ndim} mesh dimensions, got "
-            f"{list(placements)}."
+            f"[{_described(tuple(placements))}]."
         )
     return normalized(placements, rank, who, may_be_partial)
 
@@ -130,23 +130,28 @@ def normalized(
         ShardingError: A dimension that the tensor lacks.
         NotImplementedError: Neither `Shard` nor `Replicate`, nor `Partial` where there may be one.
     """
-    found: list[Placement] = []
     for placement in placements:
         if isinstance(placement, Replicate) or (may_be_partial and type(placement) is Partial):
-            found.append(placement)
-        elif not isinstance(placement, Shard):
+            continue
+        if not isinstance(placement, Shard):
             kinds = "Shard, Replicate or Partial" if may_be_partial else "Shard or Replicate"
-            told = f"{who}: expected {kinds} on an xla mesh, got {placement!r}."
+            told = f"{who}: expected {kinds} on an xla mesh, got {_described((placement,))}."
             if type(placement) is Partial:
                 told += " DTensor.from_local and distribute_tensor make it."
             raise NotImplementedError(told)
-        elif not -rank <= placement.dim < rank:
+        if not -rank <= placement.dim < rank:
             raise ShardingError(
-                f"{who}: expected dimensions of a tensor of {rank}, got {placement!r}."
+                f"{who}: expected dimensions of a tensor of {rank}, got {_described((placement,))}."
             )
-        else:
-            found.append(Shard(placement.dim % rank))
-    return tuple(found)
+    return _from_front(tuple(placements), rank)
+
+
+def _from_front(placements: tuple[Placement, ...], rank: int) -> tuple[Placement, ...]:
+    return tuple(Shard(p.dim % rank) if isinstance(p, Shard) else p for p in placements)
+
+
+def _described(placements: tuple[Placement, ...]) -> str:
+    return ", ".join(map(repr, placements))
 
 
 def spec_along(
@@ -215,3 +220,48 @@ def _placement(parts: Sequence[tuple[int, ...]]) -> Placement:
     if len(split) > 1 or along != sorted(set(along)):
         return ByCompiler()
     return Shard(split[0])
+
+
+# What torch._dynamo captures has strings for meshes: it keeps constants, and guards on them.
+_NAMES: dict[tuple[DeviceMesh, DeviceMesh], str] = {}
+_MESHES: dict[str, DeviceMesh] = {}
+
+
+def name_of(device_mesh: DeviceMesh) -> str:
+    """The name of a mesh; equal slices of equal meshes have one."""
+    return _name_of((device_mesh, device_mesh._root_mesh))
+
+
+def _name_of(mesh_and_root: tuple[DeviceMesh, DeviceMesh | None]) -> str:
+    mesh = mesh_and_root[0]
+    name = _NAMES.setdefault((mesh, root_of(mesh)), f"mesh{len(_NAMES)}")
+    _MESHES.setdefault(name, mesh)
+    return name
+
+
+def mesh_of(name: str) -> DeviceMesh:
+    """The mesh that has a name."""
+    return _MESHES[name]
+
+
+def placements_by_name(sharding: str, mesh_name: str, rank: int) -> tuple[Placement, ...]:
+    """`placements_of`, of a mesh by its name."""
+    return placements_of(sharding, _MESHES[mesh_name], rank)
+
+
+def constraint_along(
+    mesh_name: str, placements: tuple[Placement, ...], rank: int, present: str
+) -> str | None:
+    """The constraint for placements, as `partition_spec` takes them. None where a sub-mesh says
+    nothing about the other axes, and the value is not split yet: then the compiler chooses, since
+    a constraint is one along all axes.
+    """
+    mesh = _MESHES[mesh_name]
+    if present == "" and root_of(mesh) is not mesh:
+        return None
+    return op_sharding(rank, mesh, placements, present).constraint(rank)
+
+
+# What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
+for _function in (_from_front, _described, _name_of, placements_by_name, constraint_along):
+    _function._dynamo_marked_constant = True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
+from torch_xla._src.uncaptured import skipped
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,6 +63,34 @@ def _hand_over_gradient(alias: XLAShardedTensor) -> None:
         tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
 
 
+@skipped
+def sharding_of(t: torch.Tensor) -> str:
+    """How a plain tensor is split, as GSPMD writes it; not known, "", while a graph is captured."""
+    return "" if torch.compiler.is_dynamo_compiling() else _XLAC._get_xla_sharding_spec(t)
+
+
+def _constraint_of(t: torch.Tensor) -> str | None:
+    from torch_xla.distributed.spmd.constraints import constraint_of
+
+    return constraint_of(t)
+
+
+class _Asked:
+    """An attribute that is read from the value each time. torch._dynamo captures what a property
+    does; of this it takes what it is and guards on that.
+    """
+
+    def __init__(self, read: Callable[[torch.Tensor], Any]):
+        self._read = read
+
+    @skipped
+    def __get__(self, instance: XLAShardedTensor | None, owner: type) -> Any:
+        return self if instance is None else self._read(instance.global_tensor)
+
+    def __set__(self, instance: XLAShardedTensor, value: Any) -> None:
+        """What is set is for the rest of a graph that is captured."""
+
+
 class XLAShardedTensor(torch.Tensor):
     """A tensor on `xla` together with how it is split; computes as the tensor itself does.
 
@@ -79,6 +108,10 @@ class XLAShardedTensor(torch.Tensor):
     mesh_shape: tuple[int, ...] | None = None
     partition_spec: tuple[Any, ...] | None = None
     mesh: Mesh | None = None
+
+    # How the tensor is split, as GSPMD writes it, and the constraint that says it, if any.
+    sharding_spec: str = _Asked(_XLAC._get_xla_sharding_spec)
+    constraint: str | None = _Asked(_constraint_of)
 
     @staticmethod
     def __new__(
@@ -144,11 +177,6 @@ class XLAShardedTensor(torch.Tensor):
         )
 
     @property
-    def sharding_spec(self) -> str:
-        """How the tensor is split, as GSPMD writes it."""
-        return _XLAC._get_xla_sharding_spec(self.global_tensor)
-
-    @property
     def sharding_type(self) -> Any:
         """The `ShardingType`; None where nothing says how the tensor is split."""
         from torch_xla.distributed.spmd.xla_sharding import ShardingType
@@ -183,7 +211,7 @@ class XLAShardedTensor(torch.Tensor):
 
     def invalidate_spec_cache(self) -> None:
         """Forgets what was said when the tensor was split: `placements` are read from its value."""
-        self.__dict__.pop("_said", None)
+        self._said = None
 
     def redistribute(
         self,
@@ -212,9 +240,7 @@ class XLAShardedTensor(torch.Tensor):
         if placements is None:
             raise RuntimeError("redistribute: expected placements, got none.")
         mesh = self.device_mesh if device_mesh is None else device_mesh
-        return dtensor.redistribute(
-            self.global_tensor, mesh, placements, forward_dtype, backward_dtype
-        )
+        return dtensor.redistribute(self, mesh, placements, forward_dtype, backward_dtype)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The plain tensor: a process of SPMD holds all parts, so what is local is the whole.
@@ -226,7 +252,7 @@ class XLAShardedTensor(torch.Tensor):
             return self.global_tensor
         from torch_xla.distributed.spmd import dtensor
 
-        return dtensor.with_gradient(self.global_tensor, self.device_mesh, grad_placements)
+        return dtensor.with_gradient(self, grad_placements)
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The value as a plain tensor of which each device holds the whole.
