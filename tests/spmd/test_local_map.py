@@ -424,3 +424,38 @@ def test_whoever_is_imported_first(run_python):
         """,
         env=EIGHT,
     )
+
+
+def test_partial_and_local_map_in_compiled_functions(run):
+    """They run outside of the graph, with the same values."""
+    run(
+        """
+        def multiplied(a, b):
+            return a @ b
+
+        in_placements = ([Shard(1)], [Shard(0)])
+        product = local_map(multiplied, [Partial()], in_placements, device_mesh=flat)
+        a, b = (distribute_tensor(torch.randn(8, 8), flat, p) for p in in_placements)
+        held = DTensor.from_local(torch.randn(8), flat, [Partial()])
+        functions = [
+            lambda: product(a.sin(), b).full_tensor() * 2,
+            lambda: held.redistribute(flat, [Replicate()]) * 2,
+            lambda: held * 2 + 1,
+            lambda: DTensor.from_local(a.to_local(), flat, [Partial()]).redistribute(
+                flat, [Shard(0)]) + 1,
+        ]
+        for function in functions:
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="openxla")()
+            expected = function()
+            assert type(compiled) is type(expected)
+            close(compiled, expected.cpu())
+        torch._dynamo.reset()
+        try:
+            torch.compile(functions[0], backend="openxla", fullgraph=True)()
+        except torch._dynamo.exc.Unsupported as error:
+            assert "local_map on an xla mesh runs outside of torch.compile" in str(error)
+        else:
+            raise AssertionError
+        """
+    )

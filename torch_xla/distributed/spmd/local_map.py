@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
 from torch_xla.distributed.spmd.dtensor import XLADTensor, with_gradient
 from torch_xla.distributed.spmd.placements import ByCompiler, checked
@@ -23,6 +24,7 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 _WHO = "local_map"
 
 
+@uncaptured("local_map on an xla mesh runs outside of torch.compile")
 def called_on_parts(
     func: Callable[..., Any],
     out_placements: Any,

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from torch_xla import _XLAC
+from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import dtensor, exchanges
 from torch_xla.distributed.spmd.constraints import split
 from torch_xla.distributed.spmd.dtensor import XLADTensor
@@ -31,6 +32,8 @@ from torch_xla.distributed.spmd.placements import (
     spec_along,
 )
 from torch_xla.distributed.spmd.xla_sharding import ShardingError
+
+_uncaptured = uncaptured("what devices hold of a Partial DTensor is used outside of torch.compile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +213,7 @@ class XLAPartialDTensor(XLADTensor):
         return self._version == self.__dict__["_held"][-1]
 
     @property
+    @_uncaptured
     def placements(self) -> tuple[Placement, ...]:
         return self.__dict__["_held"][2] if self._is_held else super().placements
 
@@ -224,6 +228,7 @@ class XLAPartialDTensor(XLADTensor):
             return _Held.apply(self.global_tensor, own, layout)
         return own
 
+    @_uncaptured
     def detach(self) -> XLADTensor:
         if not self._is_held:
             return super().detach()
@@ -236,6 +241,7 @@ class XLAPartialDTensor(XLADTensor):
         said = None if said is None else tuple(map(_replicated, said))
         return made, (plain, mesh, said, *rest)
 
+    @_uncaptured
     def redistribute(
         self,
         device_mesh: DeviceMesh | None = None,
@@ -299,6 +305,7 @@ class XLAPartialDTensor(XLADTensor):
         part = torch.ops.torch_xla.full_to_shard(stacked, target.text(self.dim(), kept))
         return _of_own(part.reshape(part.shape[len(kept) :]), target, said)
 
+    @_uncaptured
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """What each device holds, as a manual tensor: a copy.
 
@@ -336,6 +343,7 @@ def _of_own(own: torch.Tensor, layout: Layout, placements: tuple[Placement, ...]
     return XLAPartialDTensor(whole, own, layout, placements)
 
 
+@_uncaptured
 def of_parts(
     t: torch.Tensor,
     device_mesh: DeviceMesh,
@@ -376,6 +384,7 @@ def part_of(d: XLADTensor, placements: tuple[Placement, ...], who: str) -> torch
     return torch.ops.torch_xla.full_to_shard(d.global_tensor, layout.text(d.dim()))
 
 
+@_uncaptured
 def from_whole(
     t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...], who: str
 ) -> XLADTensor:
@@ -392,6 +401,7 @@ def from_whole(
     return XLAPartialDTensor(whole, _Held.apply(t, own, layout), layout, placements)
 
 
+@_uncaptured
 def distributed(
     t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...], who: str
 ) -> XLADTensor:
