@@ -36,16 +36,14 @@ from torch_xla.distributed.spmd.placements import (
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, sharding_of
 
 
-def _is_in_spmd_mode() -> bool:
-    """Always: begins it."""
+def _enter_spmd_mode() -> None:
     import torch_xla.runtime as xr
 
     if not xr.is_spmd():
         xr.use_spmd()
-    return True
 
 
-_is_in_spmd_mode._dynamo_marked_constant = True
+_enter_spmd_mode._dynamo_marked_constant = True  # it is called while a graph is captured
 
 
 def with_xla(func: Callable) -> Callable:
@@ -53,7 +51,7 @@ def with_xla(func: Callable) -> Callable:
 
     @functools.wraps(func)
     def in_spmd_mode(*args: Any, **kwargs: Any):
-        assert _is_in_spmd_mode()
+        _enter_spmd_mode()
         return func(*args, **kwargs)
 
     return in_spmd_mode
