@@ -233,3 +233,71 @@ def test_steps_after_the_first_are_not_planned_again(run):
         assert met.counter_value("UncachedCompile") == compiled
         """
     )
+
+
+def test_of_the_plans_that_compile_the_fastest_is_taken(run):
+    """For chips that are not there; what the compiler refuses is none."""
+    run(
+        """
+        import types
+        from torch_xla import aot
+        from torch_xla._src import aot_programs
+        from torch_xla.distributed.spmd.auto_sharding import planner
+
+        planner._WITHIN = 100.0  # all meshes
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+            x = torch.empty(32, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        class Compiler:
+            target = "TPU"
+            chip = aot.Chip("eight", "tpu", "fake", 8, None, 1e12, 1e11)
+
+            def __init__(self, seconds):
+                self.seconds, self.asked = seconds, []
+
+            def compile(self, program):
+                sizes = auto_sharding.plans()[-1].sizes
+                self.asked.append(sizes)
+                if sizes not in self.seconds:
+                    raise aot.Refused(f"no {sizes}")
+                return types.SimpleNamespace(
+                    kernel_seconds=self.seconds[sizes], sending_seconds=0.5, sizes=sizes)
+
+        def program(platform):
+            return aot_programs.of_call(step, [x], {}, platform)
+
+        def chosen(seconds):
+            compiler = Compiler(seconds)
+            made = auto_sharding.compile_for(compiler, program)
+            assert sorted(compiler.asked) == [(2, 4), (4, 2), (8,)], compiler.asked
+            return made.sizes
+
+        for fastest in ((8,), (2, 4), (4, 2)):
+            seconds = {(8,): 3.0, (2, 4): 3.0, (4, 2): 3.0, fastest: 1.0}
+            count = len(auto_sharding.plans())
+            assert chosen(seconds) == fastest
+            plan = auto_sharding.plans()[-1]
+            assert len(auto_sharding.plans()) == count + 1 and plan.sizes == fastest
+            assert plan.estimates == {k: v + 0.5 for k, v in seconds.items()}
+            del seconds[fastest]
+            assert chosen(seconds) != fastest
+            assert fastest not in auto_sharding.plans()[-1].estimates
+        count = len(auto_sharding.plans())
+        try:
+            chosen({})
+        except aot.Refused as error:
+            assert "no (" in str(error)
+        else:
+            raise AssertionError
+        assert len(auto_sharding.plans()) == count
+        """
+    )

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -162,11 +163,10 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
         program: Makes the program for a platform.
 
     Raises:
-        torch_xla.aot.DoesNotFit: No plan of those that were tried fits.
+        torch_xla.aot.DoesNotFit, torch_xla.aot.Refused: No plan of those that were tried fits, or
+            the compiler takes none.
         DoesNotFit: There is no plan that would need as little memory as it had to.
     """
-    from torch_xla._src.aot_figures import DoesNotFit as ChipIsTooSmall
-
     chip = compiler.chip
     usual = costs.machine_of(compiler.target)
     machine = dataclasses.replace(
@@ -177,28 +177,46 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
     )
     on = _Elsewhere(machine, None if chip.memory is None else 0.9 * chip.memory)
     before = list(_plans)
-    compiled = _fitting(compiler, program, on)
-    if list(_plans) == before or _estimate(compiled) is None:
-        return compiled
-    found = {_plans[-1].sizes: (compiled, _plans[-1])}
-    alternatives = _plans[-1].alternatives
-    for sizes, seconds in alternatives.items():
-        if sizes not in found and seconds <= _WITHIN * min(alternatives.values()):
-            try:
-                compiled = _fitting(compiler, program, dataclasses.replace(on, sizes=sizes))
-            except (ChipIsTooSmall, DoesNotFit):
-                continue
-            found[sizes] = compiled, _plans[-1]
-    estimates = {sizes: _estimate(made) for sizes, (made, _) in found.items()}
-    compiled, plan = found[min(estimates, key=estimates.__getitem__)]
-    chosen = dataclasses.replace(plan, alternatives=alternatives, estimates=estimates)
+    made = _attempt(compiler, program, on)
+    if list(_plans) == before or _estimate(made) is None:
+        return _compiled(made)
+    first = _plans[-1]
+    tried = {first.sizes: (made, first)}
+    for sizes, seconds in first.alternatives.items():
+        if sizes not in tried and seconds <= _WITHIN * min(first.alternatives.values()):
+            made = _attempt(compiler, program, dataclasses.replace(on, sizes=sizes))
+            tried[sizes] = made, _plans[-1]
+    estimates = {sizes: _estimate(made) for sizes, (made, _) in tried.items()}
+    made, plan = tried[min(estimates, key=estimates.__getitem__)]
+    estimates = {sizes: time for sizes, time in estimates.items() if time != math.inf}
     _plans.clear()
-    _plans.extend([*before, chosen])
-    return compiled
+    _plans.extend(before)
+    if estimates:
+        alternatives = first.alternatives
+        _plans.append(dataclasses.replace(plan, alternatives=alternatives, estimates=estimates))
+    return _compiled(made)
+
+
+def _attempt(compiler: Any, program: Callable[[str], Any], on: _Elsewhere) -> Any:
+    """`_fitting`, or the error by which there is none."""
+    from torch_xla._src.aot_figures import AotError
+
+    try:
+        return _fitting(compiler, program, on)
+    except (AotError, DoesNotFit) as error:
+        return error
+
+
+def _compiled(made: Any) -> Any:
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def _estimate(compiled: Any) -> float | None:
-    """Seconds of a run where nothing is sent while something is computed."""
+    """Seconds of a run where nothing is sent while something is computed; endless for an error."""
+    if isinstance(compiled, Exception):
+        return math.inf
     if compiled.kernel_seconds is None or compiled.sending_seconds is None:
         return None
     return compiled.kernel_seconds + compiled.sending_seconds
