@@ -101,6 +101,7 @@ def test_arguments_and_results(run, backend):
         (lambda a, i: a.gather(1, i), lambda: (made(), torch.ones(16, 2).long().to(device))),
         (lambda a: (a.new_zeros(3), torch.zeros_like(a) + 1, a.bfloat16()), made),
         (lambda a: a + torch.arange(8, device=a.device), made),
+        (lambda a: (a * 2).sin(), lambda: made(placements=[Partial()])),
     ]:
         check(function, *makers, backend=backend)
     check(lambda a: (a, [a]), made, graphs=0, backend=backend)
