@@ -104,6 +104,10 @@ def test_arguments_and_results(run, backend):
         (lambda a: (a * 2).sin(), lambda: made(placements=[Partial()])),
     ]:
         check(function, *makers, backend=backend)
+    is_parameter = lambda a: a * 2 if isinstance(a, (nn.Parameter, int)) else a * 3
+    check(is_parameter, lambda: nn.Parameter(made()), leaf, graphs=2, backend=backend)
+    check(is_parameter, leaf, lambda: nn.Parameter(made()), made, graphs=3, backend=backend)
+    check(lambda a: isinstance(a * 2, nn.Parameter), lambda: nn.Parameter(made()), backend=backend)
     check(lambda a: (a, [a]), made, graphs=0, backend=backend)
     y = torch.compile(lambda a: (a * 2).sin(), backend=backend)(made())
     assert type(y) is XLADTensor and y.device_mesh is flat
