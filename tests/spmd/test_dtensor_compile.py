@@ -112,6 +112,13 @@ def test_arguments_and_results(run, backend):
     y = torch.compile(lambda a: (a * 2).sin(), backend=backend)(made())
     assert type(y) is XLADTensor and y.device_mesh is flat
     close(y, (value * 2).sin())
+
+    import torch.distributed._functional_collectives as fc
+    from torch.distributed.tensor.experimental import local_map
+    inner = torch.compile(lambda t: t * 2, backend=backend)
+    total = lambda t: inner(fc.all_reduce(t, "sum", flat))
+    y = local_map(total, out_placements=[R], in_placements=([S0],))(made())
+    close(y, value.reshape(8, 2, 8).sum(0) * 2)
     """,
         backend=backend,
     )
