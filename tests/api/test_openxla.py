@@ -190,6 +190,34 @@ def test_shapes_and_numbers_have_programs_of_their_own():
         assert compiles() == before
 
 
+@pytest.mark.parametrize("wants", [True, False])
+def test_layers_of_dynamic_shapes_have_one_graph(wants):
+    def function(x, weight):
+        q = F.linear(x, weight).unflatten(-1, (2, 4)).transpose(1, 2)
+        mask = q.new_ones(q.shape[2], q.shape[2]).tril().bool()
+        masked = F.scaled_dot_product_attention(q, q[:1], q[:1], attn_mask=mask)
+        grouped = F.scaled_dot_product_attention(q.repeat(1, 2, 1, 1), q, q, enable_gqa=True)
+        return masked.sum(1) + grouped.sum(1) + F.linear(x[:, :, :4].flip(1), weight[:4, :4])
+
+    torch.manual_seed(0)
+    torch._dynamo.utils.counters.clear()
+    run, weight = compiled(function, dynamic=True, fullgraph=True), torch.randn(8, 8)
+    own = weight.to("xla").requires_grad_()
+    weight.requires_grad_()
+    for batch, length in ((3, 5), (5, 7), (6, 9)):
+        x = torch.randn(batch, length, 8)
+        sent = x.to("xla").requires_grad_(wants)
+        x.requires_grad_(wants)
+        got, want = run(sent, own), function(x, weight)
+        close(got, want)
+        got.mean().backward()
+        want.mean().backward()
+        close(own.grad, weight.grad)
+        if wants:
+            close(sent.grad, x.grad)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def transfers():
     return met.metric_data("TransferToDeviceTime")[0]
 

@@ -101,12 +101,24 @@ def test_arguments_and_results(run, backend):
         (lambda a, i: a.gather(1, i), lambda: (made(), torch.ones(16, 2).long().to(device))),
         (lambda a: (a.new_zeros(3), torch.zeros_like(a) + 1, a.bfloat16()), made),
         (lambda a: a + torch.arange(8, device=a.device), made),
+        (lambda a: (a * 2).sin(), lambda: made(placements=[Partial()])),
     ]:
         check(function, *makers, backend=backend)
+    is_parameter = lambda a: a * 2 if isinstance(a, (nn.Parameter, int)) else a * 3
+    check(is_parameter, lambda: nn.Parameter(made()), leaf, graphs=2, backend=backend)
+    check(is_parameter, leaf, lambda: nn.Parameter(made()), made, graphs=3, backend=backend)
+    check(lambda a: isinstance(a * 2, nn.Parameter), lambda: nn.Parameter(made()), backend=backend)
     check(lambda a: (a, [a]), made, graphs=0, backend=backend)
     y = torch.compile(lambda a: (a * 2).sin(), backend=backend)(made())
     assert type(y) is XLADTensor and y.device_mesh is flat
     close(y, (value * 2).sin())
+
+    import torch.distributed._functional_collectives as fc
+    from torch.distributed.tensor.experimental import local_map
+    inner = torch.compile(lambda t: t * 2, backend=backend)
+    total = lambda t: inner(fc.all_reduce(t, "sum", flat))
+    y = local_map(total, out_placements=[R], in_placements=([S0],))(made())
+    close(y, value.reshape(8, 2, 8).sum(0) * 2)
     """,
         backend=backend,
     )

@@ -29,6 +29,7 @@ def install() -> None:
     _guard(builder)
     variable = builder.TensorWithTFOverrideVariable
     _dispatch(variable)
+    _know_parameters(builder, variable)
     _look_into_tuples(sys.modules[variable.__module__], variable)
 
 
@@ -88,6 +89,31 @@ def _dispatch(variable: type) -> None:
     replace("nb_absolute_impl", absolute)
     replace("unpack_var_sequence", rows)
     replace("synchronize_attributes", keep_class)
+
+
+def _know_parameters(builder: Any, variable: type) -> None:
+    """PyTorch asks a tensor's class whether it is a Parameter, which an attribute says here."""
+    builtin = builder.BuiltinVariable
+    original = getattr(builtin, "call_isinstance", None)
+    if original is None:  # of another release
+        return
+
+    @functools.wraps(original)
+    def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any) -> Any:
+        found = original(self, tx, arg, kinds)
+        if not isinstance(arg, variable) or not issubclass(arg.class_type, _class()):
+            return found
+        asked = kinds.as_python_constant()
+        if torch.nn.Parameter not in (asked if isinstance(asked, tuple) else (asked,)):
+            return found
+        if arg.source is not None:
+            has_mark = functools.partial(builder.GuardBuilder.HASATTR, attr="_is_param")
+            builder.install_guard(arg.source.make_guard(has_mark))
+        value = arg.as_proxy().node.meta["example_value"]
+        is_one = found.as_python_constant() or isinstance(value, torch.nn.Parameter)
+        return type(found)(is_one)
+
+    builtin.call_isinstance = call_isinstance
 
 
 def _look_into_tuples(torch_function: Any, variable: type) -> None:

@@ -38,11 +38,11 @@ std::tuple<Tensor, Tensor> attention_meta(const Tensor& query, const Tensor& /*k
                                           const Tensor& value, const OptionalTensor& /*mask*/,
                                           const OptionalTensor& /*keep*/, double /*dropout_p*/,
                                           bool /*is_causal*/, double /*scale*/) {
-  std::vector<int64_t> sizes = query.sizes().vec();
-  const std::vector<int64_t> row(sizes.begin(), sizes.end() - 1);
-  sizes.back() = value.size(-1);
-  return {at::empty(sizes, query.options()),
-          at::empty(row, query.options().dtype(wide(query.scalar_type())))};
+  std::vector<c10::SymInt> sizes = query.sym_sizes().vec();
+  const std::vector<c10::SymInt> row(sizes.begin(), sizes.end() - 1);
+  sizes.back() = value.sym_size(-1);
+  return {at::empty_symint(sizes, query.options()),
+          at::empty_symint(row, query.options().dtype(wide(query.scalar_type())))};
 }
 
 Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, const Tensor& key,
@@ -50,7 +50,7 @@ Gradients attention_backward_meta(const Tensor& /*grad*/, const Tensor& query, c
                                   const Tensor& /*logsumexp*/, const OptionalTensor& mask,
                                   const OptionalTensor& /*keep*/, double /*dropout_p*/,
                                   bool /*is_causal*/, double /*scale*/, bool mask_grad) {
-  const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
+  const auto like = [](const Tensor& t) { return at::empty_symint(t.sym_sizes(), t.options()); };
   return {like(query), like(key), like(value),
           mask_grad ? like(*mask) : at::empty({0}, query.options())};
 }
@@ -139,7 +139,7 @@ class Attention : public torch::autograd::Function<Attention> {
     const double scale = ctx->saved_data["scale"].toDouble();
     torch::autograd::variable_list results(8);
     if (at::GradMode::is_enabled()) {
-      const bool grouped = saved[0].dim() > 2 && saved[0].size(-3) != saved[1].size(-3);
+      const bool grouped = saved[0].dim() > 2 && saved[0].sym_size(-3) != saved[1].sym_size(-3);
       const auto formula = [&](const Tensors& x) -> Tensors {
         return {std::get<0>(at::_scaled_dot_product_attention_math(
             x[0], x[1], x[2], given(x[3]), dropout_p, is_causal, given(saved[4]), scale, grouped))};
@@ -164,12 +164,14 @@ bool is_plain(const Tensor& query, const Tensor& key, const Tensor& value,
               const OptionalTensor& mask, double dropout_p, bool is_causal) {
   if (functorch_is_active()) return false;
   for (const Tensor* t : {&query, &key, &value}) {
-    if (t->dim() < 2 || t->dim() != query.dim() || !t->device().is_xla() || t->numel() == 0 ||
+    if (t->dim() < 2 || t->dim() != query.dim() || !t->device().is_xla() || t->sym_numel() == 0 ||
         t->scalar_type() != query.scalar_type() || !at::isFloatingType(t->scalar_type())) {
       return false;
     }
   }
-  if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2)) return false;
+  if (query.sym_size(-1) != key.sym_size(-1) || key.sym_size(-2) != value.sym_size(-2)) {
+    return false;
+  }
   if (mask && (is_causal || !mask->device().is_xla() || mask->dim() > query.dim())) return false;
   return dropout_p >= 0 && dropout_p <= 1;
 }
@@ -178,25 +180,26 @@ bool is_plain(const Tensor& query, const Tensor& key, const Tensor& value,
 bool expand_batches(Tensor& query, Tensor& key, Tensor& value, bool enable_gqa) {
   const int64_t dims = query.dim();
   if (enable_gqa) {
-    if (dims < 3 || key.size(-3) != value.size(-3) || query.size(-3) % key.size(-3) != 0) {
-      return false;
-    }
+    if (dims < 3) return false;
+    const c10::SymInt heads = key.sym_size(-3);
+    if (heads != value.sym_size(-3) || query.sym_size(-3) % heads != 0) return false;
     for (int64_t i = 0; i < dims - 3; ++i) {
-      if (key.size(i) != query.size(i) || value.size(i) != query.size(i)) return false;
+      const c10::SymInt size = query.sym_size(i);
+      if (key.sym_size(i) != size || value.sym_size(i) != size) return false;
     }
     return true;
   }
-  std::vector<int64_t> batch(query.sizes().begin(), query.sizes().end() - 2);
+  std::vector<c10::SymInt> batch(query.sym_sizes().begin(), query.sym_sizes().end() - 2);
   for (const Tensor* t : {&key, &value}) {
     for (int64_t i = 0; i < dims - 2; ++i) {
-      if (batch[i] == 1) batch[i] = t->size(i);
-      if (t->size(i) != 1 && t->size(i) != batch[i]) return false;
+      if (batch[i] == 1) batch[i] = t->sym_size(i);
+      if (t->sym_size(i) != 1 && t->sym_size(i) != batch[i]) return false;
     }
   }
   for (Tensor* t : {&query, &key, &value}) {
-    std::vector<int64_t> sizes = batch;
-    sizes.insert(sizes.end(), {t->size(-2), t->size(-1)});
-    if (t->sizes() != c10::IntArrayRef(sizes)) *t = t->expand(sizes);
+    std::vector<c10::SymInt> sizes = batch;
+    sizes.insert(sizes.end(), {t->sym_size(-2), t->sym_size(-1)});
+    if (t->sym_sizes() != c10::SymIntArrayRef(sizes)) *t = t->expand_symint(sizes);
   }
   return true;
 }
@@ -212,20 +215,27 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
   if (!is_plain(query_in, key_in, value_in, mask_in, dropout_p, is_causal)) return composite();
   Tensor query = query_in, key = key_in, value = value_in;
   if (!expand_batches(query, key, value, enable_gqa)) return composite();
-  std::vector<int64_t> scores = query.sizes().vec();
-  scores.back() = key.size(-2);
+  std::vector<c10::SymInt> scores = query.sym_sizes().vec();
+  scores.back() = key.sym_size(-2);
   if (mask_in) {
     const Tensor& mask = *mask_in;
     if (mask.scalar_type() != at::kBool && mask.scalar_type() != query.scalar_type() &&
         mask.scalar_type() != wide(query.scalar_type())) {
       return composite();
     }
-    if (!at::is_expandable_to(mask.sizes(), scores)) return composite();
+    if (!at::is_expandable_to(mask.sym_sizes(), scores)) return composite();
   }
   OptionalTensor keep;
-  if (dropout_p > 0) keep = at::rand(scores, query.options().dtype(at::kFloat)).ge(dropout_p);
+  if (dropout_p > 0) {
+    keep = at::rand_symint(scores, query.options().dtype(at::kFloat)).ge(dropout_p);
+  }
+  // The operator has a number for its scale: a graph is for one size of the features.
+  const auto of_features = [&] {
+    const int64_t features = query.sym_size(-1).guard_int(__FILE__, __LINE__);
+    return 1.0 / std::sqrt(static_cast<double>(features));
+  };
   return Attention::apply(query, key, value, mask_in, keep, dropout_p, is_causal,
-                          scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
+                          scale ? *scale : of_features());
 }
 
 const ops::Rules registered([](ops::Registry& r) {

@@ -27,10 +27,10 @@ using torch::autograd::SavedVariable;
 // PyTorch's product of a stack of matrices and one takes the stack as one matrix: of an input that
 // has no such view it keeps a copy, and the input may be written before backward.
 bool is_copied(const Tensor& input) {
-  if (input.dim() < 3 || input.numel() == 0) return false;
-  const int64_t columns = input.size(-1);
-  const std::vector<int64_t> matrix = {input.numel() / columns, columns};
-  return !at::detail::computeStride(input.sizes(), input.strides(), matrix).has_value();
+  if (input.dim() < 3 || input.sym_numel() == 0) return false;
+  const c10::SymInt columns = input.sym_size(-1);  // of a graph's dynamic shapes no number
+  const std::vector<c10::SymInt> matrix = {input.sym_numel() / columns, columns};
+  return !at::detail::computeStride(input.sym_sizes(), input.sym_strides(), matrix).has_value();
 }
 
 // PyTorch's own node. Of what no gradient needs it takes the shape alone, and an alias that counts

@@ -374,12 +374,18 @@ def made_by(
     return xla_distribute_tensor(whole, device_mesh, placements)
 
 
-def _know_class() -> None:
-    """Has AOTAutograd watch the first call of a graph that takes such tensors: it knows classes."""
-    from torch._functorch._aot_autograd import runtime_wrappers
+def make_known(cls: type) -> None:
+    """Has AOTAutograd watch the first call of a graph that takes tensors of a class: it knows these
+    by their exact class.
+    """
 
-    if hasattr(runtime_wrappers, "HANDLED_TYPES"):
-        runtime_wrappers.HANDLED_TYPES += (XLADTensor,)
+    def add() -> None:
+        from torch._functorch._aot_autograd import runtime_wrappers
+
+        if hasattr(runtime_wrappers, "HANDLED_TYPES"):
+            runtime_wrappers.HANDLED_TYPES += (cls,)
+
+    after_import("torch._functorch._aot_autograd.runtime_wrappers", add)
 
 
-after_import("torch._functorch._aot_autograd.runtime_wrappers", _know_class)
+make_known(XLADTensor)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
-from torch_xla.distributed.spmd.dtensor import XLADTensor, with_gradient
+from torch_xla.distributed.spmd.dtensor import XLADTensor, make_known, with_gradient
 from torch_xla.distributed.spmd.placements import ByCompiler, checked
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
@@ -212,6 +212,9 @@ class _Done(torch.Tensor):
     def wait(self) -> torch.Tensor:
         """The plain tensor, at once."""
         return self.as_subclass(torch.Tensor)
+
+
+make_known(_Done)
 
 
 def _done(t: torch.Tensor) -> torch.Tensor:

@@ -323,6 +323,9 @@ class XLAPartialDTensor(XLADTensor):
         return _GradientReduced.apply(own, Layout(mesh, said))
 
 
+dtensor.make_known(XLAPartialDTensor)
+
+
 def _replicated(placement: Placement) -> Placement:
     return Replicate() if isinstance(placement, Partial) else placement
 
