@@ -39,6 +39,15 @@ def close(got, want, **tolerance):
 def close_gradients(model, plain, **tolerance):
     for (name, p), q in zip(model.named_parameters(), plain.named_parameters(), strict=True):
         close(p.grad, q[1].grad, **tolerance, msg=name)
+
+class Triple(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
 """
 
 
@@ -222,14 +231,6 @@ def test_whole_and_local(run):
 
 def test_gradients_reach_the_leaf_past_python(run):
     run("""
-    class Triple(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 3
-        @staticmethod
-        def backward(ctx, g):
-            return g * 3
-
     leaf = torch.randn(16, 8).to(device).requires_grad_()
     marked = xs.mark_sharding(leaf, mesh, ("data", None))
     assert marked.placements == (Shard(0), Replicate()) and marked.device_mesh.shape == (4, 2)

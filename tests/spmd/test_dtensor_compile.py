@@ -150,15 +150,6 @@ def test_methods_and_operators(run):
 
 def test_gradients(run):
     run("""
-    class Triple(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 3
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 3
-
     def partly(a):
         with torch.no_grad():
             b = a * 2

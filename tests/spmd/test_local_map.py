@@ -3,12 +3,10 @@ gradients are those of the whole on the CPU."""
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from tests.spmd.test_dtensor import DTENSOR
-from tests.spmd.test_sharding import EIGHT, PRELUDE
+from tests.spmd.test_sharding import EIGHT, PRELUDE, runner
 
 LOCAL_MAP = """
 import math
@@ -39,10 +37,7 @@ def close_with_gradients(got, want, *pairs):
 def run(run_python):
     """Runs code in an SPMD process of eight devices."""
 
-    def run(code):
-        return run_python(PRELUDE + DTENSOR + LOCAL_MAP + textwrap.dedent(code), env=EIGHT)
-
-    return run
+    return runner(run_python, PRELUDE + DTENSOR + LOCAL_MAP)
 
 
 def test_the_example_of_pytorchs_documents(run):

@@ -3,12 +3,10 @@ device's own value, on the CPU."""
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from tests.spmd.test_manual_sharding import PARTS
-from tests.spmd.test_sharding import EIGHT, PRELUDE
+from tests.spmd.test_sharding import PRELUDE, runner
 
 EXCHANGES = """
 import itertools
@@ -77,10 +75,7 @@ cube = xs.Mesh(np.arange(N), (2, 2, 2), ("a", "b", "c"))
 def run(run_python):
     """Runs code in an SPMD process of eight devices."""
 
-    def run(code):
-        return run_python(PRELUDE + PARTS + EXCHANGES + textwrap.dedent(code), env=EIGHT)
-
-    return run
+    return runner(run_python, PRELUDE + PARTS + EXCHANGES)
 
 
 def test_reductions_of_all_devices_and_along_axes(run):

@@ -3,13 +3,11 @@ what is written out on the CPU."""
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from tests.spmd.test_dtensor import DTENSOR
 from tests.spmd.test_manual_sharding import PARTS
-from tests.spmd.test_sharding import EIGHT, PRELUDE
+from tests.spmd.test_sharding import PRELUDE, runner
 
 HELD = """
 REDUCED = {"sum": lambda t: t.sum(0), "avg": lambda t: t.mean(0), "max": lambda t: t.amax(0),
@@ -79,11 +77,7 @@ LAYOUTS = [(flat, [Partial()]), (grid, [Partial(), Replicate()]), (grid, [Replic
 def run(run_python):
     """Runs code in an SPMD process of eight devices."""
 
-    def run(code):
-        code = PRELUDE + "import math\n" + DTENSOR + PARTS + HELD + textwrap.dedent(code)
-        return run_python(code, env=EIGHT)
-
-    return run
+    return runner(run_python, PRELUDE + "import math\n" + DTENSOR + PARTS + HELD)
 
 
 def test_what_devices_hold_is_reduced(run):

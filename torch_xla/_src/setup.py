@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import importlib
 import os
 import sys
 from typing import Any
@@ -11,6 +13,23 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src import explain  # from here on it counts the run's time
+
+# Once a module of PyTorch's is imported, a module here has a function for it.
+_WHEN_IMPORTED = (
+    ("torch._higher_order_ops.while_loop", "control_flow", "register"),
+    ("torch.utils.checkpoint", "checkpointing", "install"),
+    ("torch._subclasses.fake_tensor", "fake_tensors", "install"),
+    ("torch._dynamo.device_interface", "dynamo_device", "register"),
+    ("torch._dynamo.trace_rules", "dtensor_calls", "capture_from_local"),
+    ("torch._dynamo.variables.builder", "dynamo_dtensors", "install"),
+    ("torch._dynamo.backends.registry", "dynamo_backends", "register"),
+    ("torch._dynamo.backends.torchxla", "dynamo_backends", "extract_once"),
+    ("torch._inductor.compile_fx", "dynamo_backends", "refuse_inductor"),
+    ("torch.distributed.tensor._api", "dtensor_calls", "install"),
+    ("torch.distributed.tensor.experimental._func_map", "dtensor_calls", "install_local_map"),
+    ("torch.distributed._functional_collectives", "dtensor_calls", "install_collectives"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "dtensor_calls", "install_fully_shard"),
+)
 
 
 def install() -> None:
@@ -43,19 +62,8 @@ def install() -> None:
     loading.install()
     dlpack.install()
     device_mesh.install()
-    after_import("torch._higher_order_ops.while_loop", _record_control_flow)
-    after_import("torch.utils.checkpoint", _compute_again)
-    after_import("torch._subclasses.fake_tensor", _index_fake_devices)
-    after_import("torch._dynamo.device_interface", _describe_to_dynamo)
-    after_import("torch._dynamo.trace_rules", _capture_from_local)
-    after_import("torch._dynamo.variables.builder", _guard_dtensors)
-    after_import("torch._dynamo.backends.registry", _name_backends)
-    after_import("torch._dynamo.backends.torchxla", _extract_once)
-    after_import("torch._inductor.compile_fx", _refuse_inductor)
-    after_import("torch.distributed.tensor._api", _make_dtensors)
-    after_import("torch.distributed.tensor.experimental._func_map", _map_parts)
-    after_import("torch.distributed._functional_collectives", _exchange_parts)
-    after_import("torch.distributed.fsdp._fully_shard._fully_shard", _shard_fully)
+    for name, module, function in _WHEN_IMPORTED:
+        after_import(name, functools.partial(_call, module, function))
     atexit.register(_finish)
     _XLAC._xla_set_nan_handler(_raise_nans)
     _XLAC._xla_set_progress_reporter(_show_progress)
@@ -63,6 +71,10 @@ def install() -> None:
         _print_fatal_stacks()
     if _XLAC._xla_flag("XLA_REPORT_FILE"):
         _record_run()
+
+
+def _call(module: str, function: str) -> None:
+    getattr(importlib.import_module(f"torch_xla._src.{module}"), function)()
 
 
 def _record_run() -> None:
@@ -89,84 +101,6 @@ def _print_fatal_stacks() -> None:
     torch._C._set_print_stack_traces_on_fatal_signal(True)
     faulthandler.enable()  # last: it calls the handler before it
     _XLAC._xla_widen_signal_stack()
-
-
-def _describe_to_dynamo() -> None:
-    from torch_xla._src import dynamo_device
-
-    dynamo_device.register()
-
-
-def _compute_again() -> None:
-    from torch_xla._src import checkpointing
-
-    checkpointing.install()
-
-
-def _record_control_flow() -> None:
-    from torch_xla._src import control_flow
-
-    control_flow.register()
-
-
-def _index_fake_devices() -> None:
-    from torch_xla._src import fake_tensors
-
-    fake_tensors.install()
-
-
-def _name_backends() -> None:
-    from torch_xla._src import dynamo_backends
-
-    dynamo_backends.register()
-
-
-def _extract_once() -> None:
-    from torch_xla._src import dynamo_backends
-
-    dynamo_backends.extract_once()
-
-
-def _refuse_inductor() -> None:
-    from torch_xla._src import dynamo_backends
-
-    dynamo_backends.refuse_inductor()
-
-
-def _make_dtensors() -> None:
-    from torch_xla._src import dtensor_calls
-
-    dtensor_calls.install()
-
-
-def _map_parts() -> None:
-    from torch_xla._src import dtensor_calls
-
-    dtensor_calls.install_local_map()
-
-
-def _exchange_parts() -> None:
-    from torch_xla._src import dtensor_calls
-
-    dtensor_calls.install_collectives()
-
-
-def _capture_from_local() -> None:
-    from torch_xla._src import dtensor_calls
-
-    dtensor_calls.capture_from_local()
-
-
-def _guard_dtensors() -> None:
-    from torch_xla._src import dynamo_dtensors
-
-    dynamo_dtensors.install()
-
-
-def _shard_fully() -> None:
-    from torch_xla._src import dtensor_calls
-
-    dtensor_calls.install_fully_shard()
 
 
 def _old_extension_name(name: str) -> Any:

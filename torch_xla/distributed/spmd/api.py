@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from torch_xla import _XLAC
 from torch_xla._src.uncaptured import uncaptured
@@ -25,6 +25,7 @@ from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
 from torch_xla.distributed.spmd.placements import (  # noqa: F401
     checked,
     convert_to_xla_mesh,
+    has_partial,
     normalized,
     spec_along,
 )
@@ -76,7 +77,7 @@ def xla_distribute_tensor(
     said = checked(placements, tensor.dim(), device_mesh, who, may_be_partial=True)
     plain = unwrap_sharded_tensor(tensor)
     moved = plain.detach() if plain.is_leaf else plain
-    if any(isinstance(p, Partial) for p in said):
+    if has_partial(said):
         from torch_xla.distributed.spmd import partial
 
         held = partial.distributed(moved.to("xla"), device_mesh, said, who)

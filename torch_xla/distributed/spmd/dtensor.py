@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
@@ -28,6 +28,7 @@ from torch_xla.distributed.spmd.placements import (
     ByCompiler,
     checked,
     constraint_along,
+    has_partial,
     mesh_of,
     name_of,
     op_sharding,
@@ -339,7 +340,7 @@ def _placed(
     name, present, back = name_of(mesh), sharding_of(t), None
     if of_gradient is not None:
         back = constraint_along(name, of_gradient, t.dim(), present)
-    if any(isinstance(p, Partial) for p in said):
+    if has_partial(said):
         return partial.from_whole(t if back is None else split(t, None, back), mesh, said, who)
     here = constraint_along(name, said, t.dim(), present)
     back = here if of_gradient is None else back

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla.distributed.spmd.xla_sharding import MANUAL
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-_MANUAL = _XLAC.OpSharding([], [], [], 4)  # ShardingType.MANUAL
 
 # Of PyTorch's reductions, StableHLO's operations. An average is a sum that is divided.
 REDUCTIONS = {
@@ -47,14 +46,10 @@ def own(t: torch.Tensor) -> torch.Tensor:
             f"manual code: expected a tensor on xla, got one on {t.device}. Move it with "
             ".to('xla')."
         )
-    return torch.ops.torch_xla.mark_manual(t, _MANUAL.constraint(t.dim()))
+    return torch.ops.torch_xla.mark_manual(t, MANUAL.constraint(t.dim()))
 
 
 # Gradients of the operators. A gradient may be one that all devices share, as the first one is.
-
-
-def _total(grad: torch.Tensor, scale: float, members: Sequence[int], size: int) -> torch.Tensor:
-    return torch.ops.torch_xla.manual_all_reduce(own(grad), "add", scale, members, size)
 
 
 def _share_of_extremes(ctx: Any) -> torch.Tensor:
@@ -89,7 +84,8 @@ def _keep_all_reduce(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) ->
 
 def _all_reduce_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     _expect_gradient(ctx, "manual_all_reduce")
-    back = _total(grad, ctx.scale, *ctx.group)
+    call = torch.ops.torch_xla.manual_all_reduce
+    back = call(own(grad), "add", ctx.scale, *ctx.group)
     if ctx.reduction != "add":
         back = back * _share_of_extremes(ctx)
     return back, None, None, None, None

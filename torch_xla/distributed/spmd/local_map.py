@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
 from torch_xla.distributed.spmd.dtensor import XLADTensor, make_known, with_gradient
-from torch_xla.distributed.spmd.placements import ByCompiler, checked
+from torch_xla.distributed.spmd.placements import ByCompiler, checked, has_partial
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 _WHO = "local_map"
@@ -114,9 +114,9 @@ def _own_part(
             f"{_WHO}: expected placements of the DTensor at {i}, which the compiler splits as it "
             "chooses. Pass in_placements, or redistribute it."
         )
-    if any(isinstance(p, Partial) for p in (*said, *d.placements)):
+    if has_partial((*said, *d.placements)):
         d = d.redistribute(placements=said)
-    if any(isinstance(p, Partial) for p in said):
+    if has_partial(said):
         return d.to_local(grad_placements=back)
     if back is not None:
         # The devices' gradients are added up in any case.
@@ -129,7 +129,7 @@ def _write_back(d: XLADTensor, part: torch.Tensor, said: tuple[Placement, ...]) 
     """What the function has written into its part is a write into the DTensor."""
     if part.is_inference() or part._version == 0:
         return
-    if any(isinstance(p, Partial) for p in said):
+    if has_partial(said):
         raise NotImplementedError(
             f"{_WHO}: expected a function that leaves Partial arguments as they are, got one that "
             "writes into what each device holds. Let it write into a copy."

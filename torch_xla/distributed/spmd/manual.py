@@ -126,8 +126,7 @@ def _mark_manual_sharding(t: torch.Tensor | XLAShardedTensor) -> XLAShardedTenso
         RuntimeError: The process is not in SPMD mode.
     """
     plain = sharding.unwrap_sharded_tensor(t)
-    kind = int(sharding.ShardingType.MANUAL)
-    _XLAC._mark_manual_sharding(plain, _XLAC.OpSharding([], [], [], kind))
+    _XLAC._mark_manual_sharding(plain, sharding.MANUAL)
     return sharding.wrap_as_sharded_tensor(plain)
 
 

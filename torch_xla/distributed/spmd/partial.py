@@ -29,6 +29,7 @@ from torch_xla.distributed.spmd.placements import (
     axes_of,
     checked,
     convert_to_xla_mesh,
+    has_partial,
     spec_along,
 )
 from torch_xla.distributed.spmd.xla_sharding import ShardingError
@@ -114,28 +115,34 @@ def _joined(own: torch.Tensor, layout: Layout, kept: tuple[int, ...] = ()) -> to
     are `kept`: it has a dimension for each of these, the first ones.
     """
     ended = [dim for dim in layout.partial if dim not in kept]
+    text = layout.text(own.dim(), kept)
     if not layout.exact or all(layout.placements[dim].reduce_op == "sum" for dim in ended):
-        return _Joined.apply(own, layout, kept)
-    reduced = layout.reduced(own, ended)[(None,) * len(kept)]
-    return torch.ops.torch_xla.shard_to_full(reduced, layout.text(own.dim(), kept))
+        return _Joined.apply(own, layout, ended, len(kept), text)
+    return _assembled(own, layout, ended, len(kept), text)
+
+
+def _assembled(
+    own: torch.Tensor, layout: Layout, ended: Sequence[int], leading: int, text: str
+) -> torch.Tensor:
+    reduced = layout.reduced(own, ended)[(None,) * leading]
+    return torch.ops.torch_xla.shard_to_full(reduced, text)
 
 
 class _Joined(torch.autograd.Function):
     """What `_joined` gives, with PyTorch's gradient, which is that of a sum: it is sent nowhere."""
 
     @staticmethod
-    def forward(ctx, own: torch.Tensor, layout: Layout, kept: tuple[int, ...]):
-        text = layout.text(own.dim(), kept)
-        ended = [dim for dim in layout.partial if dim not in kept]
+    def forward(
+        ctx, own: torch.Tensor, layout: Layout, ended: Sequence[int], leading: int, text: str
+    ):
         ctx.how = text, _XLAC._copies_of_parts(text) // layout.count(ended), own.shape
-        reduced = layout.reduced(own, ended)[(None,) * len(kept)]
-        return torch.ops.torch_xla.shard_to_full(reduced, text)
+        return _assembled(own, layout, ended, leading, text)
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor):
         text, copies, sizes = ctx.how
         part = torch.ops.torch_xla.full_to_shard(grad, text).reshape(sizes)
-        return part if copies == 1 else part / copies, None, None
+        return part if copies == 1 else part / copies, None, None, None, None
 
 
 class _Held(torch.autograd.Function):
@@ -265,7 +272,7 @@ class XLAPartialDTensor(XLADTensor):
             _, layout, present, _ = self.__dict__["_held"]
             sent = _of_own(self._own().to(forward_dtype), layout, present)
             return sent.redistribute(mesh, said, backward_dtype=backward_dtype)
-        if any(isinstance(p, Partial) for p in said):
+        if has_partial(said):
             return self._still_partial(said, backward_dtype)
         whole = self._scattered(said)
         given = XLADTensor(whole, mesh)

@@ -146,6 +146,11 @@ def normalized(
     return _from_front(tuple(placements), rank)
 
 
+def has_partial(placements: Sequence[Placement]) -> bool:
+    """Whether devices hold what is to be reduced along some dimension of the mesh."""
+    return any(isinstance(p, Partial) for p in placements)
+
+
 def _from_front(placements: tuple[Placement, ...], rank: int) -> tuple[Placement, ...]:
     return tuple(Shard(p.dim % rank) if isinstance(p, Shard) else p for p in placements)
 

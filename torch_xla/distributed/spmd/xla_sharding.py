@@ -74,6 +74,9 @@ class ShardingType(IntEnum):
     UNKNOWN = 6
 
 
+MANUAL = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
+
+
 _MESH_LABELS: dict[tuple[Any, ...], str] = {}
 _LABELLED_MESHES: dict[str, Mesh] = {}
 
