@@ -29,6 +29,10 @@ lazy::Value zeros(const lazy::Geometry& geometry, int device) {
               lazy::intern_contiguous(geometry.dtype, geometry.sizes));
 }
 
+lazy::Value copy(const lazy::Value& value) {
+  return call("aten::clone", value.node->device(), {value}, value.geometry().row_major());
+}
+
 const ops::Rules registered([](ops::Registry& r) {
   for (const char* name :
        {"aten::lift", "aten::lift_fresh", "aten::_fw_primal", "aten::_make_dual",
@@ -116,6 +120,7 @@ bool is_recorded(const c10::OperatorHandle& op) {
 
 void register_kernels() {
   lazy::zeros_value = zeros;
+  lazy::copy_value = copy;
   lazy::read_over = read_over;
   static auto& aten =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);

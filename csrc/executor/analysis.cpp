@@ -93,8 +93,10 @@ std::optional<std::string> not_lowered() {
 
 }  // namespace
 
+bool tells_compilations() { return level() >= 1; }
+
 void tell_compilation(const Program& program, const Cause& cause) {
-  if (level() >= 1) tell("Compilation", cause.of_compilation, program);
+  if (tells_compilations()) tell("Compilation", cause.of_compilation, program);
 }
 
 void tell_compiled(const Program& program) {

@@ -16,6 +16,8 @@ struct Cause {
   std::string_view program = "read";  // Program::name, where it is not a sync's
   // Whether the program is one of its line's, of which another one is a recompile.
   bool is_of_line = true;
+  // Nobody waits for the run: it may wait for its program (executor/deferred.h).
+  bool is_barrier = false;
 };
 
 inline constexpr Cause kValueIsRead = {
@@ -33,6 +35,7 @@ inline constexpr Cause kSynchronize = {"user synchronize"};
 void tell_compilation(const Program& program, const Cause& cause);
 void tell_compiled(const Program& program);
 void tell_run(const Program& program, const Cause& cause);
+bool tells_compilations();
 // Called after each step: tells which metrics are those of a program that waits too often.
 void tell_metrics();
 

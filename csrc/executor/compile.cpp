@@ -15,7 +15,9 @@
 
 #include "debug/metrics.h"
 #include "debug/trace.h"
+#include "executor/background.h"
 #include "executor/compile_progress.h"
+#include "executor/deferred.h"
 #include "executor/disk_cache.h"
 #include "executor/dumps.h"
 #include "executor/in_flight.h"
@@ -82,6 +84,11 @@ std::vector<Elsewhere> take_also_lowered() {
   return std::exchange(also_lowered().programs, {});
 }
 
+void count_update(const Graph& graph) {
+  const auto updates = [](int32_t result) { return result >= 0; };
+  if (std::ranges::any_of(graph.reused_by, updates)) count_step();
+}
+
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing) {
   static const debug::Counter hits("CachedCompile");
@@ -90,9 +97,14 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   if (program != nullptr) {
     // A program that was missing a moment ago was counted then.
     if (graph.key != missing.key) hits.add();
-    const auto updates = [](int32_t result) { return result >= 0; };
-    if (std::ranges::any_of(graph.reused_by, updates)) count_step();
+    count_update(graph);
     if (!check) return program;
+  } else if ((missing.compilation = Compilation::find(graph.key)) != nullptr) {
+    if (graph.key != missing.key) hits.add();
+    missing.key = graph.key;
+    if (!missing.compilation->ended()) return nullptr;
+    count_update(graph);
+    return std::exchange(missing.compilation, nullptr)->take();
   } else {
     missing.constants = constants_of_new_state(graph);
     if (!missing.constants.empty()) return nullptr;
@@ -103,6 +115,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   missing.key = graph.key;
   auto made = std::make_shared<Program>();
   made->name = name;
+  made->place = lazy::source_line();
   made->key = graph.key;
   made->interface = graph.interface();
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
@@ -201,10 +214,13 @@ void read_shardings(Program& program) {
   }
 }
 
-// From the disk where there is a cache that has it, else from the compiler: returns the seconds
-// that it took.
-std::optional<double> make_executables(const Missing& missing, Program& program,
-                                       const Cause& cause) {
+}  // namespace
+
+// From the disk where there is a cache that has it, else from the compiler.
+std::optional<double> make(const Missing& missing, const Cause& cause) {
+  Program& program = *missing.program;
+  program.executables.clear();  // of an attempt that failed
+  program.files.clear();
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
@@ -242,16 +258,11 @@ std::optional<double> make_executables(const Missing& missing, Program& program,
   return taken.count();
 }
 
-}  // namespace
-
-void provide(Missing& missing, const Cause& cause) {
-  std::shared_ptr<Program> program = std::move(missing.program);
-  program->place = lazy::source_line();
-  const std::optional<double> seconds = make_executables(missing, *program, cause);
-  note_program(*program, cause, seconds);
-  if (util::flag::XLA_CHECK_GRAPH_KEY()) program->text = text_of(missing.lowered);
+void keep(const Missing& missing, const Cause& cause, std::optional<double> seconds) {
+  note_program(*missing.program, cause, seconds);
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) missing.program->text = text_of(missing.lowered);
   const lazy::GraphLock lock;
-  programs().insert(missing.key, std::move(program),
+  programs().insert(missing.key, missing.program,
                     static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
 }
 
@@ -277,6 +288,7 @@ std::vector<std::shared_ptr<const Program>> cached_programs() {
 void drop_programs_with(const util::Hash128& signature) { programs().drop_users_of(signature); }
 
 void clear_cached_programs() {
+  await_deferred();  // what is being compiled would come after
   const lazy::GraphLock lock;
   programs().clear();
   forget_lines();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,11 +16,16 @@
 
 namespace torch_xla::executor {
 
+class Compilation;
+
 // What a graph lacks before it can run: its program; or, where `constants` are given, that they are
-// data (executor/new_state.h); or what is `unplanned`.
+// data (executor/new_state.h); or what is `unplanned`; or the end of a `compilation`; or that runs
+// are launched which come before it.
 struct Missing {
   std::vector<lazy::Value> constants;
   Unplanned unplanned;
+  std::shared_ptr<Compilation> compilation;
+  bool runs = false;
   util::Hash128 key;
   std::vector<Lowered> lowered;  // of each executable
   pjrt::CompileOptions options;
@@ -30,8 +36,14 @@ struct Missing {
 // `name` becomes Program::name.
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing);
-// Makes the program and puts it where find_program() finds it. `cause` is what asks for it.
-void provide(Missing& missing, const Cause& cause);
+// Counts the run of a graph as a step, if it is one (executor/new_state.h); find_program() does so
+// where it returns the program.
+void count_update(const Graph& graph);
+// Makes the program: fills in its executables. Returns the seconds that the compiler took, none if
+// they come from the disk. `cause` is what asks for it. Needs no lock.
+std::optional<double> make(const Missing& missing, const Cause& cause);
+// Puts the program where find_program() finds it.
+void keep(const Missing& missing, const Cause& cause, std::optional<double> seconds);
 
 // Returns the compile options of programs for a device.
 pjrt::CompileOptions compile_options_of(int device);

@@ -107,6 +107,7 @@ at::Tensor on_host(lazy::Value& value, int device) {
 }
 
 const void* peek(const lazy::Value& value) {
+  const lazy::GraphLock lock;  // other threads launch what waits
   if (!value.node->is_data() || Runtime::get().device_type() != "CPU") return nullptr;
   const pjrt::Array* array = value.node->data().array.get();
   if (array == nullptr || array->is_deleted()) return nullptr;

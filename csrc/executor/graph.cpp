@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 
+#include "executor/deferred.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "ops/lowering.h"
@@ -185,10 +186,11 @@ std::vector<std::pair<size_t, const Geometry*>> Graph::free_parameters() const {
   std::vector<std::pair<size_t, const Geometry*>> free;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Node* leaf = parameters[i];
-    if (!leaf->data().donatable || leaf->data().array.use_count() != 1) continue;
+    const std::shared_ptr<pjrt::Array>& array = leaf->data().array;
+    if (!leaf->data().donatable || array.use_count() != 1 + deferred_references(*array)) continue;
     if (references(leaf) != leaf->uses) continue;
     const Geometry& g = leaf->output(0);
-    if (ops::has_narrowed() && held_dtype(*leaf->data().array) != ops::device_dtype(g.dtype)) {
+    if (ops::has_narrowed() && held_dtype(*array) != ops::device_dtype(g.dtype)) {
       continue;  // it was made under other flags
     }
     free.emplace_back(i, g.row_major());

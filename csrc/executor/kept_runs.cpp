@@ -87,6 +87,8 @@ size_t keep_runs(size_t most) {
   return before;
 }
 
+bool keeps_runs() { return kept().most > 0; }
+
 std::shared_ptr<const KeptRun> newest_kept_run() {
   const lazy::GraphLock lock;
   return kept().runs.empty() ? nullptr : kept().runs.back();

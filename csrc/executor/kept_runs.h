@@ -33,6 +33,7 @@ size_t keep_runs(size_t most);
 // Called before each launch: keeps the run if any is kept, and returns whether. The caller holds
 // the GraphLock.
 bool keep_run(const Graph& graph, const Program& program);
+bool keeps_runs();                                 // the caller holds the GraphLock
 std::shared_ptr<const KeptRun> newest_kept_run();  // null: none is kept
 // Returns the runs that are kept, oldest first.
 std::vector<std::shared_ptr<const KeptRun>> kept_runs();

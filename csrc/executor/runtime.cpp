@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "executor/deferred.h"
 #include "executor/in_flight.h"
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
@@ -182,6 +183,7 @@ bool use_spmd() {
   Runtime& runtime = Runtime::get();
   if (runtime.spmd()) return false;
   const int count = runtime.device_count();
+  finish_deferred();
   for (int i = 0; i < count; ++i) InFlight::of(i).wait();
   const lazy::GraphLock lock;
   for (int i = 1; i < count; ++i) {

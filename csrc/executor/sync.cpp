@@ -12,7 +12,9 @@
 
 #include "debug/metrics.h"
 #include "debug/trace.h"
+#include "executor/background.h"
 #include "executor/compile.h"
+#include "executor/deferred.h"
 #include "executor/donation.h"
 #include "executor/dumps.h"
 #include "executor/graph.h"
@@ -21,6 +23,7 @@
 #include "executor/live_data.h"
 #include "executor/nan_watch.h"
 #include "executor/program.h"
+#include "executor/run.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "executor/waits.h"
@@ -38,44 +41,6 @@ using lazy::DeviceData;
 using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
-
-// What a program asks of the memory of a device, where the plugin tells.
-std::string memory_needs(const Program& program) {
-  int64_t arguments = 0, results = 0, temporaries = 0;
-  for (const auto& executable : program.executables) {
-    const auto stats = executable->memory_stats();
-    if (!stats) return "";
-    arguments = std::max(arguments, stats->argument_bytes);
-    results = std::max(results, stats->output_bytes - stats->alias_bytes);
-    temporaries = std::max(temporaries, stats->temp_bytes);
-  }
-  return "\nThe program \"" + program.name + "\"" +
-         (program.place.empty() ? "" : " of " + program.place) + " reads " + size_text(arguments) +
-         " and needs " + size_text(results) + " for results and " + size_text(temporaries) +
-         " for what it computes on the way" +
-         (program.plan ? ", in the largest of its pieces." : ".");
-}
-
-// A run that fails may have taken inputs over before it did. Their values are lost, and later runs
-// that need them say why.
-[[noreturn]] void fail_launch(const Graph& graph, const Program& program,
-                              const pjrt::Error& error) {
-  for (const Node* input : graph.parameters) {
-    if (const std::string* why = input->data().array->loss()) {
-      util::fail(
-          util::ErrorKind::Runtime,
-          "expected the values that this step reads, got one that was lost when the run that "
-          "was to overwrite it failed (",
-          *why, "). Assign the tensor anew, or load it from a checkpoint.");
-    }
-  }
-  for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    pjrt::Array& array = *graph.parameters[i]->data().array;
-    if (graph.reused_by[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
-  }
-  const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
-  fail(error, (no_memory ? memory_needs(program) : "") + show_failed(graph));
-}
 
 // A call whose kernel has found fault with values, and the exception for that.
 struct CallFailed {
@@ -110,11 +75,6 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
   }
 }
 
-struct Launched {
-  std::vector<DeviceData> data;  // of each root
-  InFlight::Arrays taken_over;   // inputs whose memory results have now
-};
-
 // What a run has given for the results of its graph.
 std::vector<DeviceData> data_of(const Graph& graph,
                                 std::vector<std::shared_ptr<pjrt::Array>>&& arrays) {
@@ -127,67 +87,32 @@ std::vector<DeviceData> data_of(const Graph& graph,
   return data;
 }
 
-// Adds the run to a profile, as an event of each device that ends when the device has finished. It
-// begins when the run before it has ended.
-void trace_run(const Program& program, const std::vector<pjrt::Event>& done, int device) {
-  if (!debug::is_tracing()) return;
-  const int64_t launched = debug::now_ns();
-  for (const pjrt::Event& event : done) {
-    debug::Event run{program.name + " " + program.key.hex().substr(0, 8), launched, 0, {}};
-    run.details = {{"graph", program.key.hex()}, {"line", program.place}};
-    debug::expect_device_event();
-    event.on_ready([run = std::move(run), device](std::exception_ptr) mutable {
-      run.end = debug::now_ns();
-      debug::add_device_event(device, std::move(run));
-    });
-  }
-}
-
-Launched run(const Graph& graph, const Program& program, const Cause& cause) {
-  const std::vector<pjrt::Device>& devices = Runtime::get().devices(graph.device);
-  std::vector<const pjrt::Array*> arrays;
-  arrays.reserve(graph.parameters.size() + 2);  // launch adds the numbers
-  InFlight::Arrays taken_over;
-  const bool poisons = donation_check() == DonationCheck::Poison;
-  StandIns stand_ins(graph.device);
-  pjrt::Executable::ArrayResult result;
+Given run(const Graph& graph, const Program& program, const Cause& cause) {
+  Run run{program, {}, graph.reused_by, graph.numbers, graph.device};
+  run.inputs.reserve(graph.parameters.size());
+  for (const Node* input : graph.parameters) run.inputs.push_back(&input->data().array);
   tell_run(program, cause);
   save_graph(graph);
   keep_for_nans();
   const bool keeps = cause.program != kExamined.program && keep_run(graph, program);
-  std::vector<int64_t> kept;
+  Launched launched;
   try {
-    for (size_t i = 0; i < graph.parameters.size(); ++i) {
-      const std::shared_ptr<pjrt::Array>& array = graph.parameters[i]->data().array;
-      send(*array, devices);
-      arrays.push_back(array.get());
-      if (!program.reuses_buffers || graph.reused_by[i] < 0) continue;
-      if (keeps) {
-        kept.push_back(static_cast<int64_t>(i));
-        continue;
-      }
-      taken_over.push_back(array);
-      if (poisons) arrays.back() = stand_ins.of(array);
-    }
-    result = launch(program, std::move(arrays), graph.numbers, devices, kept);
-    stand_ins.poison_taken(taken_over);
+    launched = launch(run, keeps);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
-    stand_ins.poison_taken(taken_over);
-    fail_launch(graph, program, e);
+    fail_launch(run, e, show_failed(graph));
   }
-  trace_run(program, result.done, graph.device);
-  Launched launched;
-  if (donation_check() != DonationCheck::Off) launched.taken_over = taken_over;
+  Given given;
+  if (donation_check() != DonationCheck::Off) given.taken_over = launched.taken_over;
   if (program.can_fail || shows_failed()) {
     const WaitScope scope("a run that may fail");
-    await(result.done, graph);
+    await(launched.done, graph);
   } else {
     InFlight::of(graph.device)
-        .add(std::move(result.done), lazy::source_line(), std::move(taken_over));
+        .add(std::move(launched.done), lazy::source_line(), std::move(launched.taken_over));
   }
-  launched.data = data_of(graph, std::move(result.outputs));
-  return launched;
+  given.data = data_of(graph, std::move(launched.results));
+  return given;
 }
 
 }  // namespace
@@ -240,8 +165,8 @@ struct Pending {
  private:
   void add(Storage& storage) {
     const Value value = storage.value();
-    if (value.node->is_data()) {  // computed meanwhile, for another tensor
-      storage.materialize(value);
+    if (value.node->is_data()) {  // computed meanwhile, for another tensor or in the background
+      if (!value.node->data().array->is_promise()) storage.materialize(value);
       return;
     }
     storages.push_back(&storage);
@@ -301,8 +226,14 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
       materialize(constants, device, before);
     } else if (unplanned) {
       carry_out(std::move(unplanned), device);
+    } else if (std::exchange(missing.runs, false)) {
+      finish_deferred();
+    } else if (const auto compilation = std::exchange(missing.compilation, nullptr)) {
+      compilation->wait();
     } else {
-      provide(missing, cause);
+      keep(missing, cause, make(missing, cause));
+      missing.lowered.clear();
+      missing.program.reset();
     }
   };
   for (int tries = 1;; ++tries) {
@@ -332,18 +263,34 @@ std::vector<Value> leaves_of(const std::vector<Value>& roots, std::vector<Device
   return leaves;
 }
 
-// Launches the run and gives the storages that wait for it their data, and the caller the leaves of
-// its roots. Throws CallFailed.
+bool has_pending_calls(int device) {
+  bool found = false;
+  Storage::for_each_pending(
+      device, [&](Storage& storage) { found = found || !storage.value().node->is_data(); });
+  return found;
+}
+
+// Gives the storages that wait for a run their data by `take`, and the caller the leaves of its
+// roots.
+template <class Take>
+std::vector<Value> take_results(const Pending& pending, const Graph& graph, Given given,
+                                Take take) {
+  std::vector<Value> leaves = leaves_of(graph.results, std::move(given.data), graph.device);
+  for (size_t i = 0; i < pending.storages.size(); ++i) {
+    take(*pending.storages[i], leaves[pending.root_of[i]]);
+  }
+  if (!has_pending_calls(graph.device)) ++lazy::Device::of(graph.device).step;
+  if (donation_check() != DonationCheck::Off) check_no_readers(given.taken_over, graph.device);
+  return leaves;
+}
+
+// Launches the run, and does that. Throws CallFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
                            bool replay_views, const Cause& cause) {
-  Launched launched = run(graph, program, cause);
-  std::vector<Value> leaves = leaves_of(graph.results, std::move(launched.data), graph.device);
-  for (size_t i = 0; i < pending.storages.size(); ++i) {
-    pending.storages[i]->materialize(leaves[pending.root_of[i]], replay_views);
-  }
-  lazy::Device& device = lazy::Device::of(graph.device);
-  if (device.first_pending == nullptr) ++device.step;
-  if (donation_check() != DonationCheck::Off) check_no_readers(launched.taken_over, graph.device);
+  const auto take = [&](Storage& storage, const Value& leaf) {
+    storage.materialize(leaf, replay_views);
+  };
+  std::vector<Value> leaves = take_results(pending, graph, run(graph, program, cause), take);
   watch_results(leaves, graph.device);
   return leaves;
 }
@@ -397,6 +344,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   util::log::refresh();
   const debug::Span span("sync");
   InFlight::of(device).report();
+  report_deferred();
   report_nans(device);
   std::exception_ptr failure;
   bool complete = false;
@@ -410,7 +358,19 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     std::string_view name = "sync";
     if (region != nullptr) name = region->name();
     const auto program = find_program(name, graph, missing);
-    if (program == nullptr) return false;
+    const bool comes_later = has_deferred_before(graph);
+    if (program == nullptr || comes_later) {
+      std::optional<Given> given;
+      if (cause.is_barrier && !wait) given = defer(graph, program, missing, cause);
+      if (!given) {
+        missing.runs = program != nullptr;
+        return false;
+      }
+      if (region != nullptr) region->add(graph);
+      const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
+      note_deferred(take_results(pending, graph, std::move(*given), take));
+      return true;
+    }
     if (region != nullptr) region->add(graph);
     try {
       compute(pending, graph, *program, true, cause);
@@ -423,6 +383,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   };
   while (!complete) with_program(device, cause, attempt);
   if (failure != nullptr) std::rethrow_exception(failure);
+  if (!cause.is_barrier) finish_deferred();
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
@@ -446,6 +407,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     }
     complete = true;
     if (roots.empty()) return true;
+    report_deferred();
     if (const Region* broken = Region::current()) broken->check_run("a value that is read");
     Pending pending(device, std::move(roots));
     for (const Value& value : values) {
@@ -454,6 +416,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     const Graph graph = graph_of_run(pending, device);
     const auto program = find_program(cause.program, graph, missing);
     if (program == nullptr) return false;
+    if ((missing.runs = has_deferred_before(graph))) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     try {
@@ -468,7 +431,11 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     }
     return true;
   };
-  while (!complete) with_program(device, cause, attempt);
+  for (bool is_first = true; is_first || !are_there(values); is_first = false) {
+    if (!is_first) finish_deferred();  // which may make them calls again
+    complete = false;
+    while (!complete) with_program(device, cause, attempt);
+  }
 }
 
 std::vector<double> time_runs(std::vector<Value>& values, int device, double seconds) {
@@ -483,6 +450,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
     const Graph graph(std::move(roots), device);
     const auto program = find_program(kExamined.program, graph, missing);
     if (program == nullptr) return false;
+    if ((missing.runs = has_deferred_before(graph))) return false;
     const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
     std::vector<const pjrt::Array*> arrays;
     for (const Node* input : graph.parameters) {
@@ -516,6 +484,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
 
 void wait_device(int device) {
   const WaitScope scope("a wait for the device");
+  finish_deferred();
   InFlight::of(device).wait();
   debug::wait_for_device_events();
   report_nans(device, /*wait=*/true);

@@ -116,6 +116,21 @@ void Node::become_data(DeviceData data) {
   source_ = {};
 }
 
+void Node::become_call(c10::intrusive_ptr<const Signature> signature, Operands&& operands,
+                       Numbers&& numbers) {
+  signature_ = std::move(signature);
+  operands_ = std::move(operands);
+  numbers_ = std::move(numbers);
+  data_ = {};
+  leaf_geometry_ = nullptr;
+  is_data_ = false;
+}
+
+void Node::release_resources() {
+  data_ = {};
+  release_operands();
+}
+
 void Node::release_operands() {
   // Nodes that nobody else holds; each is emptied before it goes, so destructors do not nest.
   c10::SmallVector<c10::intrusive_ptr<Node>, 16> last;

@@ -146,6 +146,12 @@ class Node final : public c10::intrusive_ptr_target {
 
   // A call with one result that has been computed becomes a leaf; its operands are let go.
   void become_data(DeviceData data);
+  // Data that cannot be had becomes a call with one result. The caller sets its source.
+  void become_call(c10::intrusive_ptr<const Signature> signature, Operands&& operands,
+                   Numbers&& numbers);
+
+  // For PyTorch: called when only weak references are left.
+  void release_resources() override;
 
   // The line of the user's program that recorded this call; empty for data.
   const Source& source() const { return source_; }

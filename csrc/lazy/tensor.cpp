@@ -13,6 +13,7 @@
 namespace torch_xla::lazy {
 
 Value (*zeros_value)(const Geometry& geometry, int device) = nullptr;
+Value (*copy_value)(const Value& value) = nullptr;
 Value (*read_over)(Storage& storage, const Geometry& geometry) = nullptr;
 
 // --- storage -------------------------------------------------------------------------------
@@ -108,6 +109,12 @@ void Storage::materialize(Value data, bool replay) {
   value_ = std::move(data);
   if (replay) replay_views();
   unlink();
+}
+
+void Storage::promise(Value data) {
+  past_.clear();
+  value_ = std::move(data);
+  replay_views();
 }
 
 void Storage::add_kept_by_views(std::vector<const Node*>& nodes) const {

@@ -41,6 +41,8 @@ class Storage final : public c10::StorageImpl {
   // Replaces the value by its data, which the run has computed. Views are replayed from the data
   // or, if the run has reused no buffers, may keep what they were made of.
   void materialize(Value data, bool replay_views = true);
+  // Does so where the run is still to be launched: until then this counts as pending.
+  void promise(Value data);
   // Marks that a call which the value needs has failed. Until another value is written, a read
   // computes this one, and no sync does.
   void set_aside() { unlink(); }
@@ -232,7 +234,9 @@ at::Tensor make_tensor(Value value, const Geometry* geometry, int device);
 at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
                      int64_t offset);
 
-// The layer above supplies this function. It makes the value of an uninitialised storage: zeros.
+// The layer above supplies these functions. They record the value of an uninitialised storage,
+// zeros, and a value equal to another.
 extern Value (*zeros_value)(const Geometry& geometry, int device);
+extern Value (*copy_value)(const Value& value);
 
 }  // namespace torch_xla::lazy

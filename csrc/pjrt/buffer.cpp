@@ -235,6 +235,19 @@ Array Array::on_host(const Client& client, std::shared_ptr<const void> data, DTy
   return array;
 }
 
+Array Array::promise(const Client& client, DType dtype, std::span<const int64_t> dims) {
+  return Array(Buffer(client.own({dtype, {dims.begin(), dims.end()}}), &client, nullptr));
+}
+
+void Array::fulfil(Array&& made) {
+  if (!is_promise() || made.num_buffers() != 1 || made.dtype() != dtype() ||
+      made.dims() != dims()) {
+    throw Error("Array::fulfil", PJRT_Error_Code_INTERNAL,
+                "expected the value that was promised, got another.");
+  }
+  std::swap(first_.buffer_, made.first_.buffer_);
+}
+
 void Array::set_sharding(const spmd::Sharding* sharding, std::vector<int64_t> dims) {
   rare().sharding = sharding;
   rare_->dims = std::move(dims);

@@ -89,6 +89,10 @@ class Array {
   // to hold, and lets the memory go. A sharding must divide the value evenly.
   static Array on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
                        std::span<const int64_t> dims, const spmd::Sharding* sharding);
+  // A value of one device whose run is still to be launched: fulfil() gives it its buffer.
+  static Array promise(const Client& client, DType dtype, std::span<const int64_t> dims);
+  bool is_promise() const { return first_.handle() == nullptr && host_data() == nullptr; }
+  void fulfil(Array&& made);
   // Copies the whole value to other devices.
   Array copy_to(std::span<const Device> devices) const;
   // Copies the value to the devices that lack it; `devices` begins with those that have it. Returns

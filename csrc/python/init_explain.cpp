@@ -8,6 +8,7 @@
 #include "executor/waits.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
+#include "python/settled.h"
 
 namespace py = pybind11;
 using py::literals::operator""_a;
@@ -72,11 +73,11 @@ std::vector<std::tuple<std::string, std::string, int64_t>> temporaries() {
 }  // namespace
 
 void init_explain(py::module_& m) {
-  m.def("_xla_recompiles", &recompiles, py::arg("clear") = false);
-  m.def("_xla_live_data", &live_data);
+  m.def("_xla_recompiles", settled(&recompiles), py::arg("clear") = false);
+  m.def("_xla_live_data", settled(&live_data));
   m.def("_xla_data_id", &data_id);
-  m.def("_xla_temporaries", &temporaries);
-  m.def("_xla_waits", &waits, py::arg("clear") = false);
+  m.def("_xla_temporaries", settled(&temporaries));
+  m.def("_xla_waits", settled(&waits), py::arg("clear") = false);
 }
 
 }  // namespace torch_xla::python

@@ -12,6 +12,7 @@
 #include "lazy/print.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
+#include "python/settled.h"
 #include "python/values.h"
 
 namespace py = pybind11;
@@ -56,6 +57,7 @@ void clear_pending(const std::string& device) {
   const int index = device_index(device);
   const lazy::GraphLock lock;
   lazy::Storage::for_each_pending(index, [&](lazy::Storage& storage) {
+    if (storage.value().node->is_data()) return;  // a barrier has seen to it
     storage.set_value(lazy::placeholder(storage.geometry(), index));
   });
 }
@@ -97,6 +99,7 @@ std::string tensors_report(size_t nodes_threshold, const std::string& device) {
   const lazy::GraphLock lock;
   lazy::Storage::for_each_pending(device_index(device), [&](lazy::Storage& storage) {
     const std::vector<lazy::Value> value = {storage.value()};
+    if (value[0].node->is_data()) return;
     const size_t nodes = lazy::count_nodes(value);
     if (nodes < nodes_threshold) return;
     report += std::to_string(nodes) + " nodes:\n" + lazy::text_of(value);
@@ -135,7 +138,7 @@ std::vector<py::dict> programs() {
 }  // namespace
 
 void init_graph(py::module_& m) {
-  m.def("_xla_programs", &programs);
+  m.def("_xla_programs", settled(&programs));
   m.def("_get_xla_tensors_text", &graph_text);
   m.def("_get_xla_tensors_dot", &graph_dot);
   m.def("_set_xla_custom_op_name_prefix", &set_scope_of, py::arg("tensor"), py::arg("prefix"),

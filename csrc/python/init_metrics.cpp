@@ -8,6 +8,7 @@
 #include <pybind11/stl.h>
 
 #include "debug/metrics.h"
+#include "python/settled.h"
 #include "util/error.h"
 
 namespace py = pybind11;
@@ -44,15 +45,15 @@ void add_sample(const std::string& name, double value, const std::string& unit) 
 }  // namespace
 
 void init_metrics(py::module_& m) {
-  m.def("_xla_metrics_report", &debug::metrics_report);
-  m.def("_short_xla_metrics_report", &debug::short_metrics_report, py::arg("counter_names"),
-        py::arg("metric_names"));
-  m.def("_xla_counter_names", &debug::counter_names);
-  m.def("_xla_counter_value", &debug::counter_value, py::arg("name"));
-  m.def("_xla_metric_names", &debug::metric_names);
-  m.def("_xla_metric_data", &metric_data, py::arg("name"));
-  m.def("_clear_xla_counters", &debug::clear_counters);
-  m.def("_clear_xla_metrics", &debug::clear_metrics);
+  m.def("_xla_metrics_report", settled(&debug::metrics_report));
+  m.def("_short_xla_metrics_report", settled(&debug::short_metrics_report),
+        py::arg("counter_names"), py::arg("metric_names"));
+  m.def("_xla_counter_names", settled(&debug::counter_names));
+  m.def("_xla_counter_value", settled(&debug::counter_value), py::arg("name"));
+  m.def("_xla_metric_names", settled(&debug::metric_names));
+  m.def("_xla_metric_data", settled(&metric_data), py::arg("name"));
+  m.def("_clear_xla_counters", settled(&debug::clear_counters));
+  m.def("_clear_xla_metrics", settled(&debug::clear_metrics));
   // For what is counted in Python. A time is in nanoseconds.
   m.def("_xla_add_to_counter", &add_to_counter, py::arg("name"), py::arg("n") = 1);
   m.def("_xla_add_sample", &add_sample, py::arg("name"), py::arg("value"),

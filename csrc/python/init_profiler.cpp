@@ -10,6 +10,7 @@
 #include "executor/compile.h"
 #include "executor/runtime.h"
 #include "python/init.h"
+#include "python/settled.h"
 #include "spmd/compiled_module.h"
 #include "util/error.h"
 
@@ -109,13 +110,13 @@ void init_profiler(py::module_& m) {
       .def("__exit__", [](TraceMe& self, const py::object&, const py::object&, const py::object&) {
         self.exit();
       });
-  m.def("_xla_start_trace", &debug::start_trace, "kernels"_a = false);
-  m.def("_xla_stop_trace", &stop_trace);
+  m.def("_xla_start_trace", settled(&debug::start_trace), "kernels"_a = false);
+  m.def("_xla_stop_trace", settled(&stop_trace));
   // (time in nanoseconds, thread, address) of the threads that compute.
   m.def("_xla_start_sampling", &debug::start_sampling);
   m.def("_xla_stop_sampling", &stop_sampling);
   m.attr("_xla_sample_period") = debug::kSamplePeriod;
-  m.def("_xla_code_of_program", &code_of, "graph"_a);
+  m.def("_xla_code_of_program", settled(&code_of), "graph"_a);
   m.def("_xla_is_tracing", &debug::is_tracing);
   py::class_<pjrt::Profiler>(m, "_PluginProfile").def("stop", [](pjrt::Profiler& profiler) {
     std::string space;

@@ -13,6 +13,7 @@
 #include "dispatch/device/generator.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
+#include "executor/background.h"
 #include "executor/compile.h"
 #include "executor/disk_cache.h"
 #include "executor/donation.h"
@@ -24,6 +25,7 @@
 #include "lazy/tensor.h"
 #include "pjrt/large_blocks.h"
 #include "python/init.h"
+#include "python/settled.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -75,7 +77,8 @@ void sync(const std::string& device, bool wait, executor::Region* region,
     return;
   static const debug::Counter marks("MarkStep");
   marks.add();
-  executor::sync_device(index, wait, {cause}, region);
+  const bool is_barrier = cause != executor::kExamined.of_run;
+  executor::sync_device(index, wait, {.of_run = cause, .is_barrier = is_barrier}, region);
   executor::tell_metrics();
   if (!util::flag::XLA_METRICS_FILE().empty()) {
     py::module_::import("torch_xla.debug.metrics_saver").attr("save_metrics")();
@@ -205,7 +208,7 @@ void bind_devices(py::module_& m) {
         return executor::Runtime::get().devices(device_index(device)).front().kind();
       },
       py::arg("device") = "");
-  m.def("_xla_memory_info", &memory_info);
+  m.def("_xla_memory_info", settled(&memory_info));
   m.def("_xla_empty_cache", &pjrt::free_kept);
 }
 
@@ -245,6 +248,7 @@ void bind_runs(py::module_& m) {
       py::arg("devices") = std::vector<std::string>());
   // A function that waits for the runs that have been launched by now.
   m.def("_xla_mark", [](const std::string& device) {
+    executor::finish_deferred();
     return py::cpp_function(
         [mark = executor::InFlight::of(device_index(device)).mark()] { mark->wait(); },
         py::call_guard<py::gil_scoped_release>());
@@ -277,6 +281,14 @@ void bind_process(py::module_& m) {
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });
+  m.def("_xla_join_compilations", &executor::Compilation::wait_for_all);
+  m.def("_xla_set_background", [](const std::string& mode) {
+    using Mode = executor::Compilation::Mode;
+    executor::Compilation::set_mode(mode == "pause"    ? Mode::Pausing
+                                    : mode == "refuse" ? Mode::Refusing
+                                                       : Mode::Normal);
+  });
+  m.def("_xla_num_deferred_runs", &executor::num_deferred);
   m.def("_xla_drain_autograd_threads", &dispatch::drain_autograd_threads,
         py::call_guard<py::gil_scoped_release>());
 }
@@ -290,6 +302,7 @@ void bind_programs(py::module_& m) {
   m.def(
       "_xla_check_persistent_cache",
       [](const std::string& folder, bool read_only) {
+        executor::await_deferred();
         TXLA_CHECK(!executor::DiskCache::settled(),
                    "initialize_cache: expected a process that has computed nothing yet, got one "
                    "that has compiled programs. Call it before the first sync and before any value "
@@ -308,7 +321,10 @@ void bind_programs(py::module_& m) {
       },
       py::arg("on"), py::arg("poison") = false);
   m.def("_xla_set_reads_views_by_programs", &dispatch::set_reads_views_by_programs);
-  m.def("_xla_num_cached_programs", [] { return executor::cached_programs().size(); });
+  m.def("_xla_num_cached_programs", [] {
+    executor::await_deferred();
+    return executor::cached_programs().size();
+  });
   m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
 }
 

@@ -32,8 +32,9 @@ std::vector<lazy::Value> values_or_pending(const std::vector<at::Tensor>& tensor
                                            int* device) {
   std::vector<lazy::Value> values = values_of(tensors, what, device);
   if (tensors.empty()) {
-    lazy::Storage::for_each_pending(*device,
-                                    [&](lazy::Storage& s) { values.push_back(s.value()); });
+    lazy::Storage::for_each_pending(*device, [&](lazy::Storage& storage) {
+      if (!storage.value().node->is_data()) values.push_back(storage.value());
+    });
   }
   return values;
 }

@@ -37,6 +37,9 @@
   X(String, LIBTPU_INIT_ARGS, "", true,                                                         \
     "Options of the TPU's compiler and runtime, read by libtpu itself when it is loaded.")      \
   X(Bool, XLA_SYNC_WAIT, "0", false, "Each sync waits until the device has finished.")          \
+  X(Bool, XLA_BACKGROUND_COMPILE, "1", false,                                                   \
+    "The program goes on after a sync whose graph is new, which is compiled meanwhile and run " \
+    "once it is there.")                                                                        \
   X(Bool, XLA_USE_EAGER_DEBUG_MODE, "0", false,                                                 \
     "Each operation is compiled and run on its own as soon as it is called.")                   \
   X(Bool, XLA_NO_SPECIAL_SCALARS, "0", false,                                                   \

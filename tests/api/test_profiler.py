@@ -66,7 +66,8 @@ def events_of(space) -> dict[str, list[tuple[str, int, int, dict]]]:
     return found
 
 
-def test_a_recording(x, tmp_path):
+def test_a_recording(x, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_BACKGROUND_COMPILE", "0")  # what is within what
     before = time.time_ns()
     xp.start_trace(tmp_path)
     first = work(x)
@@ -346,8 +347,9 @@ def test_packages_that_are_not_there(run_python, tmp_path, package, call):
     assert not (tmp_path / "log").exists()
 
 
-def test_torch_profiler(x, tmp_path):
-    """Its profiles have our spans, and ours its scopes."""
+def test_torch_profiler(x, tmp_path, monkeypatch):
+    """Its profiles have our spans of the calling thread, and ours its scopes."""
+    monkeypatch.setenv("XLA_BACKGROUND_COMPILE", "0")
     xp.start_trace(tmp_path)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         with torch.profiler.record_function("my scope"):

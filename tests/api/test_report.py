@@ -168,7 +168,8 @@ def test_the_timeline_as_numbers(path):
             assert 0 <= at and at + length <= told["length"] + 10
             assert row < lane["rows"] and name < len(told["names"])
             assert detail < len(told["details"])
-            seen[told["kinds"][kind]] = seen.get(told["kinds"][kind], 0) + length / 1e7
+            if told["names"][name] != "wait for the compiler":  # the same time on another lane
+                seen[told["kinds"][kind]] = seen.get(told["kinds"][kind], 0) + length / 1e7
     assert {"sync", "lower", "compile", "launch", "upload", "wait", "run"} <= set(seen)
     compiled = sum(p.compile_seconds for p in kept.programs.values())
     assert seen["compile"] == pytest.approx(compiled, rel=0.01)

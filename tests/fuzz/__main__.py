@@ -27,6 +27,8 @@ from tests.fuzz.reduce import reduce
 MODES = {
     "plain": {},
     "no-donation": {"XLA_NO_DONATION": "1"},
+    # No program can be had in the background: what was put off is recorded again.
+    "refused": {},
     "check-key": {"XLA_CHECK_GRAPH_KEY": "1"},
     "spmd": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
     "sharded": {"CPU_NUM_DEVICES": "4", "XLA_USE_SPMD": "1"},
@@ -98,6 +100,8 @@ class Search:
         # Views are cut on the host in the modes of users, and lowered in the others.
         lowered = self.o.mode not in ("plain", "quick-compiler", "spmd", "pieces")
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
+        if self.o.mode == "refused":
+            torch_xla._XLAC._xla_set_background("refuse")
         if self.o.mode == "pieces":
             torch_xla._XLAC._xla_set_piece_limits(1, 2, 1, 1)
         if self.o.mode == "sharded":

@@ -39,7 +39,8 @@ def test_programs():
 
 
 @pytest.mark.parametrize(
-    "mode", ["no-donation", "check-key", "spmd", "sharded", "planned", "eager", "pieces"]
+    "mode",
+    ["no-donation", "refused", "check-key", "spmd", "sharded", "planned", "eager", "pieces"],
 )
 def test_programs_in_other_modes(mode):
     expect_none("--seed", 5000, "--programs", 6, "--jobs", 1, "--mode", mode)
@@ -48,7 +49,7 @@ def test_programs_in_other_modes(mode):
 # 20,000 in all: some 40 minutes of two cores. More seeds: `python -m tests.fuzz`.
 MANY = 250  # a block takes less than the time limit of a test, also on a busy machine
 THOUSANDS = ["plain"] * 5 + ["quick-compiler"] * 5 + ["pieces"] * 3 + ["no-donation"] * 2
-THOUSANDS += ["check-key", "spmd", "sharded", "planned", "eager"]
+THOUSANDS += ["refused", "check-key", "spmd", "sharded", "planned", "eager"]
 BLOCKS = [(THOUSANDS[block * MANY // 1_000], block) for block in range(20_000 // MANY)]
 
 

@@ -55,7 +55,7 @@ def test_a_launch_that_fails_loses_nothing():
     square = torch.mm(column, column.t())
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError, match="Out of memory"):
-            torch_xla.sync()
+            torch_xla.sync(wait=True)
     del square, column
     torch_xla.sync()
     assert x.tolist() == [2, 2, 2]
@@ -244,7 +244,7 @@ def test_failing_compile_leaves_the_graph_and_the_process():
     y = x * 2
     torch_xla.set_custom_compile_options({"xla_no_such_flag": True})
     with pytest.raises(RuntimeError, match="xla_no_such_flag"):
-        torch_xla.sync()
+        torch_xla.sync(wait=True)
     torch_xla.set_custom_compile_options({})
     torch_xla.sync()
     assert y.tolist() == [0, 2, 4, 6, 8, 10, 12]
@@ -262,7 +262,7 @@ def test_others_record_while_the_compiler_runs():
 
     def compile_and_run():
         compiling.set()
-        torch_xla.sync()
+        torch_xla.sync(wait=True)
         compiling.clear()
 
     thread = threading.Thread(target=compile_and_run)

@@ -220,7 +220,7 @@ def test_what_the_compiler_refuses_stays_recorded():
     torch_xla.set_custom_compile_options({"xla_no_such_flag": True})
     try:
         with pytest.raises(RuntimeError, match="xla_no_such_flag"):
-            torch_xla.sync()
+            torch_xla.sync(wait=True)
     finally:
         torch_xla.set_custom_compile_options({})
     assert repeats(compute(outputs))

@@ -28,6 +28,7 @@ _FETCH = 0.5  # where there are
 _POINTS = 1_000  # of a curve
 _PARTS = 240  # of the whole time
 _PROGRAMS = 2_000
+_FOR_COMPILER = "wait for the compiler"  # which works on a thread of its own
 _KINDS = {
     "sync": "sync",
     "lower": "lower",
@@ -35,6 +36,7 @@ _KINDS = {
     "launch": "launch",
     "upload": "upload",
     "TransferFromDevice": "wait",
+    _FOR_COMPILER: "compile",
 }
 _CLEARS = "torch_xla.compile clear pending graph"  # a barrier that ends no step of its own
 
@@ -379,7 +381,7 @@ class Recording:
         track.counted = both[-1:] if track.is_device else _outermost(both)[-500:]
 
     def _count(self, kind: str, seconds: float, facts: dict[str, str], name: str) -> None:
-        if kind not in ("compile", "launch", "run"):
+        if kind not in ("compile", "launch", "run") or name == _FOR_COMPILER:
             return
         if kind == "compile":
             line = self.compiled_at.setdefault(facts.get("line", ""), [0, 0.0])

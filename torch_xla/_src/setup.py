@@ -148,6 +148,7 @@ def _finish() -> None:
         _XLAC._fail_at_exit()
         raise
     finally:
+        _XLAC._xla_join_compilations()
         _report_run()
 
 
