@@ -251,10 +251,9 @@ std::optional<Given> defer(const Graph& graph, std::shared_ptr<const Program> pr
   for (const Node* call : graph.calls) run.numbers_of_calls.push_back(call->numbers());
   for (const Value& result : graph.results) {
     const lazy::Geometry& g = result.geometry();
-    given.data.push_back(
-        counted(std::make_shared<pjrt::Array>(pjrt::Array::promise(
-                    Runtime::get().client(), to_pjrt(ops::device_dtype(g.dtype)), g.sizes)),
-                graph.device, &result.node->source()));
+    given.data.push_back(counted(
+        pjrt::Array::promise(Runtime::get().client(), to_pjrt(ops::device_dtype(g.dtype)), g.sizes),
+        graph.device, &result.node->source()));
     run.results.push_back(given.data.back().array);
   }
   save_graph(graph);

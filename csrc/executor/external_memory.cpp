@@ -86,7 +86,7 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
       buffer = runtime.client().view_of_device_memory(dense.mutable_data_ptr(), dtype,
                                                       dense.sizes(), place, keep);
     }
-    lazy::DeviceData data = counted(std::make_shared<pjrt::Array>(std::move(*buffer)), device);
+    lazy::DeviceData data = counted(pjrt::Array(std::move(*buffer)), device);
     data.donatable = false;
     return data_value(lazy::intern_contiguous(dense.scalar_type(), dense.sizes()), device,
                       std::move(data));

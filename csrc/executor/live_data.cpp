@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "debug/metrics.h"
@@ -17,37 +16,57 @@
 namespace torch_xla::executor {
 namespace {
 
-struct Entry {
-  int device;
-  lazy::Source maker;
+// An array with what is told of it, in a list of all of them.
+struct Counted {
+  pjrt::Array array;
+  const int device;
+  lazy::Source maker = {};
+  Counted *previous = nullptr, *next = nullptr;
+
+  Counted(pjrt::Array&& given, int given_device);
+  ~Counted();
 };
 
 class Registry {
  public:
-  void add(const pjrt::Array* array, Entry entry) {
+  void add(Counted& data) {
     const std::lock_guard lock(mutex_);
-    entries_.insert_or_assign(array, std::move(entry));
+    data.next = first_;
+    if (first_ != nullptr) first_->previous = &data;
+    first_ = &data;
   }
-  void remove(const pjrt::Array* array) {
-    decltype(entries_)::node_type removed;  // its maker is let go without the lock
+  void remove(Counted& data) {
     const std::lock_guard lock(mutex_);
-    removed = entries_.extract(array);
+    (data.previous != nullptr ? data.previous->next : first_) = data.next;
+    if (data.next != nullptr) data.next->previous = data.previous;
   }
   // An array stays while it is in here.
   template <class F>
   void for_each(F&& visit) {
     const std::lock_guard lock(mutex_);
-    for (const auto& [array, entry] : entries_) visit(*array, entry);
+    for (const Counted* data = first_; data != nullptr; data = data->next) visit(*data);
   }
 
  private:
   util::ForkMutex mutex_;
-  std::unordered_map<const pjrt::Array*, Entry> entries_;
+  Counted* first_ = nullptr;
 };
 
 Registry& registry() {
   static auto& all = *new Registry;
   return all;
+}
+
+Counted::Counted(pjrt::Array&& given, int given_device)
+    : array(std::move(given)), device(given_device) {
+  static const debug::Counter created("CreateDataHandles");
+  created.add();
+}
+
+Counted::~Counted() {
+  static const debug::Counter destroyed("DestroyDataHandles");
+  if constexpr (util::kDiagnostics) registry().remove(*this);
+  destroyed.add();
 }
 
 int64_t bytes_of(const pjrt::Array& array) {
@@ -75,33 +94,26 @@ std::string size_text(int64_t bytes) {
   return text;
 }
 
-lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
-                         const lazy::Source* maker) {
-  static const debug::Counter created("CreateDataHandles"), destroyed("DestroyDataHandles");
-  created.add();
-  pjrt::Array* pointer = array.get();
+lazy::DeviceData counted(pjrt::Array&& array, int device, const lazy::Source* maker) {
+  auto data = std::make_shared<Counted>(std::move(array), device);
   if constexpr (util::kDiagnostics) {
-    Entry entry{device, {}};
     if (maker != nullptr) {
-      entry.maker = *maker;
+      data->maker = *maker;
     } else {
       const lazy::GraphLock lock;
-      lazy::take_source(entry.maker);
+      lazy::take_source(data->maker);
     }
-    registry().add(pointer, std::move(entry));
+    registry().add(*data);
   }
-  auto let_go = [kept = std::move(array)](pjrt::Array* gone) mutable {
-    if constexpr (util::kDiagnostics) registry().remove(gone);
-    kept.reset();
-    destroyed.add();
-  };
-  return {std::shared_ptr<pjrt::Array>(pointer, std::move(let_go)), true};
+  pjrt::Array* const pointer = &data->array;
+  return {std::shared_ptr<pjrt::Array>(std::move(data), pointer), true};
 }
 
 std::vector<LiveData> live_data() {
   std::vector<LiveData> all;
   const lazy::GraphLock lock;  // arrays are sent to further devices under it
-  registry().for_each([&](const pjrt::Array& array, const Entry& entry) {
+  registry().for_each([&](const Counted& data) {
+    const pjrt::Array& array = data.array;
     if (array.is_deleted()) return;
     std::string type = c10::toString(held_dtype(array));
     const char* before = "[";
@@ -110,7 +122,7 @@ std::vector<LiveData> live_data() {
       before = ",";
     }
     type += array.dims().empty() ? "[]" : "]";
-    all.push_back({&array, entry.device, bytes_of(array), std::move(type), entry.maker});
+    all.push_back({&array, data.device, bytes_of(array), std::move(type), data.maker});
   });
   return all;
 }

@@ -12,10 +12,9 @@
 
 namespace torch_xla::executor {
 
-// Wraps an array as data that is listed, and that the metrics count, while it lives. Data that no
+// Makes an array data that is listed, and that the metrics count, while it lives. Data that no
 // call has made is that of the line that the calling thread has reached.
-lazy::DeviceData counted(std::shared_ptr<pjrt::Array> array, int device,
-                         const lazy::Source* maker = nullptr);
+lazy::DeviceData counted(pjrt::Array&& array, int device, const lazy::Source* maker = nullptr);
 
 struct LiveData {
   const pjrt::Array* array;  // its address alone: it may be gone

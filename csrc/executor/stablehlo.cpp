@@ -58,7 +58,7 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
     InFlight::of(device).add(std::move(launched.done), lazy::source_line(), std::move(taken_over));
     for (auto& array : launched.outputs) {
       const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(*array), array->dims());
-      results.push_back(data_value(g, device, counted(std::move(array), device)));
+      results.push_back(data_value(g, device, counted(std::move(*array), device)));
     }
   } catch (const pjrt::Error& e) {
     fail(e);

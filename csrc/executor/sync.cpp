@@ -82,7 +82,7 @@ std::vector<DeviceData> data_of(const Graph& graph,
   data.reserve(arrays.size());
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Node& call = *graph.results[i].node;
-    data.push_back(counted(std::move(arrays[i]), graph.device, &call.source()));
+    data.push_back(counted(std::move(*arrays[i]), graph.device, &call.source()));
   }
   return data;
 }

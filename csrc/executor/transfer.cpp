@@ -1,5 +1,6 @@
 #include "executor/transfer.h"
 
+#include <optional>
 #include <unordered_set>
 
 #include <ATen/EmptyTensor.h>
@@ -91,26 +92,25 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
   Runtime& runtime = Runtime::get();
   const std::vector<pjrt::Device>& devices = runtime.devices(device);
   const pjrt::DType dtype = to_pjrt(dense.scalar_type());
-  std::shared_ptr<pjrt::Array> array;
+  std::optional<pjrt::Array> array;
   try {
     if (devices.size() > 1) {
       if (dense.is_alias_of(tensor)) dense = dense.clone();
       const auto kept = std::make_shared<const at::Tensor>(dense);
       const void* data = dense.numel() == 0 ? kept.get() : dense.const_data_ptr();  // never null
-      array = std::make_shared<pjrt::Array>(
-          pjrt::Array::on_host(runtime.client(), std::shared_ptr<const void>(kept, data), dtype,
-                               dense.sizes(), held_sharding(sharding, dense.sizes())));
+      array = pjrt::Array::on_host(runtime.client(), std::shared_ptr<const void>(kept, data), dtype,
+                                   dense.sizes(), held_sharding(sharding, dense.sizes()));
       if (array->sharding() != nullptr) send(*array, devices);
     } else {
       outbound_bytes().add(static_cast<double>(dense.nbytes()));
-      array = std::make_shared<pjrt::Array>(pjrt::Array::from_host(
-          runtime.client(), dense.const_data_ptr(), dtype, dense.sizes(), devices));
+      array = pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(), dtype, dense.sizes(),
+                                     devices);
     }
   } catch (const pjrt::Error& e) {
     fail(e);
   }
   return data_value(lazy::intern_contiguous(tensor.scalar_type(), tensor.sizes()), device,
-                    counted(std::move(array), device));
+                    counted(std::move(*array), device));
 }
 
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
@@ -374,8 +374,8 @@ lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
   std::vector<lazy::Value> ready = {value};
   materialize(ready, from);
   const pjrt::Array& array = *ready[0].node->data().array;
-  auto copy = std::make_shared<pjrt::Array>(array.copy_to(Runtime::get().devices(to)));
-  return data_value(&ready[0].geometry(), to, counted(std::move(copy), to));
+  return data_value(&ready[0].geometry(), to,
+                    counted(array.copy_to(Runtime::get().devices(to)), to));
 }
 
 }  // namespace torch_xla::executor

@@ -173,7 +173,8 @@ def test_products_keep_their_stack_in_the_heap(tmp_path):
         ]
     )
     told, _ = profile(tmp_path, products)
-    assert sum("graph" in e["args"] and e["name"].startswith("sync ") for e in told["events"]) > 200
+    runs = [e for e in told["events"] if "graph" in e["args"] and e["name"].startswith("sync ")]
+    assert len(runs) >= 200
 
 
 def test_programs_with_equal_loops(tmp_path):
