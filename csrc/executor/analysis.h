@@ -22,8 +22,10 @@ struct Cause {
 
 inline constexpr Cause kValueIsRead = {
     "most likely user code trying to access tensor value before mark_step"};
-inline constexpr Cause kDynamo = {"dynamo is executing a compiled program",
-                                  "dynamo is compiling a FX graph to HLO", "torch.compile"};
+inline constexpr Cause kDynamo = {.of_run = "dynamo is executing a compiled program",
+                                  .of_compilation = "dynamo is compiling a FX graph to HLO",
+                                  .program = "torch.compile",
+                                  .is_barrier = true};
 inline constexpr Cause kEagerMode = {.of_run = "an operation in eager mode",
                                      .is_of_line = false};  // each has a program
 // Parts of a run that somebody looks into: kept_runs.h.

@@ -295,6 +295,22 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph, const Pro
   return leaves;
 }
 
+// Puts the run off if it may be, and returns the leaves of its roots; else says what comes first.
+std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& graph,
+                                          const std::shared_ptr<const Program>& program,
+                                          Missing& missing, const Cause& cause, bool may_wait) {
+  std::optional<Given> given;
+  if (may_wait) given = defer(graph, program, missing, cause);
+  if (!given) {
+    missing.runs = program != nullptr;
+    return std::nullopt;
+  }
+  const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
+  std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
+  note_deferred(leaves);
+  return leaves;
+}
+
 // What the failure of a call does: where PyTorch raises at the call, nothing that needs its result
 // happens. A storage that does goes back to what it held before it was first written so; where that
 // is gone or there was nothing, it is set aside. Returns whether one of `read` needs the call.
@@ -358,18 +374,12 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     std::string_view name = "sync";
     if (region != nullptr) name = region->name();
     const auto program = find_program(name, graph, missing);
-    const bool comes_later = has_deferred_before(graph);
-    if (program == nullptr || comes_later) {
-      std::optional<Given> given;
-      if (cause.is_barrier && !wait) given = defer(graph, program, missing, cause);
-      if (!given) {
-        missing.runs = program != nullptr;
-        return false;
-      }
-      if (region != nullptr) region->add(graph);
-      const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
-      note_deferred(take_results(pending, graph, std::move(*given), take));
-      return true;
+    if (program == nullptr || has_deferred_before(graph)) {
+      const bool may_wait = cause.is_barrier && !wait;
+      const bool is_put_off =
+          put_off(pending, graph, program, missing, cause, may_wait).has_value();
+      if (is_put_off && region != nullptr) region->add(graph);
+      return is_put_off;
     }
     if (region != nullptr) region->add(graph);
     try {
@@ -415,23 +425,28 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     }
     const Graph graph = graph_of_run(pending, device);
     const auto program = find_program(cause.program, graph, missing);
-    if (program == nullptr) return false;
-    if ((missing.runs = has_deferred_before(graph))) return false;
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
-    try {
-      const std::vector<Value> leaves =
-          compute(pending, graph, *program, program->reuses_buffers, cause);
+    const auto take = [&](const std::vector<Value>& leaves) {
       for (size_t i = 0; i < values.size(); ++i) {
         if (waits[i]) values[i] = leaves[root_of[i]];
       }
+    };
+    if (program == nullptr || has_deferred_before(graph)) {
+      const auto leaves = put_off(pending, graph, program, missing, cause, cause.is_barrier);
+      if (leaves) take(*leaves);
+      return leaves.has_value();
+    }
+    try {
+      take(compute(pending, graph, *program, program->reuses_buffers, cause));
     } catch (const CallFailed& failed) {
       if (undo(failed.call, device, values)) std::rethrow_exception(failed.why);
       complete = false;  // it was computed for others
     }
     return true;
   };
-  for (bool is_first = true; is_first || !are_there(values); is_first = false) {
+  const auto is_done = [&] { return cause.is_barrier || are_there(values); };
+  for (bool is_first = true; is_first || !is_done(); is_first = false) {
     if (!is_first) finish_deferred();  // which may make them calls again
     complete = false;
     while (!complete) with_program(device, cause, attempt);

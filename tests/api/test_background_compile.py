@@ -446,3 +446,46 @@ def test_profiles_show_who_compiles_and_who_waits(tmp_path):
     assert spans["compile"][0] > spans["sync"][1]
     wait = spans["wait for the compiler"]
     assert wait[0] < spans["compile"][0] and spans["compile"][1] < wait[1]
+
+
+def test_a_graph_of_torch_compile_for_another_shape():
+    """Its call goes on, too: results of the earlier shape are read meanwhile."""
+    compiled = torch.compile(lambda x: (x * 2 + 1).square(), backend="openxla")
+    x, longer = on_device(1.0, 2.0), on_device(3.0, 4.0, 5.0)
+    with torch.no_grad():
+        first = compiled(x)
+        torch_xla.sync(wait=True)
+        with paused():
+            second = compiled(longer)
+            assert waiting() == 1
+            assert first.tolist() == [9, 25]
+            third = compiled(longer)
+            assert waiting() == 2
+    assert second.tolist() == third.tolist() == [49, 81, 121]
+
+
+def test_a_graph_of_torch_compile_that_cannot_be_compiled():
+    compiled = torch.compile(lambda x: refused(x) + 1, backend="openxla")
+    x = on_device(1.0, 2.0)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="no_such_target"):
+        compiled(x).tolist()
+    torch_xla.sync(wait=True)
+    assert x.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_barrier_that_waits_comes_after_those_that_do_not(is_known: bool):
+    x = on_device(1.0, 2.0)
+    if is_known:
+        torch_xla.sync(wait=True)
+        warm = x * 5
+        torch_xla.sync(wait=True)
+        del warm
+    with paused():
+        y = x.exp() * 0 + x
+        torch_xla.sync()
+        z = y * 5
+        let_go(0.2)
+        torch_xla.sync(wait=True)
+        assert waiting() == 0
+    assert z.tolist() == [5, 10]
