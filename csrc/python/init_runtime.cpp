@@ -281,6 +281,8 @@ void bind_process(py::module_& m) {
   // Around fork(): the child must not inherit a graph that another thread is changing.
   m.def("_xla_before_fork", [] { held_for_fork = std::make_unique<lazy::GraphLock>(); });
   m.def("_xla_after_fork", [] { held_for_fork.reset(); });
+  // Launches the runs that wait for their programs; throws why one cannot be.
+  m.def("_xla_finish_deferred_runs", &executor::finish_deferred);
   m.def("_xla_join_compilations", &executor::Compilation::wait_for_all);
   m.def("_xla_set_background", [](const std::string& mode) {
     using Mode = executor::Compilation::Mode;

@@ -489,3 +489,19 @@ def test_a_barrier_that_waits_comes_after_those_that_do_not(is_known: bool):
         torch_xla.sync(wait=True)
         assert waiting() == 0
     assert z.tolist() == [5, 10]
+
+
+@pytest.mark.parametrize("run_async", [False, True])
+def test_step_closures_of_a_step_that_fails_stay_queued(run_async: bool):
+    x = on_device(1.0, 2.0)
+    seen = []
+    y, bad = x * 3, refused(x)
+    xm.add_step_closure(lambda y: seen.append(y.tolist()), args=(y,), run_async=run_async)
+    with pytest.raises(RuntimeError, match="no_such_target"):
+        torch_xla.sync()
+    assert seen == []
+    del bad
+    torch_xla.sync()
+    xm.wait_device_ops()
+    torch_xla.sync(wait=True)
+    assert seen == [[3, 6]]

@@ -96,6 +96,8 @@ def run_closures(device: str) -> None:
     background = _background.get(device)
     if background is not None:
         background.raise_errors()
+    if device in _closures:  # where the barrier's program cannot be had, they stay queued
+        _XLAC._xla_finish_deferred_runs()
     while True:
         with _lock:
             queue = _closures.get(device)
