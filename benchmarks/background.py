@@ -15,23 +15,18 @@ import subprocess
 import sys
 import time
 
+from benchmarks.layers import small_gpt2
+
 WAYS = {"background": ("xla", "1"), "at once": ("xla", "0"), "eager": ("cpu", "0")}
 COLUMNS = {"pass": "first pass", "barriers": "in barriers", "read": "loss before", "later": "later"}
 
 
 def child(device: str, lengths: list[int], trains: bool) -> None:
     import torch
-    import transformers
 
     import torch_xla
 
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        n_layer=4, n_embd=128, n_head=4, vocab_size=512, n_positions=max(lengths), use_cache=False,
-        bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
-    model = transformers.GPT2LMHeadModel(config).to(device).train(trains)
+    model = small_gpt2(4, max(lengths)).to(device).train(trains)
     optimizer = torch.optim.AdamW(model.parameters())
     batches = [torch.randint(512, (4, n)).to(device) for n in lengths]
 

@@ -14,6 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 # Device, XLA_COMPILE_IN_PIECES, backend of torch.compile.
 WAYS = {
@@ -26,19 +30,26 @@ WAYS = {
 STEPS = 8  # after the first two; the best counts
 
 
-def step_of(layers: int, device: str, backend: str | None, trains: bool) -> Callable[[], None]:
+def small_gpt2(layers: int, positions: int) -> torch.nn.Module:
+    """With the same weights each time."""
     import torch
     import transformers
-
-    import torch_xla
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        n_layer=layers, n_embd=128, n_head=4, vocab_size=512, n_positions=64, use_cache=False,
-        bos_token_id=0, eos_token_id=1,
+        n_layer=layers, n_embd=128, n_head=4, vocab_size=512, n_positions=positions,
+        use_cache=False, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    model = transformers.GPT2LMHeadModel(config).to(device).train(trains)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def step_of(layers: int, device: str, backend: str | None, trains: bool) -> Callable[[], None]:
+    import torch
+
+    import torch_xla
+
+    model = small_gpt2(layers, 64).to(device).train(trains)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(512, (2, 64)).to(device)
     forward = model if backend is None else torch.compile(model, backend=backend)

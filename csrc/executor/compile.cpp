@@ -219,8 +219,6 @@ void read_shardings(Program& program) {
 // From the disk where there is a cache that has it, else from the compiler.
 std::optional<double> make(const Missing& missing, const Cause& cause) {
   Program& program = *missing.program;
-  program.executables.clear();  // of an attempt that failed
-  program.files.clear();
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
