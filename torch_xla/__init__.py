@@ -41,4 +41,5 @@ __getattr__ = _importer(
         "save_as_stablehlo": "torch_xla.stablehlo",
         "save_torch_model_as_stablehlo": "torch_xla.stablehlo",
     },
+    rest="torch_xla._src.old_names.package",
 )

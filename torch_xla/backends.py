@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 import torch
+
+logger = logging.getLogger(__name__)
+_WARNING_MESSAGE = (
+    "Setting mat mul precision multiple times is not recommended: programs that were recorded "
+    "before keep theirs. Look at the numbers that come out where you need to."
+)
 
 _DEFAULT: Literal["default"] = "default"
 _HIGH: Literal["high"] = "high"
@@ -18,6 +25,7 @@ def set_mat_mul_precision(precision: Literal["default", "high", "highest"]) -> N
     """Sets how exactly products of float32 are computed, by programs recorded from now on.
 
     It is the setting of `torch.set_float32_matmul_precision`, where "default" is called "medium".
+    Each call is told through the logger "torch_xla.backends", as a warning.
 
     Args:
         precision: On a TPU, one ("default"), three ("high") or six ("highest") passes in bfloat16.
@@ -26,10 +34,13 @@ def set_mat_mul_precision(precision: Literal["default", "high", "highest"]) -> N
     Raises:
         ValueError: Another precision.
     """
+    _set(precision)
+    logger.warning(_WARNING_MESSAGE)
+
+
+def _set(precision: str) -> None:
     if precision not in _TO_TORCH:
-        raise ValueError(
-            f"set_mat_mul_precision: expected one of {', '.join(_TO_TORCH)}, got {precision!r}."
-        )
+        raise ValueError(f"Invalid precision: {precision}. Must be one of {', '.join(_TO_TORCH)}.")
     torch.set_float32_matmul_precision(_TO_TORCH[precision])
 
 

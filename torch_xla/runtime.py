@@ -13,6 +13,14 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._src import devices as _devices
 from torch_xla._src import replication as _replication
+from torch_xla._src.old_names.devices import (  # noqa: F401
+    _ORDINAL,
+    _WORLD_SIZE,
+    FN,
+    R,
+    _init_world_size_ordinal,
+    _maybe_select_default_device,
+)
 
 
 def device_type() -> str | None:

@@ -113,12 +113,16 @@ void init_tensor(py::module_& m) {
     return reinterpret_cast<uintptr_t>(&lazy::expect_lazy(t, "_xla_get_tensor_id").lazy_storage());
   });
   m.def("_unique_id_for_ir_and_data", &unique_id);
-  // Whether a tensor waits to be computed.
+  // Whether each tensor waits to be computed; what is not on xla never does.
   m.def("_check_tensor_need_materialization", [](const std::vector<at::Tensor>& tensors) {
-    int device = 0;
     std::vector<bool> waits;
-    for (const lazy::Value& v : values_of(tensors, "_check_tensor_need_materialization", &device))
-      waits.push_back(!v.node->is_data());
+    for (const at::Tensor& tensor : tensors) {
+      int device = 0;
+      const bool is_lazy = lazy::as_lazy(tensor) != nullptr;
+      waits.push_back(
+          is_lazy &&
+          !values_of({tensor}, "_check_tensor_need_materialization", &device)[0].node->is_data());
+    }
     return waits;
   });
   // How the device holds the elements: "f32".

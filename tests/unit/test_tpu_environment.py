@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
 
 import pytest
@@ -16,11 +17,29 @@ def clean(monkeypatch):
         *("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_PROCESS_BOUNDS", "TPU_WORKER_ID"),
         *("TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"),
         *("TPU_WORKER_HOSTNAMES", "TPU_VISIBLE_CHIPS", "CLOUD_TPU_TASK_ID"),
+        *("TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT"),
     ):
-        monkeypatch.delenv(name, raising=False)
-    tpu._read_metadata.cache_clear()
-    yield
-    tpu._read_metadata.cache_clear()
+        # Sets first, so that what a test makes of it goes with the test.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def chips(monkeypatch, tmp_path):
+    """Gives this machine PCI devices: `(vendor, device)` of each."""
+
+    def plug(*devices):
+        for i, (vendor, device) in enumerate(devices):
+            folder = tmp_path / "pci" / str(i)
+            folder.mkdir(parents=True)
+            (folder / "vendor").write_text(vendor + "\n")
+            (folder / "device").write_text(device + "\n")
+        found = [str(path) for path in sorted(tmp_path.glob("pci/*/vendor"))]
+        monkeypatch.setattr(
+            tpu.glob, "glob", lambda p: found if p == "/sys/bus/pci/devices/*/vendor" else []
+        )
+
+    return plug
 
 
 @pytest.fixture
@@ -69,15 +88,14 @@ def test_shapes_of_meshes():
             tpu.MeshShape.from_string(bad)
 
 
-def test_a_machine_that_variables_describe(variables, monkeypatch):
+def test_a_machine_that_variables_describe(variables, chips, monkeypatch):
+    chips(*[("0x1ae0", "0x005e")] * 4)
     variables(
         TPU_ACCELERATOR_TYPE="v4-32",
         TPU_PROCESS_BOUNDS="1,2,2",
         TPU_CHIPS_PER_PROCESS_BOUNDS="2,2,1",
         TPU_WORKER_ID="3",
         TPU_WORKER_HOSTNAMES="10.0.0.1,10.0.0.2",
-        CLOUD_TPU_TASK_ID="5",
-        TPU_VISIBLE_CHIPS="0,1",
     )
     assert tpu.get_tpu_env() == {
         "ACCELERATOR_TYPE": "v4-32",
@@ -85,38 +103,90 @@ def test_a_machine_that_variables_describe(variables, monkeypatch):
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
         "WORKER_ID": "3",
     }
-    assert isinstance(tpu.get_tpu_env(), tpu.TpuEnv) and tpu.get_tpu_type() == "v4-32"
+    assert isinstance(tpu.get_tpu_env(), tpu.TpuEnv) and tpu.get_tpu_type() == "v4"
     assert (tpu.version(), tpu.num_logical_cores_per_chip()) == (4, 1)
-    assert (tpu.worker_id(), tpu.task_id(), tpu.num_local_processes()) == (3, 5, 2)
-    assert (tpu.process_bounds_size(), tpu.num_tpu_workers()) == (4, 4)
-    assert tpu.num_expected_global_devices() == 16
+    assert (tpu.worker_id(), tpu.task_id(), tpu.num_local_processes()) == (3, None, 4)
+    assert (tpu.process_bounds_size(), tpu.num_tpu_workers()) == (4, 2)
+    assert (tpu.num_available_devices(), tpu.num_expected_global_devices()) == (4, 8)
     assert tpu.get_worker_ips() == ["10.0.0.1", "10.0.0.2"]
     assert tpu.discover_master_worker_ip() == "10.0.0.1"
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v3-32")
-    assert tpu.num_expected_global_devices() == 32
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-    assert tpu.version() == 5
-
-
-def test_a_machine_by_itself(variables):
-    variables(TPU_HOST_BOUNDS="1,1,1")
-    assert tpu.get_tpu_env() == {"TPU_PROCESS_BOUNDS": "1,1,1"}
-    assert (tpu.task_id(), tpu.process_bounds_size(), tpu.num_tpu_workers()) == (None, None, 1)
-    assert tpu.discover_master_worker_ip() == "localhost"
-    with pytest.raises(KeyError, match="expected ACCELERATOR_TYPE from the environment"):
+    assert (tpu.num_available_devices(), tpu.num_expected_global_devices()) == (8, 16)
+    monkeypatch.setenv("CLOUD_TPU_TASK_ID", "5")  # of the process, where it is known
+    assert (tpu.worker_id(), tpu.task_id()) == (5, 5)
+    monkeypatch.setenv("TPU_PROCESS_BOUNDS", "2,1,1")  # fewer processes than chips
+    assert tpu.num_local_processes() == 2
+    for kind, (generation, name) in {
+        "v5litepod-8": (5, "v5litepod"),
+        "v6e-8": (6, "v6e"),
+        "tpu7x-128": (7, "tpu7x"),
+    }.items():
+        monkeypatch.setenv("TPU_ACCELERATOR_TYPE", kind)
+        assert (tpu.version(), tpu.get_tpu_type()) == (generation, name)
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "h100")
+    with pytest.raises(OSError, match="such as 'v4-16', got 'h100'"):
         tpu.version()
 
 
-def test_a_machine_that_the_metadata_server_describes(metadata):
+def test_chips_are_those_of_the_vendor_that_are_known(chips):
+    chips(
+        *(("0x1ae0", "0x0063"), ("0x1ae0", "0x0076"), ("0x1ae0", "0x001f"), ("0x10de", "0x005e")),
+    )
+    assert tpu.num_available_chips() == 2
+
+
+def test_a_machine_by_itself(variables):
+    variables(TPU_HOST_BOUNDS="1,1,1", TPU_WORKER_HOSTNAMES="10.0.0.7")
+    assert {k: v for k, v in tpu.get_tpu_env().items() if v} == {"TPU_PROCESS_BOUNDS": "1,1,1"}
+    assert (tpu.task_id(), tpu.process_bounds_size(), tpu.num_tpu_workers()) == (None, None, 1)
+    assert tpu.get_worker_ips() == ["localhost"]
+    assert tpu.discover_master_worker_ip(use_localhost=False) == "localhost"
+    with pytest.raises(KeyError, match="expected ACCELERATOR_TYPE from the environment"):
+        tpu.version()
+    tpu.configure_one_chip_topology()
+    assert {name: os.environ[name] for name in os.environ if name.startswith("TPU_PROCESS")} == {
+        "TPU_PROCESS_BOUNDS": "1,1,1"
+    }
+    assert os.environ["TPU_VISIBLE_CHIPS"] == "0"
+
+
+@pytest.mark.parametrize(
+    "kind, bounds, processes",
+    [("v4-16", "1,1,2", "2,2,2"), ("v2-32", "", "4,4,1"), ("tpu7x-16", "1,1,2", "2,2,2,2")],
+)
+def test_a_process_for_each_chip(metadata, kind, bounds, processes):
+    answers, _ = metadata
+    answers["/instance/attributes/tpu-env"] = (
+        f"ACCELERATOR_TYPE: '{kind}'\nWORKER_ID: '1'\n"
+        f"TPU_PROCESS_BOUNDS: '{bounds}'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\n"
+    )
+    answers["/instance/attributes/worker-network-endpoints"] = "a:1:10.1.0.1,b:2:10.1.0.2"
+    os.environ["TPU_PROCESS_PORT"] = "1"  # stays
+    tpu.configure_topology(local_rank=2, local_world_size=4)
+    ports = range(8476, 8480)
+    assert {
+        name: os.environ[name] for name in os.environ if name.startswith(("TPU_", "CLOUD_TPU"))
+    } == {
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": processes,
+        "CLOUD_TPU_TASK_ID": "6",
+        "TPU_PROCESS_ADDRESSES": ",".join(f"10.1.0.{i}:{p}" for i in (1, 2) for p in ports),
+        "TPU_VISIBLE_CHIPS": "2",
+        "TPU_PROCESS_PORT": "1",
+    }
+
+
+def test_a_machine_that_the_metadata_server_describes(metadata, chips):
     answers, asked = metadata
     answers["/instance/attributes/tpu-env"] = (
         "ACCELERATOR_TYPE: 'v2-32'\nWORKER_ID: '1'\nTPU_PROCESS_BOUNDS: '2,2,1'\n"
         "TPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\nZONE: us-central2-b\n"
     )
     answers["/instance/attributes/worker-network-endpoints"] = "a:8470:10.1.0.1,b:8470:10.1.0.2"
-    assert tpu.get_tpu_type() == "v2-32" and tpu.get_tpu_env()["ZONE"] == "us-central2-b"
-    assert (tpu.worker_id(), tpu.num_tpu_workers(), tpu.num_expected_global_devices()) == (1, 4, 32)
-    assert asked == ["/instance/attributes/tpu-env"]  # once
+    assert tpu.get_tpu_type() == "v2" and tpu.get_tpu_env()["ZONE"] == "us-central2-b"
+    assert len(asked) == 2  # anew each time
+    chips(*[("0x1ae0", "0x0027")] * 4)
+    assert (tpu.worker_id(), tpu.num_tpu_workers(), tpu.num_expected_global_devices()) == (1, 2, 16)
     assert tpu.get_worker_ips() == ["10.1.0.1", "10.1.0.2"]
     assert tpu.discover_master_worker_ip() == "10.1.0.1"
     with pytest.raises(OSError, match="404"):

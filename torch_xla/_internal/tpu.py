@@ -6,10 +6,11 @@ from the metadata server of Google Cloud, which is asked when a function needs i
 
 from __future__ import annotations
 
-import functools
+import glob
 import math
 import operator
 import os
+import pathlib
 import re
 import urllib.request
 from typing import NamedTuple
@@ -21,6 +22,12 @@ _GCE_METADATA_ROOT_URL = "http://metadata.google.internal/computeMetadata/v1"
 _GOOGLE_PCI_VENDOR_ID = TpuPlugin._VENDOR
 _TPU_PCI_DEVICE_IDS = sorted(TpuPlugin._DEVICES)
 _TIMEOUT_SECONDS = 10
+# The metadata of older generations lacks the bounds: hosts of four chips in each direction.
+_ACCELERATOR_TYPE_TO_HOST_BOUNDS = {
+    **{"v2-8": "1,1,1", "v2-32": "2,2,1", "v2-128": "4,4,1", "v2-256": "4,8,1", "v2-512": "8,8,1"},
+    **{"v3-8": "1,1,1", "v3-32": "2,2,1", "v3-64": "2,4,1", "v3-128": "4,4,1", "v3-256": "4,8,1"},
+    **{"v3-512": "8,8,1", "v3-1024": "8,16,1", "v3-2048": "16,16,1"},
+}
 
 
 class MeshShape(NamedTuple):
@@ -56,19 +63,34 @@ class TpuEnv(dict):
 
 
 def num_available_chips() -> int:
-    """The number of TPU chips of this machine."""
-    plugin = TpuPlugin()
-    return plugin.physical_chip_count() if plugin.present() else 0
+    """The number of TPU chips of this machine, by its PCI devices."""
+    return sum(
+        _read(vendor) == _GOOGLE_PCI_VENDOR_ID
+        and _read(os.path.join(os.path.dirname(vendor), "device")) in _TPU_PCI_DEVICE_IDS
+        for vendor in glob.glob("/sys/bus/pci/devices/*/vendor")
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return ""  # a device that has just gone
 
 
 def num_available_devices() -> int:
-    """The number of TPU devices of this machine, one a chip; 0 on machines without TPU."""
-    return num_available_chips()
+    """The number of TPU devices of this machine; 0 on machines without TPU.
+
+    Raises:
+        OSError: There are chips, and nobody tells of which version.
+    """
+    chips = num_available_chips()
+    return chips * num_logical_cores_per_chip() if chips else 0
 
 
 def _using_env_vars() -> bool:
     """Whether the environment, not the metadata server, tells of the machine."""
-    return os.environ.get(xenv.TPU_SKIP_MDS_QUERY, "").lower() in ("1", "true", "yes")
+    return os.environ.get(xenv.TPU_SKIP_MDS_QUERY, "").lower() not in ("", "0", "false", "no")
 
 
 def _get_metadata(key: str) -> str:
@@ -86,24 +108,20 @@ def _get_metadata(key: str) -> str:
 
 
 def build_tpu_env_from_vars() -> TpuEnv:
-    """What the environment's variables tell, under the metadata server's names."""
-    names = {
-        xenv.ACCELERATOR_TYPE: xenv.TPU_ACCELERATOR_TYPE,
-        xenv.TPU_PROCESS_BOUNDS: xenv.TPU_PROCESS_BOUNDS,
-        xenv.TPU_CHIPS_PER_PROCESS_BOUNDS: xenv.TPU_CHIPS_PER_PROCESS_BOUNDS,
-        xenv.WORKER_ID: xenv.TPU_WORKER_ID,
+    """What the environment's variables tell, by the metadata server's names; None for the rest."""
+    variables = {
+        xenv.ACCELERATOR_TYPE: (xenv.TPU_ACCELERATOR_TYPE,),
+        xenv.TPU_PROCESS_BOUNDS: (xenv.TPU_PROCESS_BOUNDS, xenv.TPU_HOST_BOUNDS),
+        xenv.TPU_CHIPS_PER_PROCESS_BOUNDS: (
+            xenv.TPU_CHIPS_PER_PROCESS_BOUNDS,
+            xenv.TPU_CHIPS_PER_HOST_BOUNDS,
+        ),
+        xenv.WORKER_ID: (xenv.CLOUD_TPU_TASK_ID, xenv.TPU_WORKER_ID),
     }
-    # Older names of the bounds, which are of hosts.
-    older = {
-        xenv.TPU_PROCESS_BOUNDS: xenv.TPU_HOST_BOUNDS,
-        xenv.TPU_CHIPS_PER_PROCESS_BOUNDS: xenv.TPU_CHIPS_PER_HOST_BOUNDS,
-    }
-    env = TpuEnv()
-    for name, variable in names.items():
-        value = os.environ.get(variable) or os.environ.get(older.get(name, variable))
-        if value:
-            env[name] = value
-    return env
+    return TpuEnv(
+        (name, next((os.environ[v] for v in given if os.environ.get(v)), None))
+        for name, given in variables.items()
+    )
 
 
 def get_tpu_env() -> TpuEnv:
@@ -112,33 +130,35 @@ def get_tpu_env() -> TpuEnv:
     Raises:
         OSError: It is asked of the metadata server, and there is none.
     """
-    return build_tpu_env_from_vars() if _using_env_vars() else _read_metadata()
-
-
-@functools.cache
-def _read_metadata() -> TpuEnv:
-    lines = re.findall(r"^(\w+):\s*'?(.*?)'?\s*$", _get_metadata("tpu-env"), re.M)
-    return TpuEnv(lines)
+    if _using_env_vars():
+        return build_tpu_env_from_vars()
+    return TpuEnv(re.findall(r"^(\w+):\s*'?(.*?)'?\s*$", _get_metadata("tpu-env"), re.M))
 
 
 def _required(name: str) -> str:
     env = get_tpu_env()
-    if name not in env:
+    if env.get(name) is None:
         source = "the environment" if _using_env_vars() else "the metadata server"
-        raise KeyError(f"tpu: expected {name} from {source}, which tells of {sorted(env)}.")
-    return env[name]
+        known = sorted(key for key, value in env.items() if value is not None)
+        raise KeyError(f"tpu: expected {name} from {source}, which tells of {known}.")
+    return str(env[name])
 
 
 def get_tpu_type() -> str:
-    """The kind and size of the slice: "v4-16", "v5litepod-8"."""
-    return _required(xenv.ACCELERATOR_TYPE)
+    """The kind of the slice's chips: "v4" of "v4-16", "v5litepod" of "v5litepod-8"."""
+    return _required(xenv.ACCELERATOR_TYPE).partition("-")[0]
 
 
 def version() -> int:
-    """The TPU's generation: 4 of "v4-16", 5 of "v5litepod-8"."""
-    found = re.match(r"v(\d+)", get_tpu_type())
+    """The TPU's generation: 4 of "v4-16", 5 of "v5litepod-8", 7 of "tpu7x-8".
+
+    Raises:
+        OSError: Nobody tells of the machine, or it is of no known kind.
+    """
+    kind = _required(xenv.ACCELERATOR_TYPE)
+    found = re.match(r"(?:v|tpu)(\d+)[a-z]*-\d+$", kind, re.I)
     if found is None:
-        raise ValueError(f"tpu: expected a type such as 'v4-16', got '{get_tpu_type()}'.")
+        raise OSError(f"tpu: expected a type such as 'v4-16', got '{kind}'.")
     return int(found[1])
 
 
@@ -155,20 +175,18 @@ def process_bounds_size() -> int | None:
 
 def num_tpu_workers() -> int:
     """The number of machines of the slice."""
-    return process_bounds_size() or MeshShape.from_string(_required(xenv.TPU_PROCESS_BOUNDS)).size
+    return len(get_worker_ips())
 
 
 def num_local_processes() -> int:
-    """The number of processes that a job has on this machine: one for each chip it may use."""
-    visible = os.environ.get(xenv.TPU_VISIBLE_CHIPS)
-    return len(visible.split(",")) if visible else num_available_chips()
+    """The number of a job's processes here: one a chip, or fewer by TPU_PROCESS_BOUNDS."""
+    chips = num_available_chips()
+    return min(chips, process_bounds_size() or chips)
 
 
 def num_expected_global_devices() -> int:
-    """The number of devices of the slice."""
-    processes = MeshShape.from_string(_required(xenv.TPU_PROCESS_BOUNDS))
-    chips = MeshShape.from_string(_required(xenv.TPU_CHIPS_PER_PROCESS_BOUNDS))
-    return (processes * chips).size * num_logical_cores_per_chip()
+    """The number of devices of the slice, where its machines are like this one."""
+    return num_available_devices() * num_tpu_workers()
 
 
 def task_id() -> int | None:
@@ -183,18 +201,66 @@ def worker_id() -> int:
 
 
 def get_worker_ips() -> list[str]:
-    """The addresses of the slice's machines, in the order of their numbers."""
+    """The addresses of the slice's machines, in order; "localhost" of a machine by itself."""
     if _using_env_vars():
-        return os.environ.get(xenv.TPU_WORKER_HOSTNAMES, "localhost").split(",")
-    workers = _get_metadata("worker-network-endpoints").split(",")  # "name:number:address" of each
-    return [worker.split(":")[-1] for worker in workers]
+        hosts = os.environ.get(xenv.TPU_WORKER_HOSTNAMES, "").split(",")
+    else:  # "name:number:address" of each
+        workers = _get_metadata("worker-network-endpoints").split(",")
+        hosts = [worker.split(":")[2] for worker in workers]
+    return hosts if len(hosts) > 1 else ["localhost"]
 
 
 def discover_master_worker_ip(use_localhost: bool = True) -> str:
-    """The address of the slice's first machine.
+    """The address of the slice's first machine: "localhost" of a machine by itself.
 
     Args:
-        use_localhost: Whether a machine by itself is "localhost".
+        use_localhost: Has no effect; programs of torch_xla 2.9 pass it.
     """
-    hosts = get_worker_ips()
-    return "localhost" if len(hosts) == 1 and use_localhost else hosts[0]
+    return get_worker_ips()[0]
+
+
+def configure_one_chip_topology() -> None:
+    """Lets this process use one chip, unless the environment says otherwise; before any use."""
+    os.environ.setdefault(xenv.TPU_VISIBLE_CHIPS, "0")
+    os.environ.setdefault(xenv.TPU_CHIPS_PER_PROCESS_BOUNDS, "1,1,1")
+    os.environ.setdefault(xenv.TPU_PROCESS_BOUNDS, "1,1,1")
+
+
+def configure_topology(local_rank: int, local_world_size: int, base_port: int = 8476) -> None:
+    """Lets this process use one chip of the slice, unless the environment says otherwise.
+
+    Sets TPU_CHIPS_PER_PROCESS_BOUNDS, TPU_PROCESS_BOUNDS, CLOUD_TPU_TASK_ID,
+    TPU_PROCESS_ADDRESSES, TPU_VISIBLE_CHIPS and TPU_PROCESS_PORT, which libtpu reads when the
+    device is first used.
+
+    Args:
+        local_rank: This process among those of this machine.
+        local_world_size: The number of processes of each machine, one a chip.
+        base_port: The first of as many ports, which must be free on each machine.
+
+    Raises:
+        OSError: Nobody tells of the machine, or it is of no known kind.
+        KeyError: What tells of it lacks the bounds, or its number.
+    """
+    generation = version()
+    if generation >= 4:
+        hosts = MeshShape.from_string(_required(xenv.TPU_PROCESS_BOUNDS))
+        chips = MeshShape.from_string(_required(xenv.TPU_CHIPS_PER_PROCESS_BOUNDS))
+    else:
+        kind = _required(xenv.ACCELERATOR_TYPE)
+        hosts = MeshShape.from_string(_ACCELERATOR_TYPE_TO_HOST_BOUNDS[kind])
+        chips = MeshShape(2, 2, 1)
+    bounds = ",".join(map(str, hosts * chips))
+    ports = range(base_port, base_port + local_world_size)
+    addresses = [f"{host}:{port}" for host in get_worker_ips() for port in ports]
+    # A chip of the seventh generation is two devices.
+    values = {
+        xenv.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1",
+        xenv.TPU_PROCESS_BOUNDS: bounds + (",2" if generation == 7 else ""),
+        xenv.CLOUD_TPU_TASK_ID: str(worker_id() * local_world_size + local_rank),
+        xenv.TPU_PROCESS_ADDRESSES: ",".join(addresses),
+        xenv.TPU_VISIBLE_CHIPS: str(local_rank),
+        xenv.TPU_PROCESS_PORT: str(ports[local_rank]),
+    }
+    for name, value in values.items():
+        os.environ.setdefault(name, value)

@@ -158,10 +158,10 @@ def _xla_get_mat_mul_precision() -> str:
 
 @_name
 def _xla_set_mat_mul_precision(precision: str) -> None:
-    """`torch_xla.backends.set_mat_mul_precision`."""
+    """`torch_xla.backends.set_mat_mul_precision`, untold."""
     from torch_xla import backends
 
-    backends.set_mat_mul_precision(precision)
+    backends._set(precision)
 
 
 @_name
@@ -195,10 +195,10 @@ def _set_xla_enable_device_data_cache(enable: bool) -> None:
 
 @_name
 def _get_git_revs() -> dict[str, str]:
-    """The versions of what this is made of."""
+    """What this is made of: the commit of PyTorch, the version of torch_xla."""
     from torch_xla.version import __version__
 
-    return {"torch": torch.version.git_version or torch.__version__, "torch_xla": __version__}
+    return {"torch": torch.version.git_version or torch.__version__, "xla": __version__}
 
 
 # Tensors

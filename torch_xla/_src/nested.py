@@ -48,7 +48,7 @@ def replace(
 ) -> Any:
     """A copy of `data` with the selected values converted, in one call of `convert`.
 
-    Looks into lists, tuples, named tuples, sets, the values of dicts, DataWrappers and the
+    Looks into lists, tuples, named tuples, sets, dicts (their keys, too), DataWrappers and the
     attributes of other objects. Containers and objects keep their type and their other attributes.
     What holds no selected value is not copied, and an object that occurs twice is one object in the
     result, too.
@@ -71,7 +71,7 @@ def replace(
 
 
 def for_each(data: Any, select: Callable[[Any], bool], visit: Callable[[Any], None]) -> None:
-    """Calls `visit` once with each distinct selected value inside `data`."""
+    """Calls `visit` once with each distinct selected value inside `data`, in their order."""
     for value in _survey(data, select)[0].values():
         visit(value)
 
@@ -82,8 +82,8 @@ def _children(data: Any) -> Any:
     if isinstance(data, DataWrapper):
         return data.get_tensors()
     if isinstance(data, dict):
-        attributes = getattr(data, "__dict__", None)
-        return [*data.values(), *attributes.values()] if attributes else data.values()
+        items = [part for item in data.items() for part in item]
+        return items + list(getattr(data, "__dict__", {}).values())
     return vars(data).values() if hasattr(data, "__dict__") else ()
 
 
@@ -93,18 +93,24 @@ def _survey(data: Any, select: Callable[[Any], bool]) -> tuple[dict[int, Any], s
     parents: dict[int, list[int]] = {}
     if select(data):
         return {id(data): data}, set()
-    open_ = [] if isinstance(data, _LEAVES) else [data]
-    while open_:
-        holder = open_.pop()
-        for child in _children(holder):
+    entered = {id(data)}
+    # Containers that are being looked into, each with what is left of it.
+    trail = [] if isinstance(data, _LEAVES) else [(data, iter(_children(data)))]
+    while trail:
+        holder, rest = trail[-1]
+        for child in rest:
             key = id(child)
             if select(child):
                 found[key] = child
             elif isinstance(child, _LEAVES):
                 continue
-            elif key not in parents and child is not data:
-                open_.append(child)
             parents.setdefault(key, []).append(id(holder))
+            if key not in found and key not in entered:
+                entered.add(key)
+                trail.append((child, iter(_children(child))))
+                break
+        else:
+            trail.pop()
     holders: set[int] = set()
     climb = [holder for key in found for holder in parents[key]]
     while climb:
@@ -139,8 +145,13 @@ def _rebuild(data: Any, done: dict[int, Any], holders: set[int]) -> Any:
             for i, child in enumerate(data):
                 result[i] = _rebuild(child, done, holders)
         elif isinstance(data, dict):
-            for name, child in data.items():
-                dict.__setitem__(result, name, _rebuild(child, done, holders))
+            if any(id(name) in done or id(name) in holders for name in data):
+                result.clear()  # its order stays
+                for name, child in data.items():
+                    result[_rebuild(name, done, holders)] = _rebuild(child, done, holders)
+            else:
+                for name, child in data.items():
+                    dict.__setitem__(result, name, _rebuild(child, done, holders))
         if hasattr(data, "__dict__"):
             for name, child in vars(data).items():
                 result.__dict__[name] = _rebuild(child, done, holders)

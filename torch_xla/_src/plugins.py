@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import importlib
 import importlib.util
 import os
 import re
@@ -16,6 +17,11 @@ from collections.abc import Iterable, Mapping
 OptionValue = str | int | float | bool | list[int]
 
 ENTRY_POINT_GROUP = "torch_xla.plugins"
+# Plugins of vendors whose packages lack an entry point, by module and class.
+_OF_VENDORS = {
+    "NEURON": ("torch_xla._internal.neuron", "NeuronPlugin"),
+    "XPU": ("torch_xla._internal.xpu", "XpuPlugin"),
+}
 # Packages that JAX and XLA users install; plugins live in a folder each.
 _NAMESPACES = ("jax_plugins", "xla_plugins")
 
@@ -279,6 +285,9 @@ def _plugin(name: str, library: str | None) -> DevicePlugin:
         return _registered[name]
     if name in _BUILTIN:
         return _BUILTIN[name]()
+    if name in _OF_VENDORS:
+        module, kind = _OF_VENDORS[name]
+        return getattr(importlib.import_module(module), kind)()
     if library is not None:
         return LibraryPlugin(name, library)
     if name == "LIBRARY":

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def importer(package: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def importer(
+    package: str, names: Mapping[str, str] | None = None, rest: str | None = None
+) -> Callable[[str], Any]:
     """A module-level `__getattr__` that imports the submodule of that name.
 
     Args:
         names: What other modules define, with the module of each.
+        rest: A module whose `__all__` are further names.
     """
 
     def getattr_(name: str) -> Any:
@@ -27,6 +30,8 @@ def importer(package: str, names: Mapping[str, str] | None = None) -> Callable[[
             full_name = f"{package}.{name}"
             if importlib.util.find_spec(full_name) is not None:
                 return importlib.import_module(full_name)
+            if rest is not None and name in (module := importlib.import_module(rest)).__all__:
+                return getattr(module, name)
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     return getattr_

@@ -42,6 +42,11 @@ from torch_xla._src.collectives import (  # noqa: F401
 )
 from torch_xla._src.memory import MemoryInfo
 from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.old_names.devices import (  # noqa: F401
+    _DEVICE_CONTEXTS,
+    DeviceContext,
+    _get_device_context,
+)
 
 # Devices
 

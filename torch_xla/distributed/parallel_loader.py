@@ -13,6 +13,7 @@ import torch
 
 from torch_xla._src import step as _step
 from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.old_names.loaders import PerDeviceQueue  # noqa: F401
 from torch_xla._src.prefetch import Prefetcher, owned_by
 from torch_xla.core import xla_model as xm
 
@@ -80,19 +81,24 @@ class ParallelLoader:
         input_sharding: How the batches' tensors are split among the devices of an SPMD process: a
             `torch_xla.distributed.spmd.ShardingSpec` for those of its rank, or a dict of such by
             the keys of the batches.
+        cpu_loader: The name of `loader` in later versions.
     """
 
     def __init__(
         self,
-        loader: Iterable[Any],
-        devices: Sequence[str | torch.device],
+        loader: Iterable[Any] | None = None,
+        devices: Sequence[str | torch.device] = (),
         batchdim: int = 0,
         batches_per_execution: int = 1,
         loader_prefetch_size: int = 8,
         device_prefetch_size: int = 4,
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
+        cpu_loader: Iterable[Any] | None = None,
     ):
+        if (loader is None) == (cpu_loader is None):
+            raise TypeError("ParallelLoader: expected one loader. Pass the DataLoader as loader=.")
+        loader = cpu_loader if loader is None else loader
         counts = {
             "batches_per_execution": batches_per_execution,
             "loader_prefetch_size": loader_prefetch_size,

@@ -1,9 +1,13 @@
-"""Lines that training scripts print about their progress, and what they write to TensorBoard."""
+"""Tests in processes of their own; lines that training scripts print, or write to TensorBoard."""
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
 import time
+import unittest
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +17,32 @@ from torch_xla.debug import metrics as met
 
 # This file is not a test of its own.
 __test__ = False
+
+
+def mp_test(func: Callable[..., Any]) -> Callable[..., int | None]:
+    """Runs a test in a process of its own, which a device may be chosen and used in.
+
+    The process is forked, so the test must be the first of its process to use a device.
+
+    Args:
+        func: A method of a `unittest.TestCase`, or a function.
+
+    Returns:
+        A function with the same arguments, that returns the exit status of the process; where it is
+        a method of a TestCase, one that fails where that is not 0.
+    """
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=func, args=args, kwargs=kwargs)
+        process.start()
+        process.join()
+        if args and isinstance(args[0], unittest.TestCase):
+            args[0].assertEqual(process.exitcode, 0)
+            return None  # a test that returns something is warned of
+        return process.exitcode
+
+    return wrapper
 
 
 def now(format: str = "%H:%M:%S") -> str:
