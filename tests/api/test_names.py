@@ -410,7 +410,7 @@ def test_callbacks_when_a_tensor_is_ready():
 # Deprecation
 
 
-def test_deprecated_names_warn():
+def test_deprecated_names_warn_once(caplog):
     from torch_xla.experimental import deprecation
 
     old = types.ModuleType("old")
@@ -420,14 +420,20 @@ def test_deprecated_names_warn():
         return a + b
 
     deprecation.register_deprecated(old, new)
-    with pytest.warns(DeprecationWarning, match=rf"old\.new is deprecated: use {__name__}\.new"):
-        assert old.new(1, b=3) == 4
     renamed = deprecation.deprecated(old, new, old_name="former", extra_msg="It adds.")
-    with pytest.warns(DeprecationWarning, match=r"old\.former is deprecated.*It adds\.") as caught:
-        assert renamed(1) == 3
-    assert caught[0].filename == __file__ and renamed.__doc__ == "What it does."
-    with pytest.warns(DeprecationWarning, match=r"new is deprecated\.$"):
-        deprecation.mark_deprecated(new)(1)
+    assert renamed.__doc__ == "What it does."
+
+    @deprecation.mark_deprecated(new, extra_msg="It goes.")
+    def marked(a):
+        raise AssertionError("the old function is called")
+
+    for _ in range(2):
+        assert (old.new(1, b=3), renamed(1), marked(5)) == (4, 3, 7)
+    assert caplog.messages == [
+        f"old.new is deprecated. Use {__name__}.new instead.",
+        f"old.former is deprecated. Use {__name__}.new instead. It adds.",
+        f"{__name__}.marked is deprecated. Use {__name__}.new instead. It goes.",
+    ]
 
 
 def test_names_of_devices_are_parsed():

@@ -61,7 +61,8 @@ def events_of(space) -> dict[str, list[tuple[str, int, int, dict]]]:
                     for s in e.stats
                 }
                 begin = line.timestamp_ns * 1000 + e.offset_ps
-                name = plane.event_metadata[e.metadata_id].name
+                named = plane.event_metadata[e.metadata_id]
+                name = named.display_name or named.name
                 events.append((name, begin, begin + e.duration_ps, details))
     return found
 
@@ -189,11 +190,13 @@ def test_traced_functions_and_threads(x, tmp_path):
 
 
 def test_one_recording_at_a_time(tmp_path):
-    with pytest.raises(RuntimeError, match="stop_trace: expected a profile that is being recorded"):
+    with pytest.raises(RuntimeError, match=r"^No profile started"):
         xp.stop_trace()
     xp.start_trace(tmp_path)
-    with pytest.raises(RuntimeError, match="expected no other profile to be recorded"):
+    with pytest.raises(RuntimeError, match=r"^Only one profile may be run at a time"):
         xp.start_trace(tmp_path)
+    with pytest.raises(RuntimeError, match="expected no other profile to be recorded"):
+        _XLAC.profiler.TslProfilerSessionWrapper()
     xp.stop_trace()
     assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
 
@@ -261,8 +264,11 @@ def test_servers_that_are_not_there(tmp_path):
     with socket.socket() as taken:
         taken.bind(("localhost", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(RuntimeError, match=f"expected a profile of localhost:{port}, got UNAV"):
-            xp.trace(f"localhost:{port}", str(tmp_path), duration_ms=10, timeout_s=1, interval_s=1)
+        with (
+            pytest.warns(UserWarning, match=f"localhost:{port} cannot be asked .* again for 2 s"),
+            pytest.raises(RuntimeError, match=f"expected a profile of localhost:{port}, got UNAV"),
+        ):
+            xp.trace(f"localhost:{port}", str(tmp_path), duration_ms=10, timeout_s=2, interval_s=1)
         taken.listen()
         with pytest.raises(RuntimeError, match=f"expected a free port, got localhost:{port}"):
             xp.start_server(port)
@@ -277,6 +283,42 @@ def test_a_folder_that_cannot_be_written(busy, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match="INTERNAL: The profile cannot be written"):
         xp.trace(f"localhost:{server.port}", str(tmp_path / "file"), duration_ms=500)
+
+
+def test_a_server_that_ends_while_it_records(busy, tmp_path):
+    server = xp.start_server(0)
+    assert xp.start_server(server.port) is server
+    asked = threading.Thread(
+        target=xp.trace,
+        args=(f"localhost:{server.port}", str(tmp_path)),
+        kwargs={"duration_ms": 600_000},
+    )
+    asked.start()
+    while not _XLAC._xla_is_tracing():
+        time.sleep(0.01)
+    steps = _XLAC._xla_counter_value("MarkStep") or 0
+    while (_XLAC._xla_counter_value("MarkStep") or 0) < steps + 3:
+        time.sleep(0.01)
+    del server
+    gc.collect()
+    names = {e[0] for e in events_of(space_in(tmp_path))["/host:CPU"]}  # it is there
+    assert {"sync", "launch"} <= names
+    asked.join(60)
+    assert not asked.is_alive()
+
+
+def test_events_have_the_old_names_too(x, tmp_path):
+    xp.start_trace(tmp_path)
+    work(torch.rand(30, 30).to("xla")).cpu()
+    xp.stop_trace()
+    space = space_in(tmp_path)
+    (host,) = (plane for plane in space.planes if plane.name == "/host:CPU")
+    names = {m.name: m.display_name for m in host.event_metadata.values()}
+    old = "PjRtComputationClient::"
+    assert names[old + "TransferToDevice"] == "upload"
+    assert names[old + "Compile"] == "compile"
+    assert names[old + "ExecuteComputation"] == "launch"
+    assert names["sync"] == ""
 
 
 def test_servers_end(tmp_path):

@@ -55,12 +55,16 @@ def planes_of(space) -> dict:
     return {plane.name: plane for plane in space.planes}
 
 
+def shown(event) -> str:
+    return event.display_name or event.name
+
+
 def spans_of(plane, line) -> list[tuple[str, int, int]]:
     """Name, begin and end, in picoseconds since the epoch."""
     begins = [line.timestamp_ns * 1000 + e.offset_ps for e in line.events]
     assert begins == sorted(begins)
     return [
-        (plane.event_metadata[e.metadata_id].name, begin, begin + e.duration_ps)
+        (shown(plane.event_metadata[e.metadata_id]), begin, begin + e.duration_ps)
         for e, begin in zip(line.events, begins, strict=True)
     ]
 
@@ -212,7 +216,7 @@ def test_kernels_of_pytorch_inside_programs(tmp_path):
     kernels = {}
     for line in plane.lines:
         for event in line.events:
-            name = plane.event_metadata[event.metadata_id].name
+            name = shown(plane.event_metadata[event.metadata_id])
             if name.startswith("aten::"):
                 stats = {plane.stat_metadata[s.metadata_id].name: s.str_value for s in event.stats}
                 assert event.duration_ps > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import threading
@@ -255,6 +256,11 @@ def test_runs_are_compared(tmp_path):
             x[0, 1] += 4 * change * step
             model_comparator.save("layer/x", x, step=step)
     model_comparator.save("only", torch.ones(2), step=1)
+    line = inspect.currentframe().f_lineno + 1
+    model_comparator.save(None, torch.ones(2), step=1)
+    unnamed = [p.name for p in (tmp_path / "b").glob("*.py.*")]
+    assert unnamed == [f"{os.path.basename(__file__)}.l{line}-0-1.pt"]
+    (tmp_path / "b" / unnamed[0]).unlink()
     assert model_comparator.compare(tmp_path / "a", tmp_path / "a") == ""
     assert model_comparator.compare(tmp_path / "a", tmp_path / "b").splitlines() == [
         f"only-0-1.pt: only in {tmp_path / 'b'}",

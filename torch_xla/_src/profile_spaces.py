@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch_xla._src.old_names.profile_events import EVENTS
 from torch_xla._src.profile_messages import messages
 
 _PICOSECONDS = 1000  # in a nanosecond
@@ -17,6 +18,9 @@ _RECORDING = 1 << 30  # beyond the numbers of threads
 _DAY = 86_400 * 1_000_000_000  # nanoseconds
 # What xprof takes for numbers: a step and its number.
 _NUMBERS = frozenset({"_r", "step_num", "group_id"})
+
+
+_NONE: Mapping[str, str] = {}
 
 
 class _Plane:
@@ -42,7 +46,7 @@ class _Plane:
             line.timestamp_ns = start
         for name_, begin, end, details in events:
             event = line.events.add(
-                metadata_id=_number(self._events, self._plane.event_metadata, name_),
+                metadata_id=_number(self._events, self._plane.event_metadata, name_, EVENTS),
                 offset_ps=max(0, begin - line.timestamp_ns) * _PICOSECONDS,
                 duration_ps=max(0, end - begin) * _PICOSECONDS,
             )
@@ -57,12 +61,17 @@ class _Plane:
         line.events.sort(key=lambda e: (e.offset_ps, -e.duration_ps))
 
 
-def _number(known: dict[str, int], table: Any, name: str) -> int:
-    """The number of a name in a table, which gets it where it is not `known`."""
+def _number(
+    known: dict[str, int], table: Any, name: str, old_names: Mapping[str, str] = _NONE
+) -> int:
+    """The number of a name in a table, which gets it where it is not `known`; and its old name."""
     if name not in known:
         known[name] = (max(known.values()) if known else max(table, default=0)) + 1
-        table[known[name]].id = known[name]
-        table[known[name]].name = name
+        entry = table[known[name]]
+        entry.id = known[name]
+        entry.name = old_names.get(name, name)
+        if name in old_names:
+            entry.display_name = name
     return known[name]
 
 

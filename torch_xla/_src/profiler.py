@@ -20,6 +20,7 @@ from torch_xla._src.profile_messages import messages
 
 TraceMe = _XLAC._TraceMe
 _SERVICE = "tensorflow.ProfilerService"
+_GRACE = 30.0  # seconds that a recording may take to be written
 # What may be missing.
 _OF_PLUGIN = "the plugin's own profile of its devices is"
 _LOOPS = "the loops of the CPU's programs are"
@@ -141,7 +142,7 @@ class ProfilerServer:
         # The server's threads refer to the service, and may not to this object: it would not end.
         self._service = _Service()
         self._server = grpc.server(
-            ThreadPoolExecutor(4, "torch_xla_profiler"),
+            ThreadPoolExecutor(4, _THREADS),
             options=(("grpc.so_reuseport", 0),),  # a port of another process is not shared with it
         )
         self._server.add_generic_rpc_handlers(
@@ -160,9 +161,29 @@ class ProfilerServer:
         self.stop = weakref.finalize(self, _end, self._server, self._service)
 
 
+_servers: weakref.WeakValueDictionary[tuple[int, str], ProfilerServer] = (
+    weakref.WeakValueDictionary()
+)
+_THREADS = "torch_xla_profiler"  # of servers
+
+
+def server_at(port: int, host: str) -> ProfilerServer:
+    """The server that this process has there, else a new one."""
+    known = _servers.get((port, host))
+    if known is not None and known.stop.alive:
+        return known
+    made = ProfilerServer(port, host)
+    _servers[made.port, host] = made
+    return made
+
+
 def _end(server: Any, service: _Service) -> None:
+    """Returns when what was being recorded has been answered."""
+    service.ended = True
     service.terminated.set()
-    server.stop(None)
+    stopped = server.stop(_GRACE)
+    if not threading.current_thread().name.startswith(_THREADS):  # else it would wait for itself
+        stopped.wait()
 
 
 class _Service:
@@ -170,6 +191,7 @@ class _Service:
 
     def __init__(self) -> None:
         self.terminated = threading.Event()
+        self.ended = False  # with the server
 
     def handlers(self) -> dict[str, Any]:
         m = messages()
@@ -192,6 +214,8 @@ class _Service:
         response = messages().ProfileResponse()
         duration_ms = request.duration_ms or request.opts.duration_ms or 1000
         self.terminated.clear()
+        if self.ended:
+            self.terminated.set()
         try:
             session = TslProfilerSessionWrapper(request.opts if request.opts.version else None)
         except RuntimeError as e:
@@ -248,8 +272,9 @@ def trace(
     time.sleep(given["delay_ms"] / 1e3)
     folder = profile_spaces.run_folder(logdir)
     requests = [_request(address, folder, duration_ms, given) for address in addresses]
+    met: set[str] = set()
     for _ in range(max(1, num_tracing_attempts)):
-        responses = list(_ask(addresses, requests, duration_ms, timeout_s, interval_s))
+        responses = list(_ask(addresses, requests, duration_ms, timeout_s, interval_s, met))
         if not all(response.empty_trace for response in responses):
             return
     raise RuntimeError(
@@ -275,12 +300,19 @@ def _request(address: str, folder: Path, duration_ms: int, options: dict[str, in
 
 
 def _ask(
-    addresses: list[str], requests: list[Any], duration_ms: int, timeout_s: int, interval_s: int
+    addresses: list[str],
+    requests: list[Any],
+    duration_ms: int,
+    timeout_s: int,
+    interval_s: int,
+    met: set[str],
 ) -> Iterator[Any]:
-    """The answers; all are asked at once, and again while they are not there or busy."""
+    """The answers; all are asked at once, and again while they are not there yet or busy. Those
+    that have answered are added to `met`."""
     grpc = _grpc()
     again = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION}
     deadline = time.monotonic() + timeout_s
+    told: set[str] = set()
     with contextlib.ExitStack() as stack:
         calls = []
         for address, request in zip(addresses, requests, strict=True):
@@ -296,13 +328,24 @@ def _ask(
         for address, call, request, answer in answers:
             while True:
                 try:
-                    yield answer.result()
+                    response = answer.result()
                     break
                 except grpc.RpcError as e:
-                    if e.code() not in again or time.monotonic() + interval_s >= deadline:
+                    gone = address in met and e.code() is grpc.StatusCode.UNAVAILABLE
+                    late = time.monotonic() + interval_s >= deadline
+                    if e.code() not in again or gone or late:
                         raise RuntimeError(
                             f"profiler.trace: expected a profile of {address}, got "
                             f"{e.code().name}: {e.details()}"
                         ) from e
+                    if address not in told:
+                        told.add(address)
+                        warnings.warn(
+                            f"profiler.trace: {address} cannot be asked now ({e.code().name}: "
+                            f"{e.details()}). It is asked again for {timeout_s} s.",
+                            stacklevel=4,
+                        )
                     time.sleep(interval_s)
                     answer = call.future(request, timeout=longest)
+            met.add(address)
+            yield response

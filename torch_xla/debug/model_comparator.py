@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -31,17 +32,21 @@ def configure(save_dir: str | os.PathLike) -> None:
     _SAVE_DIR.mkdir(parents=True, exist_ok=True)
 
 
-def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
+def save(name: str | None, tensor: torch.Tensor, step: int | None = None) -> None:
     """Writes a tensor's value; nothing on other replicas than the first, or before `configure`.
 
     Args:
-        name: What it is. A name that comes several times in a step has a number for each.
+        name: What it is; None stands for the caller's line, "train.py.l31". A name that comes
+            several times in a step has a number for each.
         tensor: The tensor, on any device.
         step: The number of the step.
     """
     global _STEP
     if _SAVE_DIR is None or not _is_master_ordinal():
         return
+    if name is None:
+        caller = sys._getframe(1)
+        name = f"{os.path.basename(caller.f_code.co_filename)}.l{caller.f_lineno}"
     if step != _STEP:
         _TENSOR_IDS.clear()
         _STEP = step

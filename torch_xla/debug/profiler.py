@@ -81,7 +81,7 @@ class StepTrace(Trace):
     def __exit__(self, type: Any, value: Any, traceback: Any) -> None:
         try:
             if type is None:  # after an exception, the program decides what becomes of its step
-                barrier("", "mark_step when exiting a profiler StepTrace region")
+                barrier("", "torch_xla.sync when exiting a profiler StepTrace region")
         finally:
             super().__exit__(type, value, traceback)
 
@@ -126,6 +126,8 @@ def start_trace(log_dir: str | os.PathLike) -> None:
         ImportError: The package `protobuf` is not there.
     """
     with _profile_state.lock:
+        if _profile_state.profile_session is not None:
+            raise RuntimeError("Only one profile may be run at a time. Call stop_trace() first.")
         _profile_state.profile_session = profiler.TslProfilerSessionWrapper()
         _profile_state.log_dir = log_dir
 
@@ -140,10 +142,7 @@ def stop_trace() -> None:
     with _profile_state.lock:
         session = _profile_state.profile_session
         if session is None:
-            raise RuntimeError(
-                "stop_trace: expected a profile that is being recorded, got none. Call "
-                "start_trace(log_dir) first."
-            )
+            raise RuntimeError("No profile started. Call start_trace(log_dir) first.")
         _XLAC._xla_wait_device_ops()
         space = session.end()
         folder = profile_spaces.run_folder(_profile_state.log_dir)
@@ -164,7 +163,8 @@ def start_server(
             "0.0.0.0" lets other machines in.
 
     Returns:
-        The server, which ends when it is let go. None in a process that starts none.
+        The server, which ends when it is let go, after what it is recording is written. Where this
+        process has one at the port already, that one. None in a process that starts none.
 
     Raises:
         RuntimeError: The port is taken, or is none.
@@ -174,7 +174,7 @@ def start_server(
 
     if only_on_master and not xla_model.is_master_ordinal():
         return None
-    return profiler.ProfilerServer(port, host)
+    return profiler.server_at(port, host)
 
 
 def trace(
@@ -198,7 +198,8 @@ def trace(
         host_tracer_level, device_tracer_level: How much the plugin's own profile tells, where the
             plugin makes one. What this project records is the same at each level.
         delay_ms: How long to wait before.
-        timeout_s: How long servers that are not there, or busy, are asked again.
+        timeout_s: How long servers that are not there yet, or busy, are asked again. A warning says
+            so at once.
         interval_s: How long to wait in between.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Old names of functions, which say what their new ones are."""
+"""Old names of functions, which tell their new ones."""
 
 from __future__ import annotations
 
 import functools
-import warnings
+import logging
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
@@ -11,30 +12,50 @@ from typing import TypeVar
 FN = TypeVar("FN", bound=Callable)
 
 
-def mark_deprecated(new: FN, extra_msg: str | None = None) -> FN:
-    """The function, which warns that it will go.
-
-    Args:
-        new: The function.
-        extra_msg: What to do about it.
-    """
-    return _warning(new, new.__name__, extra_msg)
-
-
 def deprecated(
     module: ModuleType, new: FN, old_name: str | None = None, extra_msg: str | None = None
 ) -> FN:
-    """The function under a name that it had in a module, where it warns of the new one.
+    """The function under a name that it had in a module, whose first call logs a warning.
 
     Args:
         module: Where the old name is.
         new: The function.
         old_name: The old name, if it is another one.
         extra_msg: What else to say.
+
+    Source: torch_xla.experimental.deprecation of PyTorch/XLA 2.9.
     """
-    text = f"use {new.__module__}.{new.__name__} instead"
-    message = f"{text}. {extra_msg}" if extra_msg else text
-    return _warning(new, f"{module.__name__}.{old_name or new.__name__}", message)
+    text = (
+        f"{module.__name__}.{old_name or new.__name__} is deprecated. "
+        f"Use {new.__module__}.{new.__name__} instead."
+    )
+    if extra_msg:
+        text += f" {extra_msg}"
+
+    @functools.cache
+    def warn() -> None:
+        logging.warning(text)
+
+    @functools.wraps(new)
+    def call(*args, **kwargs):
+        warn()
+        return new(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def mark_deprecated(new: FN, extra_msg: str | None = None) -> Callable[[Callable], FN]:
+    """A decorator of an old function: what it decorates calls the new one instead.
+
+    Args:
+        new: The function that takes its place.
+        extra_msg: What else to say.
+    """
+
+    def decorate(old: Callable) -> FN:
+        return deprecated(sys.modules[old.__module__], new, old.__name__, extra_msg)
+
+    return decorate
 
 
 def register_deprecated(module: ModuleType, new: FN) -> FN:
@@ -42,14 +63,3 @@ def register_deprecated(module: ModuleType, new: FN) -> FN:
     old = deprecated(module, new)
     setattr(module, new.__name__, old)
     return old
-
-
-def _warning(function: FN, name: str, message: str | None) -> FN:
-    text = f"{name} is deprecated" + (f": {message}." if message else ".")
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return function(*args, **kwargs)
-
-    return call

@@ -1,0 +1,10 @@
+"""What torch_xla 2.9 calls events of profiles. Files have these names beside the shown ones."""
+
+from __future__ import annotations
+
+EVENTS = {
+    "upload": "PjRtComputationClient::TransferToDevice",
+    "TransferFromDevice": "PjRtComputationClient::TransferFromDevice",
+    "compile": "PjRtComputationClient::Compile",
+    "launch": "PjRtComputationClient::ExecuteComputation",
+}
