@@ -27,16 +27,14 @@ def device_type() -> str | None:
     """The device type: `CPU`, `TPU`, `CUDA` or the name of a plugin.
 
     That of the runtime if a device has been used, else the one that would be used: `PJRT_DEVICE`,
-    or what fits this machine. Asking creates no client.
-
-    Raises:
-        RuntimeError: There is no plugin for what `PJRT_DEVICE` names.
+    or what fits this machine. None where `PJRT_SELECT_DEFAULT_DEVICE=0` and no `PJRT_DEVICE` leave
+    it open. Asking looks for no plugin and creates no client.
     """
     if _XLAC._xla_is_initialized():
         return _XLAC._xla_device_type()
     from torch_xla._src import plugins
 
-    return plugins.find().device_type
+    return plugins.chosen()
 
 
 def set_device_type(pjrt_device: str) -> None:
@@ -45,9 +43,10 @@ def set_device_type(pjrt_device: str) -> None:
     Raises:
         RuntimeError: A device of another type has been used in this process.
     """
-    if _XLAC._xla_is_initialized() and pjrt_device.upper() != _XLAC._xla_device_type().upper():
+    used = device_type() or ""
+    if _XLAC._xla_runtime_is_initialized() and pjrt_device.upper() != used.upper():
         raise RuntimeError(
-            f"set_device_type: expected {_XLAC._xla_device_type()}, which this process uses "
+            f"set_device_type: expected {used}, which this process uses "
             f"already, got '{pjrt_device}'. Call it before the first use of a device."
         )
     os.environ["PJRT_DEVICE"] = pjrt_device
@@ -69,7 +68,8 @@ def use_spmd(auto: bool | None = False) -> None:
     A program then runs on all devices at once, and each of them holds a tensor's data. Call it
     before the first tensor is made: data that exists by then is copied to the other devices when it
     is next used, and a warning says so. There is no way back. `XLA_USE_SPMD=1` in the environment
-    does the same; it is read with the first use of a device.
+    does the same; it is read with the first use of a device. This call sets it, for processes that
+    this one starts.
 
     Args:
         auto: Whether it is chosen for the program how its data and what it computes are split, as
@@ -79,7 +79,9 @@ def use_spmd(auto: bool | None = False) -> None:
         RuntimeError: There are tensors on another device than `xla:0`, or a step that was still
             running has failed. The mode is not switched then.
         ImportError: With `auto`, where there is no `scipy`.
+        NotImplementedError: A launcher started this process as one of several.
     """
+    _replication.world_size()
     if auto:
         from torch_xla.distributed.spmd import auto_sharding
 
@@ -90,6 +92,7 @@ def use_spmd(auto: bool | None = False) -> None:
             "the others when it is next used. Call it before the first tensor to save this.",
             stacklevel=2,
         )
+    os.environ["XLA_USE_SPMD"] = "1"
 
 
 def is_spmd() -> bool:
@@ -134,6 +137,7 @@ def local_device_count() -> int:
 
 def global_device_count() -> int:
     """The number of devices of all processes and hosts; 1 in SPMD mode."""
+    _replication.world_size()
     return 1 if is_spmd() else _XLAC._xla_num_global_devices()
 
 

@@ -243,20 +243,32 @@ def test_arguments_are_checked():
         torch_xla.compile(lambda: None, max_different_graphs=1, num_different_graphs_allowed=1)
 
 
-def test_an_exception_leaves_what_was_recorded():
+@pytest.mark.parametrize(
+    "make", [lambda f: torch_xla.compile(f, full_graph=True), lambda f: torch_xla.step()(f)]
+)
+def test_what_was_recorded_before_an_exception_is_launched(make):
     kept = []
 
-    @torch_xla.compile(full_graph=True)
     def raises(x):
         kept.append(x.sin())
         raise KeyError("mine")
 
     x = torch.randn(3)
     with pytest.raises(KeyError, match="mine"):
-        raises(x.to("xla"))
+        make(raises)(x.to("xla"))
     assert not _XLAC._xla_in_region()
-    assert is_pending(kept[0])
+    assert not is_pending(kept[0])
     close(kept[0], x.sin())
+
+
+def test_a_block_that_raises_ends_its_step():
+    x = torch.zeros(3, device="xla")
+    torch_xla.sync()
+    with pytest.raises(KeyError), torch_xla.step():
+        x += 1
+        raise KeyError
+    assert not is_pending(x)
+    assert x.tolist() == [1, 1, 1]
 
 
 def test_step_closures_run_after_a_compiled_function():

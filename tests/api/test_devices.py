@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import threading
 
 import pytest
@@ -25,12 +27,11 @@ def test_devices_of_the_process():
 
 def test_device_that_is_not_there():
     count = torch_xla.device_count()
-    with pytest.raises(
-        RuntimeError, match=rf"expected an index from 0 to {count - 1}, got {count}"
-    ):
+    with pytest.raises(IndexError, match=rf"expected an index from 0 to {count - 1}, got {count}"):
         torch_xla.device(count)
-    with pytest.raises(RuntimeError, match="got -1"):
-        xm.xla_device(-1)
+    with pytest.raises(IndexError, match=f"got {-count - 1}"):
+        xm.xla_device(-count - 1)
+    assert xm.xla_device(-1) == torch_xla.devices()[-1]  # positions are those of a list
     with pytest.raises(RuntimeError):
         torch.ones(2, device=f"xla:{count}")
 
@@ -94,6 +95,62 @@ def test_process_of_several_is_refused(monkeypatch):
         xr.world_size()
     with pytest.raises(NotImplementedError):
         xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device="xla"))
+
+
+USES_OF_A_DEVICE = {
+    "to": "torch.ones(2).to('xla')",
+    "make": "torch.ones(2, device='xla').cpu()",
+    "model": "torch.nn.Linear(2, 2).to('xla')",
+    "sync": "x = torch.ones(2, device='xla') + 1; torch_xla.sync()",
+    "loader": "from torch_xla.distributed.parallel_loader import MpDeviceLoader\n"
+    "list(MpDeviceLoader([torch.ones(2)], 'xla'))",
+    "launch": "torch_xla.launch(print)",
+    "launch_one": "torch_xla.launch(lambda i: torch.ones(2).to('xla'), debug_single_process=True)",
+    "spmd": "xr.use_spmd()",
+    "device_count": "torch_xla.device_count()",
+    "global_device_count": "xr.global_device_count()",
+    "device": "torch_xla.device()",
+    "real_devices": "torch_xla.real_devices()",
+    "step": "with torch_xla.step(): torch.ones(2).to('xla')",
+    "compile": "torch.compile(torch.sin, backend='openxla')(torch.ones(2).to('xla'))",
+}
+
+
+@pytest.mark.parametrize("env", [{}, {"XLA_USE_SPMD": "1"}], ids=["one", "spmd"])
+def test_a_process_of_several_does_not_use_a_device_for_itself(run_python, env):
+    """A plain loop under torchrun would train one model in each process, without a word."""
+    done = run_python(
+        """
+        import json, sys
+        import torch, torch_xla
+        import torch_xla.runtime as xr
+        for name, code in json.loads(sys.stdin.read() or USES).items():
+            try:
+                exec(code)
+            except NotImplementedError as error:
+                assert "WORLD_SIZE=2" in str(error) and "one process" in str(error), error
+            else:
+                raise AssertionError(f"{name} was not refused")
+        assert not torch_xla._XLAC._xla_is_initialized()
+        """.replace("sys.stdin.read() or USES", repr(json.dumps(USES_OF_A_DEVICE))),
+        env={"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "PJRT_DEVICE": "CPU", **env},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_of_several_may_import(run_python):
+    run_python(
+        "import torch, torch_xla; torch_xla.sync(); print(torch.ones(2).sum())",
+        env={"WORLD_SIZE": "2", "PJRT_DEVICE": "CPU"},
+    )
+
+
+def test_set_device_type_asks_the_extension(monkeypatch):
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setattr(torch_xla._XLAC, "_xla_runtime_is_initialized", lambda: False)
+    xr.set_device_type("TPU")
+    assert os.environ["PJRT_DEVICE"] == "TPU"
 
 
 def test_device_type_cannot_change_once_a_device_is_used(monkeypatch):
@@ -189,6 +246,64 @@ def test_set_device_type(run_python):
         """,
         env={"PJRT_DEVICE": "TPU"},
     )
+
+
+def test_the_device_type_is_that_of_the_environment(run_python):
+    """Asking looks for no plugin."""
+    run_python(
+        """
+        import torch_xla
+        import torch_xla.runtime as xr
+        assert xr.device_type() == "NONESUCH"
+        try:
+            torch_xla.device()
+        except RuntimeError as error:
+            assert "PJRT_DEVICE=NONESUCH" in str(error)
+        else:
+            raise AssertionError("there is no such plugin")
+        """,
+        env={"PJRT_DEVICE": "NONESUCH"},
+    )
+
+
+def test_no_device_is_chosen_where_the_user_is_to(run_python):
+    run_python(
+        """
+        import os
+        import torch_xla
+        import torch_xla.runtime as xr
+        assert xr.device_type() is None
+        try:
+            torch_xla.device()
+        except RuntimeError as error:
+            assert "PJRT_SELECT_DEFAULT_DEVICE" in str(error) and "Set PJRT_DEVICE" in str(error)
+        else:
+            raise AssertionError("a device was chosen")
+        os.environ["PJRT_DEVICE"] = "CPU"
+        assert xr.device_type() == "CPU" and str(torch_xla.device()) == "xla:0"
+        """,
+        env={"PJRT_DEVICE": None, "PJRT_SELECT_DEFAULT_DEVICE": "0"},
+    )
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+def test_the_package_can_be_reloaded(run_python, used):
+    done = run_python(
+        f"""
+        import importlib, io, torch, torch_xla
+        x = torch.ones(2, device="xla") if {used} else None
+        assert importlib.reload(torch_xla) is torch_xla
+        assert importlib.reload(torch_xla) is torch_xla
+        y = torch.ones(2, device="xla") + (1 if x is None else x)
+        torch_xla.sync()
+        assert y.tolist() == [2, 2] and torch.xla.device_count() == 1
+        file = io.BytesIO()
+        torch.save(y, file)
+        file.seek(0)
+        assert torch.load(file).device.type == "xla"
+        """
+    )
+    assert done.stderr == ""
 
 
 def test_unknown_pjrt_device(run_python):

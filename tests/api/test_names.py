@@ -284,7 +284,7 @@ def test_spmd_by_the_extensions_name(run_python):
         import torch_xla
         from torch_xla import _XLAC
         _XLAC._xla_force_spmd_device()
-        assert torch_xla.runtime.is_spmd() and torch_xla.device_count() == 1
+        assert torch_xla.runtime.is_spmd() and torch_xla.device_count() == 2
         assert _XLAC._xla_real_devices(["xla:0"]) == ["CPU:0", "CPU:1"]
         """,
         env={"CPU_NUM_DEVICES": "2"},

@@ -35,7 +35,7 @@ def compile(
             loss = step(batch, target)
 
     The function may do anything that Python can, and its Python runs at each call, but with
-    `replay`. If it raises, what it recorded stays pending until the next barrier.
+    `replay`. If it raises, what it recorded is launched as well.
 
     Args:
         f: A function or module. Without one, the result is a context manager and a decorator.
@@ -82,7 +82,7 @@ def compile(
         barrier("", "torch_xla.compile clear pending graph")
         result = replays.call(args, kwargs)
         if result is NO_REPLAY:
-            with inside(region):
+            with _launched_if_it_raises(region):
                 result = replays.run(args, kwargs)
         barrier("", "torch_xla.compile", region=region)
         return result
@@ -126,12 +126,23 @@ def inside(region: _XLAC._Region) -> Iterator[None]:
 
 
 @contextmanager
+def _launched_if_it_raises(region: _XLAC._Region) -> Iterator[None]:
+    """`inside`; after an exception comes the barrier, without the region's limits."""
+    try:
+        with inside(region):
+            yield
+    except BaseException:
+        barrier("", "torch_xla.compile")
+        raise
+
+
+@contextmanager
 def _one_graph(region: _XLAC._Region) -> Iterator[None]:
     if _XLAC._xla_in_region():
         yield
         return
     barrier("", "torch_xla.compile clear pending graph")
-    with inside(region):
+    with _launched_if_it_raises(region):
         yield
     barrier("", "torch_xla.compile", region=region)
 

@@ -13,17 +13,18 @@ def device(index: int | None = None) -> torch.device:
     """An XLA device of this process.
 
     Args:
-        index: Its position in `devices()`; without it the calling thread's default device, `xla:0`
-            unless another was set. In SPMD mode there is only `xla:0`, which stands for all.
+        index: Its position in `devices()`, from the end where it is negative; without it the
+            calling thread's default device, `xla:0` unless another was set. In SPMD mode there is
+            only `xla:0`, which stands for all.
 
     Raises:
-        RuntimeError: There is no such device.
+        IndexError: There is no such device.
     """
     names = _XLAC._xla_get_devices()
     if index is None:
         return torch.device(_XLAC._xla_get_default_device())
-    if not 0 <= index < len(names):
-        raise RuntimeError(
+    if not -len(names) <= index < len(names):
+        raise IndexError(
             f"torch_xla.device: expected an index from 0 to {len(names) - 1}, got {index}. This "
             f"process has {len(names)} {_XLAC._xla_device_type()} device(s)."
         )
@@ -41,8 +42,8 @@ def real_devices() -> list[str]:
 
 
 def device_count() -> int:
-    """The number of XLA devices of this process."""
-    return _XLAC._xla_num_devices()
+    """The number of this process's `real_devices()`: in SPMD mode those behind `xla:0`."""
+    return _XLAC._xla_num_real_devices()
 
 
 def manual_seed(seed: int, device: str | torch.device | None = None) -> None:

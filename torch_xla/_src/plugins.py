@@ -135,6 +135,17 @@ def register_installed_plugins() -> None:
         register_plugin(name, entry_point.load()())
 
 
+def chosen() -> str | None:
+    """The device type that `find()` looks for; None where none is to be chosen: it raises then.
+
+    No plugin is looked for, unless nobody has asked for a device type.
+    """
+    name = _flag("PJRT_DEVICE")
+    if not name and not _truth(_flag("PJRT_SELECT_DEFAULT_DEVICE") or "1"):
+        return None
+    return _canonical(name or _choose())
+
+
 def find(device_type: str | None = None) -> PluginSpec:
     """Chooses the plugin for `device_type`, else for `PJRT_DEVICE`, else for what is there.
 
@@ -143,7 +154,12 @@ def find(device_type: str | None = None) -> PluginSpec:
     an installed package (entry points "torch_xla.plugins"); for CPU, CUDA, ROCM and TPU their
     well-known packages; for other names a package of `jax_plugins` or `xla_plugins`.
     """
-    name = _canonical(device_type or _flag("PJRT_DEVICE") or _choose())
+    name = _canonical(device_type) if device_type else chosen()
+    if name is None:
+        raise PluginError(
+            "PJRT_DEVICE: expected the device type to use, as PJRT_SELECT_DEFAULT_DEVICE=0 leaves "
+            "the choice to you, got none. Set PJRT_DEVICE to CPU, CUDA, TPU or a plugin's name."
+        )
     library = _library_of_environment(name)
     plugin = _plugin(name, library)
     path = library or os.fspath(plugin.library_path())

@@ -32,8 +32,15 @@ _WHEN_IMPORTED = (
 )
 
 
+_is_installed = False
+
+
 def install() -> None:
-    """Called once, at the end of the package's import."""
+    """Called at the end of the package's import. Does nothing where that is a reload."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
     from torch_xla._src import (
         clip_grad,
         device_mesh,
@@ -124,8 +131,9 @@ def _take_older_arguments() -> None:
 
 def _choose_plugin() -> dict:
     """Called by the extension when the first device is needed."""
-    from torch_xla._src import plugins
+    from torch_xla._src import plugins, replication
 
+    replication.world_size()  # refuses a process of several, each of which would work for itself
     spec = plugins.find()
     spec.prepare()
     return {

@@ -61,7 +61,8 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
             name.
 
     Raises:
-        RuntimeError: There is no such device.
+        IndexError: There is no such device.
+        RuntimeError: It is not of the type `devkind`.
     """
     device = _devices.device(n)
     if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
@@ -75,10 +76,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 def get_xla_supported_devices(
     devkind: str | None = None, max_devices: int | None = None
 ) -> list[str]:
-    """The names of this process's XLA devices, `["xla:0", ...]`.
-
-    In SPMD mode too there is one for each real device, as the documented way to make a mesh of
-    `len(xm.get_xla_supported_devices())` devices asks for.
+    """The names of this process's XLA devices, `["xla:0", ...]`; in SPMD mode `["xla:0"]` alone.
 
     Args:
         devkind: Only if the device type is this one; the list is empty otherwise.
@@ -86,7 +84,7 @@ def get_xla_supported_devices(
     """
     if devkind is not None and devkind.upper() != _XLAC._xla_device_type().upper():
         return []
-    return [f"xla:{i}" for i in range(_XLAC._xla_num_real_devices())][:max_devices]
+    return _XLAC._xla_get_devices()[:max_devices]
 
 
 def xla_device_hw(device: str | torch.device) -> str:
