@@ -73,7 +73,7 @@ def test_steps_are_saved_and_kept(run, path):
     assert [step for step in range(31) if manager.save(step, state(step))] == [0, 10, 20, 30]
     assert manager.all_steps() == [20, 30]
     assert manager.save(7, state(7), force=True) and not manager.save(8, state(8))
-    assert manager.all_steps() == [30, 7]  # by the time of saving
+    assert manager.all_steps() == [7, 30]
     assert manager.save(30, state(99)) and manager.all_steps() == [7, 30]  # again
     # Another manager, as in a process that goes on, finds them.
     other = CheckpointManager(path, save_interval=10)
@@ -210,8 +210,108 @@ def test_files_of_torch_xla_are_read(run):
         with open(f"saved/{step}/{module._MANAGER_METADATA_FILE}", "wb") as file:
             pickle.dump(note, file)
     manager = CheckpointManager("saved", 1)
-    assert manager.save(1, state(1)) and manager.all_steps() == [6, 5, 1]
+    assert manager.save(1, state(1)) and manager.all_steps() == [1, 5, 6]
     assert [restored(manager, step) for step in (6, 5, 1)] == [6, 5, 1]
+    # Those saved first go first.
+    assert CheckpointManager("saved", 1, max_to_keep=2).save(2, state(2))
+    assert manager.all_steps() == [1, 2]
+    """)
+
+
+def test_what_is_kept_does_not_hang_on_the_clock(run):
+    """Steps saved while the clock was ahead, in any order, go before those saved later."""
+    run("""
+    import datetime
+    from torch_xla.experimental.distributed_checkpoint import manager as module
+
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + datetime.timedelta(hours=hours)
+
+    class Clock:
+        datetime, timezone = Ahead, datetime.timezone
+
+    module.datetime = Clock
+    manager = CheckpointManager("saved", 1, max_to_keep=3)
+    for step, hours, kept in [(0, 1, [0]), (5, 1, [0, 5]), (2, 0, [0, 2, 5]), (3, 0, [2, 3, 5]),
+                              (1, -9, [1, 2, 3]), (6, 0, [1, 3, 6])]:
+        assert manager.save(step, state(step))
+        assert manager.all_steps() == kept, (step, manager.all_steps())
+    """)
+
+
+@pytest.mark.parametrize("path", ["saved", "memory://saved"])
+@pytest.mark.parametrize("damaged", [b"", b"junk", b"I5\n."], ids=["empty", "junk", "a number"])
+def test_a_damaged_mark_spoils_no_other_checkpoint(run, path, damaged):
+    run(f"""
+    import fsspec
+    path, damaged = {path!r}, {damaged!r}
+    manager = CheckpointManager(path, 1, max_to_keep=3)
+    for step in range(3):
+        assert manager.save(step, state(step))
+    with fsspec.open(f"{{path}}/1/.manager_metadata", "wb") as file:
+        file.write(damaged)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert manager.all_steps() == [0, 2]
+    assert len(told) == 1 and f"{{path}}/1/.manager_metadata" in str(told[0].message), told
+    warnings.simplefilter("ignore")
+    assert restored(manager, 2) == 2
+    raised(ValueError, lambda: manager.restore(1, state(0)), "which has [0, 2], got 1")
+    assert manager.save(3, state(3)) and manager.save(4, state(4))
+    assert manager.all_steps() == [2, 3, 4]
+    assert manager.save(1, state(9)) and manager.all_steps() == [1, 3, 4]
+    assert restored(manager, 1) == 9
+    """)
+
+
+def test_two_managers_of_one_folder(run):
+    """Each waits while another saves, and nothing of what the other writes is touched."""
+    run("""
+    import logging, subprocess
+    code = (
+        "import sys, torch\\n"
+        "from torch_xla.experimental.distributed_checkpoint import CheckpointManager\\n"
+        "manager = CheckpointManager('saved', 1)\\n"
+        "for step in range(int(sys.argv[1]), 60, 2):\\n"
+        "    assert manager.save(step, {'w': torch.full((500, 500), float(step))})\\n"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", code, str(first)]) for first in (0, 1)]
+    assert [other.wait() for other in others] == [0, 0]
+    manager = CheckpointManager("saved", 1)
+    assert manager.all_steps() == list(range(60)) and len(folders()) == 60
+    w = {"w": torch.zeros(500, 500)}
+    for step in manager.all_steps():
+        manager.restore(step, w)
+        assert (w["w"] == step).all(), step
+
+    # In one process, and where one fails.
+    logged = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())
+    logging.getLogger("torch_xla").addHandler(handler)
+    second, began, go_on = CheckpointManager("saved", 1), threading.Event(), threading.Event()
+
+    class Waits:
+        def __reduce__(self):
+            began.set()
+            assert go_on.wait(60)
+            raise OSError("refused")
+
+    slow = threading.Thread(target=lambda: raised(
+        RuntimeError, lambda: manager.save(70, {"w": Waits()}), "refused"))
+    slow.start()
+    assert began.wait(60) and ".saving-70" in folders()
+    quick = threading.Thread(target=lambda: second.save(71, state(71)))
+    quick.start()
+    while not any("waits for another" in message for message in logged):
+        time.sleep(0.01)
+    assert ".saving-70" in folders() and 71 not in manager.all_steps()
+    go_on.set()
+    slow.join(60)
+    quick.join(60)
+    assert restored(manager, 71) == 71 and not [f for f in folders() if f.startswith(".")]
     """)
 
 
@@ -351,6 +451,51 @@ def test_sigterm_makes_the_next_step_due(run):
     assert manager.save(4, state(4), force=True) and manager.reached_preemption(4)
     assert not manager.save(5, state(5))
     raised(ValueError, lambda: manager.reached_preemption(-1), "step")
+    """)
+
+
+def test_steps_asked_about_ahead_or_again_do_not_use_a_signal_up(run):
+    run("""
+    terminate = lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(0.05))
+    manager = CheckpointManager("saved", save_interval=3)
+    assert not manager.reached_preemption(10)
+    terminate()
+    assert manager.should_save(11) and not manager.should_save(10)
+    assert not manager.save(10, {}) and not manager.reached_preemption(10)
+    assert manager.save(11, {}) and manager.reached_preemption(11)
+    assert not manager.reached_preemption(10) and manager.reached_preemption(11)
+
+    # A loop that looks ahead.
+    terminate()
+    due = []
+    for step in range(12, 20):
+        manager.should_save(step + 1)
+        if manager.reached_preemption(step):
+            due.append(step)
+    assert due == [13], due  # the first that it asked about
+
+    # Steps that come again, after a restoration, have new answers.
+    assert not manager.reached_preemption(20)
+    manager.restore(11, {})
+    terminate()
+    assert manager.reached_preemption(13) and not manager.reached_preemption(14)
+    """)
+
+
+def test_the_names_of_torch_xla_that_watch_the_signal(run):
+    run("""
+    from torch_xla import _XLAC
+    for name in ("_activate_preemption_sync_manager", "_deactivate_preemption_sync_manager"):
+        raised(RuntimeError, getattr(_XLAC, name), "_ensure_xla_coordinator_initialized")
+    raised(RuntimeError, lambda: _XLAC._sync_point_reached(3), "_activate_preemption")
+    raised(NotImplementedError, lambda: _XLAC._ensure_xla_coordinator_initialized(0, 2, "here"))
+    assert _XLAC._ensure_xla_coordinator_initialized(0, 1, "localhost") is None
+    _XLAC._activate_preemption_sync_manager()
+    assert _XLAC._sync_point_reached(3) is False
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert [_XLAC._sync_point_reached(step) for step in (4, 5, 4)] == [True, False, True]
+    _XLAC._deactivate_preemption_sync_manager()
+    raised(RuntimeError, lambda: _XLAC._sync_point_reached(3), "_activate_preemption")
     """)
 
 

@@ -17,6 +17,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src import plugins
+from torch_xla._src.old_names import coordination
 
 
 def find(name: str) -> Any:
@@ -55,7 +56,7 @@ _SAME = {
     "_xla_runtime_is_initialized": "_xla_is_initialized",
 }
 
-_HERE: dict[str, Any] = {}
+_HERE: dict[str, Any] = {function.__name__: function for function in coordination.FUNCTIONS}
 
 
 def _name(function: Callable) -> Callable:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+_KEPT_ANSWERS = 256
+
 
 class Watch:
     """Notes SIGTERM from now on, and finds the step that answers it.
@@ -27,22 +29,30 @@ class Watch:
     def __init__(self, group: dist.ProcessGroup | None):
         self.noted = False
         self._group = group
-        self._answer: tuple[int, bool] | None = None  # the last step that was asked about
+        self._answers: dict[int, bool] = {}  # of the steps that were asked about last
         _watches.add(self)
         _install()
 
     def reached(self, step: int) -> bool:
-        """Whether this step answers a signal; one answer for each step. With a group, a collective
-        call for each new step.
+        """Whether this step answers a signal; one answer for each step, also where steps are asked
+        about ahead or again, but for what lies hundreds of other steps ago. With a group, a
+        collective call for each new step.
 
         Raises:
             RuntimeError: The processes ask about different steps.
         """
-        if self._answer is None or self._answer[0] != step:
-            self._answer = (step, self._any_noted(step))
-            if self._answer[1]:
+        if step not in self._answers:
+            answer = self._any_noted(step)
+            self._answers[step] = answer
+            if answer:
                 self.noted = False
-        return self._answer[1]
+            if len(self._answers) > _KEPT_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        return self._answers[step]
+
+    def forget(self) -> None:
+        """Steps come again, after a checkpoint was restored: their answers are new ones."""
+        self._answers.clear()
 
     def _any_noted(self, step: int) -> bool:
         if self._group is None:

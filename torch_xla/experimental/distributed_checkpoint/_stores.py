@@ -10,6 +10,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import fcntl
+import logging
 import os
 import re
 import shutil
@@ -24,6 +26,8 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
+_log = logging.getLogger(__name__)
+
 CONTENTS = ".metadata"  # PyTorch's, which says where each tensor lies
 MARK = ".manager_metadata"
 
@@ -37,9 +41,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def writer(
-        self, step: int, mark: bytes, threads: int, then: Callable[[], None]
+        self, step: int, mark: Callable[[], bytes], threads: int, then: Callable[[], None]
     ) -> StorageWriter:
-        """Writes a checkpoint; `then` is called once it is complete, by the coordinator."""
+        """Writes a checkpoint. The coordinator calls `mark` when all is written, for what is noted
+        with it, and `then` once it is complete."""
 
     @abc.abstractmethod
     def reader(self, step: int) -> StorageReader:
@@ -155,11 +160,14 @@ class LocalStore(Store):
 
     Beside `<step>` there may be `.saving-<step>`, which is being written or was when a process
     died, `.replaced-<step>`, the former checkpoint of a step that is saved again, for the moment
-    between two renamings, and `.removing-...`. The next save cleans up.
+    between two renamings, and `.removing-...`. The next save cleans up. The folder is locked from
+    the beginning of a save to its end: others that save to it wait. (Some network file systems know
+    no locks; there a folder must have one writer.)
     """
 
     def __init__(self, root: Path):
         self.root = root
+        self._lock: int | None = None  # the folder's descriptor, while this one saves
 
     def _folders(self) -> dict[int, Path]:
         folders = {}
@@ -174,10 +182,14 @@ class LocalStore(Store):
         return folders
 
     def marks(self) -> dict[int, bytes]:
-        return {step: (path / MARK).read_bytes() for step, path in self._folders().items()}
+        marks = {}
+        for step, path in self._folders().items():
+            with contextlib.suppress(FileNotFoundError):  # somebody else has just deleted it
+                marks[step] = (path / MARK).read_bytes()
+        return marks
 
     def writer(
-        self, step: int, mark: bytes, threads: int, then: Callable[[], None]
+        self, step: int, mark: Callable[[], bytes], threads: int, then: Callable[[], None]
     ) -> StorageWriter:
         return _LocalWriter(self, step, mark, threads, then)
 
@@ -188,7 +200,12 @@ class LocalStore(Store):
         self._delete(self.root / str(step))
 
     def discard(self, step: int) -> None:
-        self._delete(self.unfinished(step))
+        if self._lock is None:  # the save had not begun
+            return
+        try:
+            self._delete(self.unfinished(step))
+        finally:
+            self.end()
 
     def unfinished(self, step: int) -> Path:
         return self.root / f".saving-{step}"
@@ -198,6 +215,7 @@ class LocalStore(Store):
         if not self.root.exists():
             self.root.mkdir(parents=True, exist_ok=True)
             _to_disk(self.root.parent)
+        self._lock = _locked(self.root)
         complete = self._folders()
         for path in list(self.root.iterdir()):
             if path.name.startswith(".replaced-") and path in complete.values():
@@ -216,12 +234,36 @@ class LocalStore(Store):
         _to_disk(self.root)
         self._delete(former)
 
+    def end(self) -> None:
+        """Lets others save."""
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # forked processes have the descriptor, too
+            os.close(self._lock)
+            self._lock = None
+
     def _delete(self, path: Path) -> None:
         if not path.exists():
             return
         if not path.name.startswith(".removing-"):
             path = path.rename(self.root / f".removing-{path.name.lstrip('.')}")
         shutil.rmtree(path)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of a folder. Others that ask for one wait until it is closed."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.warning("CheckpointManager: waits for another one, which saves to %s", folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except BaseException:  # KeyboardInterrupt
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        _log.info("CheckpointManager: %s cannot be locked: %s", folder, error)
+    return descriptor
 
 
 def _to_disk(folder: Path) -> None:
@@ -235,7 +277,12 @@ def _to_disk(folder: Path) -> None:
 
 class _LocalWriter(_ThreadedWriter):
     def __init__(
-        self, store: LocalStore, step: int, mark: bytes, threads: int, then: Callable[[], None]
+        self,
+        store: LocalStore,
+        step: int,
+        mark: Callable[[], bytes],
+        threads: int,
+        then: Callable[[], None],
     ):
         super().__init__(store.unfinished(step))
         self.store, self.step, self.mark, self.then = store, step, mark, then
@@ -249,11 +296,12 @@ class _LocalWriter(_ThreadedWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         super().finish(metadata, results)
         with open(self.store.unfinished(self.step) / MARK, "wb") as file:
-            file.write(self.mark)
+            file.write(self.mark())
             file.flush()
             os.fsync(file.fileno())
         self.store.commit(self.step)
         self.then()
+        self.store.end()
 
 
 # --- other file systems -----------------------------------------------------------------------
@@ -280,7 +328,7 @@ class RemoteStore(Store):
         return {s: self.fs.cat_file(self._mark(s)) for s in steps if self.fs.exists(self._mark(s))}
 
     def writer(
-        self, step: int, mark: bytes, threads: int, then: Callable[[], None]
+        self, step: int, mark: Callable[[], bytes], threads: int, then: Callable[[], None]
     ) -> StorageWriter:
         return _remote_writer(self, step, mark, threads, then)
 
@@ -305,7 +353,11 @@ class RemoteStore(Store):
 
 
 def _remote_writer(
-    store: RemoteStore, step: int, mark: bytes, threads: int, then: Callable[[], None]
+    store: RemoteStore,
+    step: int,
+    mark: Callable[[], bytes],
+    threads: int,
+    then: Callable[[], None],
 ) -> StorageWriter:
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
@@ -322,7 +374,7 @@ def _remote_writer(
 
         def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
             super().finish(metadata, results)
-            store.commit(step, mark)
+            store.commit(step, mark())
             then()
 
     return RemoteWriter()

@@ -10,6 +10,7 @@ import operator
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -188,6 +189,8 @@ class CheckpointManager:
             raise ValueError(
                 f"CheckpointManager: expected a step of {self.path}, which has {steps}, got {step}."
             )
+        if self._preemption is not None:
+            self._preemption.forget()
         state = _state_of(state_dict)
         reader, planner = self._store.reader(operator.index(step)), SPMDLoadPlanner()
         _raising_causes(
@@ -203,9 +206,26 @@ class CheckpointManager:
                 state_dict[key] = state[key]
 
     def all_steps(self) -> list[int]:
-        """The steps of the complete checkpoints, those saved first come first."""
-        kept = [pickle.loads(mark) for mark in self._store.marks().values()]
-        return [found.step for found in sorted(kept, key=lambda it: (it.ts.timestamp(), it.step))]
+        """The steps of the complete checkpoints, in their order.
+
+        A checkpoint whose `.manager_metadata` cannot be read is none, and a warning names the file.
+        """
+        return sorted(self._saved())
+
+    def _saved(self) -> dict[int, float]:
+        """When each complete checkpoint was saved, by its step; the first one first."""
+        times = {}
+        for step, mark in self._store.marks().items():
+            try:
+                times[step] = pickle.loads(mark).ts.timestamp()
+            except Exception as error:  # whatever bytes that are not ours make pickle do
+                warnings.warn(
+                    f"CheckpointManager: {self.path}/{step}/{MARK} cannot be read "
+                    f"({type(error).__name__}: {error}). The checkpoint is left out; saving step "
+                    f"{step} again replaces it.",
+                    stacklevel=3,
+                )
+        return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))
 
     def join(self) -> None:
         """Waits for the background saves.
@@ -237,8 +257,9 @@ class CheckpointManager:
             raise save.error
 
     def _write(self, step: int, state_dict: StateDict) -> None:
-        mark = pickle.dumps(_CheckpointMetadata(step, datetime.datetime.now(datetime.timezone.utc)))
-        writer = self._store.writer(step, mark, self.num_of_threads, lambda: self._keep(step))
+        writer = self._store.writer(
+            step, lambda: self._mark(step), self.num_of_threads, lambda: self._keep(step)
+        )
         try:
             _raising_causes(
                 f"save step {step} to {self.path}",
@@ -255,12 +276,21 @@ class CheckpointManager:
                 self._store.discard(step)
             raise
 
+    def _mark(self, step: int) -> bytes:
+        """What is noted with a checkpoint that is complete now: it is later than all others, also
+        where the clock has been set back."""
+        utc = datetime.timezone.utc
+        last = max(self._saved().values(), default=0.0)
+        after = datetime.datetime.fromtimestamp(last + 1e-3, utc)
+        time = max(after, datetime.datetime.now(utc))
+        return pickle.dumps(_CheckpointMetadata(step, time))
+
     def _keep(self, step: int) -> None:
         """Deletes what is too much now that this step is complete."""
-        others = [other for other in self.all_steps() if other != step]
-        surplus = len(others) + 1 - self.max_to_keep if self.max_to_keep else 0
-        for other in others[: max(0, surplus)]:
-            self._store.remove(other)
+        if self.max_to_keep:
+            others = [other for other in self._saved() if other != step]
+            for other in others[: max(0, len(others) + 1 - self.max_to_keep)]:
+                self._store.remove(other)
 
 
 class _BackgroundSave(threading.Thread):
