@@ -1,7 +1,8 @@
 """What a `DeviceMesh("xla", ...)` lacks in PyTorch, which makes no process groups for it.
 
 Slices of it (`mesh["tp"]`) and their devices are found by process groups and by the process's rank.
-One process of SPMD has all the devices: a slice is that through the mesh's first device.
+One process of SPMD has all the devices: it stands where the mesh's first device does, and a slice
+is that through this device.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def install() -> None:
     if not isinstance(getattr(DeviceMesh, "mesh", None), property):
         return  # of another release of PyTorch, where slices of a mesh of xla raise
     make, get_group = DeviceMesh.__init__, DeviceMesh.get_group
+    get_local_rank = DeviceMesh.get_local_rank
     devices = DeviceMesh.mesh.fget
 
     @functools.wraps(make)
@@ -28,7 +30,8 @@ def install() -> None:
         make(self, device_type, *args, **kwargs)
         if device_type == "xla":
             self._dim_group_names = []
-            self._coordinate_on_dim = None  # of a process among others; torch._dynamo reads it
+            # None would say that its DTensors are of other processes: checkpoints lack such.
+            self._coordinate_on_dim = (0,) * self.ndim
 
     @functools.wraps(devices)
     def mesh(self: DeviceMesh) -> torch.Tensor:
@@ -45,6 +48,11 @@ def install() -> None:
             )
         return get_group(self, mesh_dim)
 
+    @functools.wraps(get_local_rank)
+    def first_local_rank(self: DeviceMesh, mesh_dim: int | str | None = None) -> int:
+        return 0 if self._device_type == "xla" else get_local_rank(self, mesh_dim)
+
     DeviceMesh.__init__ = __init__
     DeviceMesh.mesh = property(mesh)
     DeviceMesh.get_group = checked_get_group
+    DeviceMesh.get_local_rank = first_local_rank

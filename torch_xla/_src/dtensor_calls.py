@@ -9,9 +9,15 @@ import functools
 import sys
 from typing import Any
 
+import torch
+
 
 def install() -> None:
     """To be called once, when `torch.distributed.tensor._api` is imported."""
+    # Files of DTensors name this function; torch.load trusts it as PyTorch's own.
+    torch.serialization.add_safe_globals(
+        [(_rebuilt, "torch_xla.distributed.spmd.dtensor._rebuilt")]
+    )
     api = sys.modules["torch.distributed.tensor._api"]
     from_local, init_helper = api.DTensor.from_local, api._dtensor_init_helper
     current_mesh = api._mesh_resources.get_current_mesh
@@ -37,6 +43,12 @@ def install() -> None:
     api.DTensor._from_local_of_processes = staticmethod(from_local)
     api.DTensor.from_local = staticmethod(checked_from_local)
     api._dtensor_init_helper = checked_init_helper
+
+
+def _rebuilt(*arguments: Any) -> Any:
+    from torch_xla.distributed.spmd import dtensor
+
+    return dtensor._rebuilt(*arguments)
 
 
 def install_local_map() -> None:

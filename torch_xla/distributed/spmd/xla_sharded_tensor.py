@@ -266,6 +266,24 @@ class XLAShardedTensor(torch.Tensor):
         whole = self.redistribute(self.device_mesh, everywhere)
         return whole.to_local(grad_placements=grad_placements)
 
+    # torch.distributed.checkpoint asks these: to PyTorch's planners it is the plain tensor, which
+    # the process holds the whole of.
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[Any]:
+        from torch.distributed.checkpoint.planner_helpers import _create_write_items
+
+        return _create_write_items(fqn, self.global_tensor)
+
+    def __create_chunk_list__(self) -> list[Any]:
+        from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
+
+        return _create_chunk_list(self.global_tensor)
+
+    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+        from torch.distributed.checkpoint.utils import find_tensor_shard
+
+        return find_tensor_shard(self.global_tensor, index)
+
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
         if self.sharding_spec == "{manual}":  # it has no one value
             return f"XLAShardedTensor(sizes={list(self.shape)}, dtype={self.dtype}, {{manual}})"

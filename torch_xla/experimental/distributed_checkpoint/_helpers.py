@@ -12,7 +12,7 @@ from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as d
 
 from torch_xla import _XLAC
 from torch_xla._src.names import is_xla_tensor
-from torch_xla.distributed.spmd import ShardingType, XLAShard, XLAShardedTensor, wrap_if_sharded
+from torch_xla.distributed.spmd import XLAShard, XLAShardedTensor, wrap_if_sharded
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
 __all__ = ["dedup_tensors", "flatten_state_dict", "narrow_tensor_by_index", "set_element"]
@@ -22,10 +22,10 @@ Path = tuple[int | str, ...]
 
 
 class _CpuShards:
-    """The distinct parts of a split tensor, on the host.
+    """The parts of a split tensor, on the host.
 
     Attributes:
-        shards: The parts with their places, each once.
+        shards: The parts with their places. Those whose `replica_id` is not 0 are copies.
         global_shape: The sizes of the tensor.
     """
 
@@ -138,34 +138,63 @@ def _compute(tensors: list[torch.Tensor]) -> None:
         _XLAC._xla_sync_multi(tensors, [], wait=False)
 
 
-def _distinct_places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
-    """Of each part of a split xla tensor, a device that holds it, by its index, and its place."""
+def _place(indices: Any, sizes: torch.Size) -> list[slice]:
+    """Where a part lies in a tensor of these sizes, as an `XLAShard` says it."""
+    return [slice(0, size, 1) for size in sizes] if indices is ... else list(indices)
+
+
+def _is_empty(place: list[slice]) -> bool:
+    return any(part.start >= part.stop for part in place)
+
+
+def _distinct(copies: list[tuple[int, list[slice]]]) -> list[tuple[int, list[slice]]]:
+    """Of parts that (number among its copies, place) tell: the number in the list and the place of
+    each that differs and has elements. Where none has, the first."""
+    parts = [(i, place) for i, (copy_of, place) in enumerate(copies) if copy_of == 0]
+    return [part for part in parts if not _is_empty(part[1])] or parts[:1]
+
+
+def _places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
+    """For each device, the number of its part of an xla tensor among copies, and the place.
+
+    Raises:
+        ValueError: The tensor is manual: it has no one value.
+    """
+    if _XLAC._is_manual(tensor):
+        raise ValueError(
+            "torch.distributed.checkpoint: expected a tensor with one value, got a manual one of "
+            f"shape {list(tensor.shape)}, of which each device has its own. Save the whole, which "
+            "disable_manual_sharding or DTensor.from_local makes."
+        )
     (places,) = _XLAC._get_local_shard_replica_and_indices([tensor])
-    return [(device, indices) for device, (replica, indices) in enumerate(places) if replica == 0]
+    return [(replica, _place(indices, tensor.shape)) for replica, indices in places]
+
+
+def _distinct_places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
+    """Of each part of an xla tensor, a device that holds it, by its index, and its place."""
+    return _distinct(_places(tensor))
 
 
 def _cpu_shards_from_tensors(tensors: list[torch.Tensor]) -> list[_CpuShards]:
     """Copies split xla tensors to the host, each part once; waits for their values."""
-    tiled = [_XLAC._get_xla_sharding_type(t) == ShardingType.TILED for t in tensors]
+    places = [_places(t) for t in tensors]
     # `_get_local_shards` reads what each device holds. Where several hold the same part, reading
     # the whole reads it once.
-    held = [t for t, differ in zip(tensors, tiled, strict=True) if differ]
-    repeated = [t for t, differ in zip(tensors, tiled, strict=True) if not differ]
-    parts = iter(_XLAC._get_local_shards(held))
-    wholes = iter(_XLAC._xla_get_cpu_tensors(repeated))
+    differ = [all(replica == 0 for replica, _ in of_devices) for of_devices in places]
+    parts = iter(_XLAC._get_local_shards([t for t, d in zip(tensors, differ, strict=True) if d]))
+    wholes = iter(
+        _XLAC._xla_get_cpu_tensors([t for t, d in zip(tensors, differ, strict=True) if not d])
+    )
     copies = []
-    for t, differ in zip(tensors, tiled, strict=True):
-        places = _distinct_places(t)
-        if differ:
-            of_devices = next(parts)
-            data = [of_devices[device][0] for device, _ in places]
-        else:
-            whole = next(wholes)
-            data = [whole[tuple(indices)] for _, indices in places]
-        shards = [
-            XLAShard(part, indices, "cpu", 0)
-            for part, (_, indices) in zip(data, places, strict=True)
-        ]
+    for t, of_devices, are_parts in zip(tensors, places, differ, strict=True):
+        held = next(parts) if are_parts else next(wholes)
+        shards = []
+        for device, place in _distinct(of_devices):
+            if are_parts:  # a part may be padded at its end
+                data = held[device][0][tuple(slice(0, p.stop - p.start) for p in place)]
+            else:
+                data = held[tuple(place)]
+            shards.append(XLAShard(data, place, "cpu", 0))
         copies.append(_CpuShards(shards, t.shape))
     return copies
 

@@ -16,7 +16,6 @@ import torch
 from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
-    create_default_local_load_plan,
     create_default_local_save_plan,
 )
 from torch.distributed.checkpoint.metadata import (
@@ -25,6 +24,7 @@ from torch.distributed.checkpoint.metadata import (
     MetadataIndex,
     StorageMeta,
     TensorProperties,
+    TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
@@ -34,16 +34,20 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.utils import find_state_dict_object
 
 from torch_xla._src.names import is_xla_tensor
-from torch_xla.distributed.spmd import XLAShardedTensor
+from torch_xla.distributed.spmd import XLAShardedTensor, wrap_if_sharded
 from torch_xla.experimental.distributed_checkpoint._helpers import (
     StateDict,
     _compute,
     _cpu_shards_from_tensors,
     _CpuShards,
+    _distinct,
     _distinct_places,
     _is_sharded_tensor,
+    _place,
     _unwrap_xla_sharded_tensor,
     flatten_state_dict,
     set_element,
@@ -78,44 +82,56 @@ class SPMDSavePlanner(DefaultSavePlanner):
         is_coordinator: bool = False,
         storage_meta: StorageMeta | None = None,
     ) -> None:
-        """Takes the state dict. Called by every process."""
+        """Takes the state dict, and computes the tensors that wait. Called by every process."""
         flat, self.mappings = flatten_state_dict(state_dict)
-        self.state_dict = {n: _unwrap_xla_sharded_tensor(value) for n, value in flat.items()}
+        self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(flat)
         self.is_coordinator = is_coordinator
 
     def create_local_plan(self) -> SavePlan:
-        """What this process could write: computes the tensors that wait, reads none."""
-        _compute([t.detach() for t in self.state_dict.values() if is_xla_tensor(t)])
-        split = {n: v for n, v in self.state_dict.items() if _is_split(v)}
-        others = {n: v for n, v in self.state_dict.items() if n not in split}
-        items = create_default_local_save_plan(others, self.is_coordinator).items
+        """What this process could write: reads no tensor."""
+        whole, split = self.unsharded_state_dict, self.sharded_state_dict
+        items = create_default_local_save_plan(whole, self.is_coordinator).items
         self.plan = SavePlan(items + _create_xla_write_items(split), planner_data=self.mappings)
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The value of a name, or its part at an offset, on the host."""
-        value = self.state_dict[index.fqn]
-        if not _is_split(value):
-            return super().lookup_object(index)
-        for shard in self._shards_of(index.fqn, value).shards:
-            if _create_chunk_from_shard_index(shard.indices).offsets == index.offset:
-                return shard.data
+        if index.fqn not in self.sharded_state_dict:
+            return find_state_dict_object(self.unsharded_state_dict, index)
+        for place, data in _parts_of(self._shards_of(index.fqn)):
+            if _create_chunk_from_shard_index(place).offsets == index.offset:
+                return data
         raise ValueError(
             f"SPMDSavePlanner: expected the offsets of a part of {index.fqn}, got {index.offset}."
         )
 
-    def _shards_of(self, fqn: str, value: Any) -> _CpuShards:
+    def _shards_of(self, fqn: str) -> _CpuShards:
+        value, read = self.sharded_state_dict[fqn], self._read
         if isinstance(value, _CpuShards):
             return value
-        read = self._read
         if read is None or read[0] != fqn:
-            (shards,) = _cpu_shards_from_tensors([value.detach()])
+            (shards,) = _cpu_shards_from_tensors([value.global_tensor.detach()])
             self._read = read = (fqn, shards)
         return read[1]
 
 
-def _is_split(value: Any) -> bool:
-    return isinstance(value, _CpuShards) or _is_sharded_tensor(value)
+def _sorted_out(flat: StateDict) -> tuple[StateDict, StateDict]:
+    """The split tensors of a flat state dict, wrapped, or as their parts on the host; and all else,
+    tensors unwrapped. Computes the tensors that wait, which says how they are split."""
+    plain = {name: _unwrap_xla_sharded_tensor(value) for name, value in flat.items()}
+    _compute([t.detach() for t in plain.values() if is_xla_tensor(t)])
+    split = {}
+    for name, value in flat.items():
+        value = value if isinstance(value, XLAShardedTensor) else wrap_if_sharded(value)
+        if isinstance(value, _CpuShards) or _is_sharded_tensor(value):
+            split[name] = value
+    return split, {name: value for name, value in plain.items() if name not in split}
+
+
+def _parts_of(shards: _CpuShards) -> list[tuple[list[slice], torch.Tensor]]:
+    """The distinct parts of a tensor on the host: the place and the data of each."""
+    copies = [(s.replica_id, _place(s.indices, shards.global_shape)) for s in shards.shards]
+    return [(place, shards.shards[i].unpadded_data) for i, place in _distinct(copies)]
 
 
 def _create_xla_write_items(state_dict: StateDict) -> list[WriteItem]:
@@ -135,8 +151,8 @@ def _create_write_items_for_xla_sharded_tensor(
     plain = _unwrap_xla_sharded_tensor(t)
     properties = TensorProperties.create_from_tensor(plain)
     return [
-        _create_write_item_from_indices(fqn, i, indices, plain.shape, properties)
-        for i, (_, indices) in enumerate(_distinct_places(plain.detach()))
+        _create_write_item_from_indices(fqn, i, place, plain.shape, properties)
+        for i, (_, place) in enumerate(_distinct_places(plain.detach()))
     ]
 
 
@@ -145,11 +161,11 @@ def _create_write_items_for_cpu_shards(fqn: str, cpu_shards: _CpuShards) -> list
         _create_write_item_from_indices(
             fqn,
             i,
-            shard.indices,
+            place,
             cpu_shards.global_shape,
-            TensorProperties.create_from_tensor(shard.data),
+            TensorProperties.create_from_tensor(data),
         )
-        for i, shard in enumerate(cpu_shards.shards)
+        for i, (place, data) in enumerate(_parts_of(cpu_shards))
     ]
 
 
@@ -193,14 +209,25 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self._on_host: dict[str, torch.Tensor] = {}  # tensors of which a part has been read
         self._unread: collections.Counter[str] = collections.Counter()  # their items to come
 
+    def set_up_planner(
+        self,
+        state_dict: StateDict,
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Takes the state dict, and computes the tensors that wait. Called by every process."""
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(self.state_dict)
+
     def create_local_plan(self) -> LoadPlan:
-        """What is to be read.
+        """What is to be read: an item for each part of each tensor, and for each chunk in it.
 
         Raises:
             RuntimeError: The checkpoint lacks a name of the state dict.
             ValueError: Sizes differ, or the chunks of a tensor do not cover it.
         """
         plan = super().create_local_plan()  # also finds the names that checkpoints used to have
+        self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(self.state_dict)
         on_xla = {fqn: value for fqn, value in self.state_dict.items() if is_xla_tensor(value)}
         others = [item for item in plan.items if item.dest_index.fqn not in on_xla]
         items = _create_xla_read_items(on_xla, self.metadata)
@@ -218,13 +245,13 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         set_element(self.original_state_dict, path, torch.load(value, weights_only=False))
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        """The tensor to write to: of an xla tensor, its place on the host."""
+        """The tensor to write to: of a part of an xla tensor, its place on the host."""
         target = self.state_dict[index.fqn]
         if not is_xla_tensor(target):
-            return super().lookup_tensor(index)
+            return find_state_dict_object(self.state_dict, index)
         if index.fqn not in self._on_host:
             self._on_host[index.fqn] = torch.empty(target.shape, dtype=target.dtype)
-        return self._on_host[index.fqn]
+        return self._on_host[index.fqn][tuple(slice(start, None) for start in index.offset)]
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
         """Notes that an item was read; with its last one, a tensor goes to the devices."""
@@ -238,15 +265,21 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
 
 
 def _create_xla_read_items(sharded_state_dict: StateDict, metadata: Metadata) -> list[ReadItem]:
-    """Items that fill the tensors of a flat state dict, whatever chunks they are saved in."""
-    items = create_default_local_load_plan(sharded_state_dict, metadata).items
-    read: collections.Counter[str] = collections.Counter()
-    for item in items:
-        read[item.dest_index.fqn] += math.prod(item.lengths)
+    """Items that fill the xla tensors of a flat state dict, each distinct part, whatever chunks
+    they are saved in."""
+    items: list[ReadItem] = []
     for fqn, t in sharded_state_dict.items():
-        if read[fqn] != t.numel():
+        plain, saved = _unwrap_xla_sharded_tensor(t).detach(), metadata.state_dict_metadata[fqn]
+        places = [place for _, place in _distinct_places(plain)]
+        of_tensor = []
+        if isinstance(saved, TensorStorageMetadata):
+            chunks = [_create_chunk_from_shard_index(place) for place in places]
+            of_tensor = create_read_items_for_chunk_list(fqn, saved, chunks)
+        read = sum(math.prod(item.lengths) for item in of_tensor)
+        if read != plain.numel():
             raise ValueError(
-                f"SPMDLoadPlanner: expected chunks of the {t.numel()} elements of {fqn}, got "
-                f"{read[fqn]} in the checkpoint."
+                f"SPMDLoadPlanner: expected chunks of the {plain.numel()} elements of {fqn}, got "
+                f"{read} in the checkpoint."
             )
+        items += of_tensor
     return items
