@@ -128,3 +128,33 @@ def test_products_by_the_extensions_name():
         a.to("xla"), b.to("xla"), (([1], [0]), ((), ())), None, torch.int32
     )
     assert found.dtype == torch.int32 and torch.equal(found.cpu(), a.int() @ b.int())
+
+
+def test_products_as_2_9_calls_them():
+    x, y = torch.randn(2, 3, 4), torch.randn(4, 5)
+    found = _XLAC._xla_dot_general(x.to("xla"), y.to("xla"), (([-1], [0]), ()))
+    torch.testing.assert_close(found.cpu(), x @ y, rtol=1e-4, atol=1e-5)
+    batched = (([-1], [-2]), ([-3], [-3]))
+    z = torch.randn(2, 4, 5)
+    found = _XLAC._xla_dot_general(x.to("xla"), z.to("xla"), batched)
+    torch.testing.assert_close(found.cpu(), x @ z, rtol=1e-4, atol=1e-5)
+    words = r"Expected input tensor \(first argument\) to be an actual XLA .* CPUBFloat16Type"
+    with pytest.raises(RuntimeError, match=words):
+        _XLAC._xla_dot_general(x.bfloat16(), y.to("xla"), (([-1], [0]), ()))
+    with pytest.raises(RuntimeError, match=r"\(second argument\).* Got: CPUFloatType"):
+        _XLAC._xla_dot_general(x.to("xla"), y, (([-1], [0]), ()))
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        _XLAC._xla_dot_general(x.to("xla"), y.to("xla"), (([7], [0]), ()))
+
+
+def test_pytorchs_operators_of_quantized_tensors(run_python):
+    done = run_python(
+        """
+        import torch, torch_xla.experimental.xla_quantized_matmul
+        x = torch.tensor([0.26, -3.0, 9.0])
+        found = [torch.ops.quantized_decomposed.quantize_per_tensor(
+            t, 0.5, 3, -8, 7, torch.int8).tolist() for t in (x, x.to("xla"))]
+        print(found[0] == found[1], found[0])
+        """
+    )
+    assert "True [4, -3, 7]" in done.stdout, done

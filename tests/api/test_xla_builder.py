@@ -581,7 +581,7 @@ def test_loops():
 
     def opfn(a, b, limit=None):
         zero = Op.scalar(a.builder(), 0, dtype=Type.S32)
-        return zero.mkwhile((zero, a, b), condition, body, limit=limit).get_tuple_element(1)
+        return Op.mkwhile((zero, a, b), condition, body, limit=limit).get_tuple_element(1)
 
     for limit in (0, 1, 7):
         torch.testing.assert_close(run(opfn, A, B, limit=limit), A + limit * B)

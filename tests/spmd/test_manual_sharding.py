@@ -755,6 +755,9 @@ def test_what_cannot_be_exchanged(run):
         scatter("sum", part, 1.0, 0, 4, [[0, 1], [2, 3], [4, 5], [6, 7]])
     with pytest.raises(ValueError, match="of a dimension that they divide"):
         scatter("sum", part, 1.0, 0, 8, [])
+    for dim in (2, 7, -3):
+        with pytest.raises(IndexError, match=f"expected a dimension of .* got {dim}"):
+            scatter("sum", part, 1.0, dim, 2, [[0, 1], [2, 3], [4, 5], [6, 7]])
     torch.testing.assert_close(  # and nothing is lost
         xs.disable_manual_sharding(part, ("data", "model"), (16, 8), mesh=mesh).cpu(), value.cpu())
     """)

@@ -532,11 +532,12 @@ class Op:
             body_computation=body_computation,
         )
 
+    @classmethod
     def mkwhile(
-        self, ops: Sequence[Op], condition_fn: Callable, body_fn: Callable, **kwargs: Any
+        cls, ops: Sequence[Op], condition_fn: Callable, body_fn: Callable, **kwargs: Any
     ) -> Op:
         """A loop over the tuple of `ops`, of which both functions take the elements."""
-        state = Op.tuple(ops, builder=self.builder())
+        state = Op.tuple(ops)
         condition, body = (
             Op.make_computation(name, Op.wrap_function(fn), (state,), **kwargs)
             for name, fn in (("condition", condition_fn), ("body", body_fn))

@@ -357,18 +357,35 @@ def _xla_dot_general(
 ) -> torch.Tensor:
     """A product that contracts dimensions of two tensors, without a gradient.
 
-    `dimension_numbers` are ((contracted of lhs, of rhs), (batch of lhs, of rhs)). It is computed in
-    the precision of all products, whatever `precision_config`.
+    `dimension_numbers` are ((contracted of lhs, of rhs), (batch of lhs, of rhs)), or () in the
+    place of the second; negative ones count from the end. It is computed in the precision of all
+    products, whatever `precision_config`.
+
+    Raises:
+        RuntimeError: A tensor is not on `xla`.
     """
     from torch_xla.core import xla_builder, xla_op_registry
 
-    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = dimension_numbers
+    for place, tensor in ("first", lhs), ("second", rhs):
+        if tensor.device.type != "xla":
+            kind = tensor.type().split(".")[-1].removesuffix("Tensor")
+            raise RuntimeError(
+                f"_xla_dot_general: Expected input tensor ({place} argument) to be an actual XLA "
+                f"tensor. Got: {tensor.device.type.upper()}{kind}Type. Consider moving it "
+                f"({place} argument) to XLA."
+            )
+
+    def from_start(dims: Sequence[int], tensor: torch.Tensor) -> list[int]:
+        return [d + tensor.dim() if d < 0 else d for d in dims]
+
+    (lhs_contracted, rhs_contracted), batch = dimension_numbers
+    lhs_batch, rhs_batch = batch or ((), ())
     result = preferred_element_type
     options = {
-        "lhs_contracting_dimensions": list(lhs_contracted),
-        "rhs_contracting_dimensions": list(rhs_contracted),
-        "lhs_batch_dimensions": list(lhs_batch),
-        "rhs_batch_dimensions": list(rhs_batch),
+        "lhs_contracting_dimensions": from_start(lhs_contracted, lhs),
+        "rhs_contracting_dimensions": from_start(rhs_contracted, rhs),
+        "lhs_batch_dimensions": from_start(lhs_batch, lhs),
+        "rhs_batch_dimensions": from_start(rhs_batch, rhs),
         "preferred_element_type": result and xla_builder.Op.from_torch_type(result),
     }
 
@@ -624,9 +641,13 @@ def _xla_spmd_reduce_scatter(
     """The same, of which each device of a group gets a part along a dimension."""
     name = "_xla_spmd_reduce_scatter"
     reduction, members, size = _groups(name, reduce_type, input, groups)
-    dim = scatter_dim % max(1, input.dim())
+    if not -input.dim() <= scatter_dim < input.dim():
+        raise IndexError(
+            f"{name}: expected a dimension of {tuple(input.shape)} to scatter, got {scatter_dim}."
+        )
+    dim = scatter_dim % input.dim()
     count = size or _XLAC._xla_num_real_devices()
-    if shard_count != count or input.dim() == 0 or input.shape[dim] % count:
+    if shard_count != count or input.shape[dim] % count:
         raise ValueError(
             f"{name}: expected {count} parts, as many as a group has devices, of a dimension that "
             f"they divide, got {shard_count} of {tuple(input.shape)} along {scatter_dim}."

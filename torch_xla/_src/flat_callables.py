@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,13 +13,14 @@ from torch.utils import _pytree as pytree
 from torch_xla._internal.jax_workarounds import requires_jax
 from torch_xla._src import foreign_computation
 
-# By what was called and the shapes of the arguments.
+# By what was called, and JAX's configuration.
 _JAX_TO_XLA_COMPUTATION_CACHE: dict[Any, Any] = {}
 
 
 def _jax_to_xla_computation_cache_elements() -> int:
-    """How many functions of JAX are kept as computations."""
-    return len(_JAX_TO_XLA_COMPUTATION_CACHE)
+    """How many computations of JAX's functions are kept: one for each structure, set of shapes and
+    configuration of JAX."""
+    return sum(len(c._compiled) for c in _JAX_TO_XLA_COMPUTATION_CACHE.values())
 
 
 class FlattenedInputFunc:
@@ -156,7 +158,7 @@ class JaxCallable(CompiledCallableWithCache):
         ]
         # JAX else makes 32 bits of 64.
         is_wide = any(name in ("int64", "uint64", "float64", "complex128") for _, name in specs)
-        with jax.enable_x64(is_wide):
+        with _enable_x64(is_wide):
             structs = [jax.ShapeDtypeStruct(shape, name) for shape, name in specs]
 
             def flat(*arrays: Any) -> tuple:
@@ -165,6 +167,16 @@ class JaxCallable(CompiledCallableWithCache):
             text = jax.jit(flat, keep_unused=True).lower(*structs).as_text()
         name = getattr(self.flat_input_func.orig_func, "__name__", "jax_callable")
         return _as_list(foreign_computation.from_stablehlo(name, text))
+
+
+def _enable_x64(on: bool) -> AbstractContextManager[None]:
+    import jax
+
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(on)
+    from jax.experimental import enable_x64  # before 0.8
+
+    return enable_x64(on)
 
 
 _NUMPY_NAMES = {
@@ -219,7 +231,9 @@ def call_jax(
     Raises:
         ImportError: JAX is not installed.
     """
-    key = override_hash if override_hash is not None else jax_func
+    from jax._src import config
+
+    key = (override_hash if override_hash is not None else jax_func, config.trace_context())
     callable_ = _JAX_TO_XLA_COMPUTATION_CACHE.get(key)
     if callable_ is None:
         callable_ = _JAX_TO_XLA_COMPUTATION_CACHE[key] = JaxCallable(jax_func)

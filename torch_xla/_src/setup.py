@@ -53,6 +53,7 @@ def install() -> None:
         pickling,
     )
     from torch_xla._src.after_import import after_import
+    from torch_xla._src.old_names import gru
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
     _XLAC.__getattr__ = _old_extension_name
@@ -69,6 +70,7 @@ def install() -> None:
     loading.install()
     dlpack.install()
     device_mesh.install()
+    gru.install()
     for name, module, function in _WHEN_IMPORTED:
         after_import(name, functools.partial(_call, module, function))
     atexit.register(_finish)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
+from torch_xla._src.old_names.gru import GRU
 from torch_xla.experimental.scan import scan
 
 __all__ = ["GRU", "scan"]
-
-
-class GRU(nn.GRU):
-    """`torch.nn.GRU`, which is one loop of the program on `xla` by itself."""
 
 
 def _gru_step_fn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers torch.ops.quantized_decomposed
 from torch import nn
 from torch.nn import functional as F
 
