@@ -35,7 +35,6 @@ list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$|/c
 add_library(torch_xla_headers INTERFACE)
 target_include_directories(torch_xla_headers SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})
-target_compile_definitions(torch_xla_headers INTERFACE $<$<CONFIG:Debug>:TORCH_XLA_DEBUG>)
 target_link_libraries(torch_xla_headers INTERFACE torch_xla_base)
 # The bindings alone know Python. Each unit that includes pybind11 compiles half of it, so they are few.
 add_library(torch_xla_bindings OBJECT ${BINDING_SOURCES})

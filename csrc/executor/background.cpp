@@ -28,29 +28,36 @@ std::unordered_map<util::Hash128, std::weak_ptr<Compilation>, util::Hash128Hashe
   return all;
 }
 
-// Threads that compile, as many as there are processors: they stay, since profiles have a track of
-// each. A compiler takes gigabytes for a large program, so more wait for their turn.
+// Threads that do what they are given, in its order. They stay, since profiles have a track of
+// each.
 class Threads {
  public:
-  static Threads& get() {
-    static auto& threads = *new Threads;
+  // As many as there are processors: a compiler takes gigabytes for a large program, so more wait
+  // for their turn. None takes the graph lock, whose holder may wait for the one that comes last.
+  static Threads& compilers() {
+    static auto& threads =
+        *new Threads("compiler", std::max(1u, std::thread::hardware_concurrency()));
+    return threads;
+  }
+  // The one that launches what has waited for a compiler.
+  static Threads& launcher() {
+    static auto& threads = *new Threads("launcher", 1);
     return threads;
   }
 
-  void start(std::function<void()> work) {
-    std::unique_lock lock(mutex_);
+  // Returns false where there can be no thread for the work, which is not done then.
+  bool start(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
-    if (work_.size() <= idle_ || threads_ == most_) return changed_.notify_all();
+    changed_.notify_all();
+    if (work_.size() <= idle_ || threads_ == most_) return true;
     try {
       std::thread([this] { serve(); }).detach();
       ++threads_;
     } catch (const std::system_error&) {
-      if (threads_ > 0) return;
-      auto here = std::move(work_.back());  // there can be no thread
-      work_.pop_back();
-      lock.unlock();
-      here();
+      if (threads_ == 0) work_.pop_back();
     }
+    return threads_ > 0;
   }
 
   void set_mode(Compilation::Mode mode) {
@@ -65,13 +72,16 @@ class Threads {
 
   void wait_for_all() {
     const util::Unlocked unlocked;
+    util::about_to_wait_for(util::Rank::Compiler);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return work_.empty() && idle_ == threads_; });
   }
 
  private:
+  Threads(const char* name, unsigned most) : name_(name), most_(most) {}
+
   void serve() {
-    pthread_setname_np(pthread_self(), "compiler");
+    pthread_setname_np(pthread_self(), name_);
     std::unique_lock lock(mutex_);
     while (true) {
       ++idle_;
@@ -88,9 +98,10 @@ class Threads {
     }
   }
 
-  const unsigned most_ = std::max(1u, std::thread::hardware_concurrency());
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  const char* const name_;
+  const unsigned most_;
+  util::Mutex mutex_;
+  std::condition_variable_any changed_;
   std::deque<std::function<void()>> work_;
   unsigned threads_ = 0, idle_ = 0;
   Compilation::Mode mode_ = Compilation::Mode::Normal;
@@ -104,10 +115,12 @@ std::shared_ptr<Compilation> Compilation::start(Missing& missing, const Cause& c
   made->is_of_line_ = cause.is_of_line;
   std::erase_if(known(), [](const auto& entry) { return entry.second.expired(); });
   known()[made->missing_.key] = made;
-  Threads::get().start([made] {
+  const bool is_started = Threads::compilers().start([made]() mutable {
     made->compile();
-    launch_deferred();
+    // What is let go with a compilation may wait for any lock.
+    Threads::launcher().start([made = std::move(made)] { launch_deferred(); });
   });
+  if (!is_started) made->compile();
   return made;
 }
 
@@ -118,22 +131,21 @@ std::shared_ptr<Compilation> Compilation::find(const util::Hash128& key) {
   return found != nullptr && found->state_ == State::Failed ? nullptr : found;
 }
 
-void Compilation::set_mode(Mode mode) { Threads::get().set_mode(mode); }
+void Compilation::set_mode(Mode mode) { Threads::compilers().set_mode(mode); }
 
-void Compilation::wait_for_all() { Threads::get().wait_for_all(); }
+void Compilation::wait_for_all() {
+  Threads::compilers().wait_for_all();
+  Threads::launcher().wait_for_all();
+}
 
 bool Compilation::ended() const { return state_ != State::Runs; }
 
 void Compilation::compile() {
+  const util::Awaited awaited(util::Rank::Compiler);
   State state = State::Made;
   try {
-    if (Threads::get().refuses()) throw Refused();
+    if (Threads::compilers().refuses()) throw Refused();
     seconds_ = make(missing_, cause());
-  } catch (c10::Error& e) {
-    const std::string& place = missing_.program->place;
-    if (!place.empty()) e.add_context("the program of " + place);
-    failure_ = std::current_exception();
-    state = State::Failed;
   } catch (...) {
     failure_ = std::current_exception();
     state = State::Failed;
@@ -150,6 +162,7 @@ void Compilation::wait() {
   {
     const debug::Span span("wait for the compiler");
     const util::Unlocked unlocked;
+    util::about_to_wait_for(util::Rank::Compiler);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended(); });
   }
@@ -157,8 +170,24 @@ void Compilation::wait() {
   WaitScope::pause(taken.count());
 }
 
+void Compilation::raise(const NotMade& failure) const {
+  try {
+    failure.raise();
+  } catch (c10::Error& e) {
+    const std::string& place = missing_.program->place;
+    if (!place.empty()) e.add_context("the program of " + place);
+    throw;
+  }
+}
+
 std::shared_ptr<const Program> Compilation::take() {
-  if (state_ == State::Failed) std::rethrow_exception(failure_);
+  if (state_ == State::Failed) {
+    try {
+      std::rethrow_exception(failure_);
+    } catch (const NotMade& failure) {
+      raise(failure);
+    }
+  }
   if (!is_kept_) {
     keep(missing_, cause(), seconds_);
     missing_.lowered.clear();

@@ -5,10 +5,10 @@
 #include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "executor/compile.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::executor {
 
@@ -30,7 +30,8 @@ class Compilation {
   // What is known of the program before it is there.
   const Program& program() const { return *missing_.program; }
   bool ended() const;
-  // Returns when the program is there, or cannot be had. Needs no lock.
+  // Returns when the program is there, or cannot be had. Needs no lock, but may be called with the
+  // GraphLock.
   void wait();
   // Returns the program once this has ended, and puts it where find_program() finds it. Throws why
   // it cannot be had. The caller holds the GraphLock.
@@ -41,14 +42,15 @@ class Compilation {
 
   Cause cause() const { return {.of_run = "", .is_of_line = is_of_line_}; }
   void compile();
+  [[noreturn]] void raise(const NotMade& failure) const;
 
   Missing missing_;
   bool is_of_line_ = true;  // Cause::is_of_line
   bool is_kept_ = false;
   std::optional<double> seconds_;
   std::exception_ptr failure_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  util::Mutex mutex_;
+  std::condition_variable_any changed_;
   std::atomic<State> state_ = State::Runs;  // read without the mutex, too
 };
 

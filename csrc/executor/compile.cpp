@@ -195,7 +195,7 @@ void compile(const Missing& missing, const std::vector<size_t>& absent, Program&
       if (failures[failed]) std::rethrow_exception(failures[failed]);
     }
   } catch (const pjrt::Error& e) {
-    fail(e, show_failed(missing.lowered[absent[failed]].text));
+    throw NotMade{e, show_failed(missing.lowered[absent[failed]].text)};
   }
 }
 
@@ -215,6 +215,8 @@ void read_shardings(Program& program) {
 }
 
 }  // namespace
+
+void NotMade::raise() const { fail(error, context); }
 
 // From the disk where there is a cache that has it, else from the compiler.
 std::optional<double> make(const Missing& missing, const Cause& cause) {

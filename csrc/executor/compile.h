@@ -13,6 +13,7 @@
 #include "executor/program.h"
 #include "lazy/lock.h"
 #include "pjrt/compile_options.h"
+#include "pjrt/plugin.h"
 
 namespace torch_xla::executor {
 
@@ -39,8 +40,16 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
 // Counts the run of a graph as a step, if it is one (executor/new_state.h); find_program() does so
 // where it returns the program.
 void count_update(const Graph& graph);
+// Thrown where the compiler refuses a program. raise() throws what the user is told, which may take
+// the GraphLock.
+struct NotMade {
+  pjrt::Error error;
+  std::string context;
+
+  [[noreturn]] void raise() const;
+};
 // Makes the program: fills in its executables. Returns the seconds that the compiler took, none if
-// they come from the disk. `cause` is what asks for it. Needs no lock.
+// they come from the disk. `cause` is what asks for it. Takes no lock; throws NotMade.
 std::optional<double> make(const Missing& missing, const Cause& cause);
 // Puts the program where find_program() finds it.
 void keep(const Missing& missing, const Cause& cause, std::optional<double> seconds);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "executor/program.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::executor {
 
@@ -27,8 +28,8 @@ class CompileProgress {
  private:
   void tell(const std::string& what);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  util::Mutex mutex_;
+  std::condition_variable_any changed_;
   bool ended_ = false;
   std::jthread thread_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "lazy/tensor.h"
 #include "pjrt/event.h"
 #include "util/flags.h"
+#include "util/lock_order.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::executor {
@@ -33,7 +35,7 @@ struct Check {
 };
 
 struct Watch {
-  std::mutex mutex;
+  util::Mutex mutex;
   std::deque<Check> checks;  // the oldest first; guarded by the mutex
   NanHandler handler;        // set once
 };
@@ -107,6 +109,7 @@ void report_nans(int device, bool wait) {
     }
     try {
       const util::Unlocked unlocked;
+      util::about_to_wait_for(util::Rank::Device);
       check.copied.await();
     } catch (const pjrt::Error&) {
       continue;  // whoever reads the values of the run gets the failure
@@ -114,8 +117,13 @@ void report_nans(int device, bool wait) {
     if (*check.answer) bad = std::move(check.run);
   }
   {
+    std::deque<Check> dropped;  // let go without the mutex: they may wait for any lock
     const std::lock_guard lock(watch().mutex);
-    std::erase_if(watch().checks, [&](const Check& c) { return c.run->device == device; });
+    std::deque<Check>& checks = watch().checks;
+    const auto others = std::ranges::stable_partition(
+        checks, [&](const Check& c) { return c.run->device != device; });
+    std::ranges::move(others, std::back_inserter(dropped));
+    checks.erase(others.begin(), others.end());
   }
   const Examining examining;
   if (watch().handler) watch().handler(std::move(bad));

@@ -1,7 +1,6 @@
 #include "executor/runtime.h"
 
 #include <atomic>
-#include <mutex>
 
 #include "executor/deferred.h"
 #include "executor/in_flight.h"
@@ -13,6 +12,7 @@
 #include "pjrt/large_blocks.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/lock_order.h"
 #include "util/log.h"
 
 namespace torch_xla::executor {
@@ -25,8 +25,8 @@ std::function<PluginChoice()>& resolver() {
 
 // Never destroyed: buffers may outlive every static destructor of this library.
 std::atomic<Runtime*> made{nullptr};
-std::mutex& creation_mutex() {
-  static auto& mutex = *new std::mutex;
+util::Mutex& creation_mutex() {
+  static auto& mutex = *new util::Mutex(util::Rank::Startup);
   return mutex;
 }
 pjrt::Options& custom_compile_options() {

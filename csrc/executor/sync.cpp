@@ -31,6 +31,7 @@
 #include "ops/host/host_failure.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/lock_order.h"
 #include "util/log.h"
 #include "util/unlocked.h"
 
@@ -67,6 +68,7 @@ void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
 void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
   try {
     const util::Unlocked unlocked;
+    util::about_to_wait_for(util::Rank::Device);
     for (const pjrt::Event& event : done) event.await();
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
@@ -231,7 +233,11 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
     } else if (const auto compilation = std::exchange(missing.compilation, nullptr)) {
       compilation->wait();
     } else {
-      keep(missing, cause, make(missing, cause));
+      try {
+        keep(missing, cause, make(missing, cause));
+      } catch (const NotMade& failure) {
+        failure.raise();
+      }
       missing.lowered.clear();
       missing.program.reset();
     }

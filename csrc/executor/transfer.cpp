@@ -18,6 +18,7 @@
 #include "ops/sharding.h"
 #include "ops/target.h"
 #include "util/error.h"
+#include "util/lock_order.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::executor {
@@ -250,6 +251,7 @@ std::vector<at::Tensor> read(
   }
   try {
     const util::Unlocked unlocked;
+    util::about_to_wait_for(util::Rank::Device);
     Copies copies(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& t = tensors[i];

@@ -1,14 +1,14 @@
 #include "lazy/lock.h"
 
-#include <mutex>
-
+#include "util/lock_order.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::lazy {
 namespace {
 
-std::mutex& graph_mutex() {
-  static auto& mutex = *new std::mutex;  // outlives static destructors that still hold tensors
+util::Mutex& graph_mutex() {
+  static auto& mutex =
+      *new util::Mutex(util::Rank::Graph);  // outlives static destructors that still hold tensors
   return mutex;
 }
 
@@ -19,6 +19,7 @@ thread_local int GraphLock::depth_ = 0;
 void GraphLock::acquire() {
   if (graph_mutex().try_lock()) return;
   util::Unlocked unlocked;
+  util::about_to_wait_for(util::Rank::Graph);
   graph_mutex().lock();
   unlocked.end();
 }

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include "pjrt/ffi_extension.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::pjrt {
 
@@ -93,7 +94,7 @@ const PJRT_Api* open_library(const std::string& path) {
 
 std::shared_ptr<Plugin> Plugin::load(const std::string& library_path) {
   // Leaked: buffers may be released while the process exits.
-  static auto* mutex = new std::mutex;
+  static auto* mutex = new util::Mutex;
   static auto* loaded = new std::map<std::string, std::shared_ptr<Plugin>>;
 
   std::string path = canonical_path(library_path);

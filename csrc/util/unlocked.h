@@ -22,9 +22,12 @@ class Unlocked {
 // `release` lets the lock go and returns what `take` needs to take it again; null where the calling
 // thread does not hold it.
 struct InterpreterLock {
+  bool (*is_held)();
   void* (*release)();
   void (*take)(void* held);
 };
 void set_interpreter_lock(const InterpreterLock& lock);
+// Whether the calling thread holds it.
+bool holds_interpreter();
 
 }  // namespace torch_xla::util

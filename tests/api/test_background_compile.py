@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
+from torch_xla.experimental.scan import scan
 from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
 
 
@@ -505,3 +507,23 @@ def test_step_closures_of_a_step_that_fails_stay_queued(run_async: bool):
     xm.wait_device_ops()
     torch_xla.sync(wait=True)
     assert seen == [[3, 6]]
+
+
+def test_who_holds_the_graph_lock_may_wait_for_the_compiler():
+    """A body of a loop is recorded with the lock, and reads what comes after more programs than
+    there are threads that compile."""
+    x, start, elements = on_device(1.0, 2.0), on_device(0.0), on_device(0.0)
+    steps = min((os.cpu_count() or 1) + 2, 8)
+    with paused():
+        for i in range(steps):
+            x = x * torch.ones(i + 1, 1, device="xla")
+            x = x[0] + 1
+            torch_xla.sync()
+        assert waiting() == steps
+
+        def body(carry: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            let_go(0.1)
+            return carry + x.sum().item(), carry
+
+        last, _ = scan(body, start, elements)
+    assert last.item() == 3 + 2 * steps

@@ -11,6 +11,8 @@ struct FakeLock {
   int taken = 0;
 } fake;
 
+bool is_held() { return fake.held; }
+
 void* release() {
   if (!fake.held) return nullptr;
   fake.held = false;
@@ -27,7 +29,7 @@ TEST(Unlocked, LetsTheLockGoAndTakesItOnce) {
   {
     const Unlocked unlocked;
   }  // without an interpreter
-  set_interpreter_lock({&release, &take});
+  set_interpreter_lock({&is_held, &release, &take});
 
   {
     const Unlocked unlocked;

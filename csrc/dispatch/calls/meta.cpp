@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include "ops/lowering.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -165,7 +166,7 @@ bool is_of_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 const MetaKernel& meta_kernel_of(const c10::OperatorHandle& op) {
-  static std::mutex mutex;
+  static util::Mutex mutex;
   static auto& known = *new std::unordered_map<c10::OperatorHandle, std::unique_ptr<MetaKernel>>;
   const std::lock_guard lock(mutex);
   std::unique_ptr<MetaKernel>& kernel = known[op];

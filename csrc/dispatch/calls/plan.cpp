@@ -5,6 +5,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "util/lock_order.h"
+
 namespace torch_xla::dispatch {
 namespace {
 
@@ -119,7 +121,7 @@ util::Hash128 hash_of_name(std::string_view full_name) {
 }
 
 std::shared_ptr<const lazy::Operator> find_operator(const c10::OperatorName& name) {
-  static std::mutex mutex;
+  static util::Mutex mutex;
   static auto& table = *new std::unordered_map<std::string, std::shared_ptr<const lazy::Operator>>;
   const std::string full = lazy::full_name(name);
   const std::lock_guard lock(mutex);

@@ -9,6 +9,7 @@
 #include "ops/host/on_host.h"
 #include "ops/traits.h"
 #include "util/error.h"
+#include "util/lock_order.h"
 #include "util/log.h"
 
 namespace torch_xla::dispatch {
@@ -154,7 +155,7 @@ Route route_of(const lazy::Operator& op) {
       (has_tag(op, at::Tag::dynamic_output_shape) || has_tag(op, at::Tag::data_dependent_output))) {
     return Route::Host;
   }
-  static std::mutex mutex;
+  static util::Mutex mutex;
   static auto& known = *new std::unordered_map<const lazy::Operator*, Route>;
   {
     const std::lock_guard lock(mutex);

@@ -21,6 +21,7 @@
 #include "lazy/source.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
 
@@ -255,7 +256,7 @@ void check_fallback(const std::string& name) {
   }
   TXLA_CHECK_KIND(util::ErrorKind::Value, mode == "warn",
                   "XLA_HOST_FALLBACK: expected allow, warn or error, got '", mode, "'.");
-  static std::mutex mutex;
+  static util::Mutex mutex;
   static auto& warned = *new std::unordered_set<std::string>;
   {
     const std::lock_guard lock(mutex);
