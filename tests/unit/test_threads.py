@@ -366,7 +366,7 @@ def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
     reference = nn.Sequential(*layers)
     net = copy.deepcopy(reference).to("xla")
     model = torch.compile(net, backend=backend) if backend else net
-    small, large = torch.randn(4, 16), torch.randn(32, 16)
+    small = torch.randn(4, 16)
 
     def results(x):
         with torch.no_grad():
@@ -376,23 +376,31 @@ def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
         with torch.no_grad():
             return (results(x) - reference(x)).abs().max() > 1e-5
 
+    def reads_while_compiling(large):
+        compiled = threading.Event()
+        read = 0
+
+        def compile_ahead():
+            try:
+                results(torch.zeros_like(large))
+            finally:  # the other ends either way, and the error is told
+                compiled.set()
+
+        def go_on():
+            nonlocal read
+            while not compiled.is_set():
+                assert not differ(small)
+                read += 1
+
+        run_threads(compile_ahead, go_on)
+        return read
+
     assert not differ(small)
-    compiled = threading.Event()
-    read = 0
-
-    def compile_ahead():
-        try:
-            results(torch.zeros_like(large))
-        finally:  # the other ends either way, and the error is told
-            compiled.set()
-
-    def go_on():
-        nonlocal read
-        while not compiled.is_set():
-            assert not differ(small)
-            read += 1
-
-    run_threads(compile_ahead, go_on)
+    for rows in range(32, 42):  # a busy machine may keep the reader from its turn
+        large = torch.randn(rows, 16)
+        read = reads_while_compiling(large)
+        if read > 10:
+            break
     assert read > 10
     before = met.counter_value("UncachedCompile")
     assert not differ(large)
