@@ -17,6 +17,7 @@ from torch_xla.experimental.gradient_accumulation import gradient_accumulation
 from torch_xla.experimental.gru import GRU
 from torch_xla.experimental.pytreeify import pytreeify
 from torch_xla.experimental.scan import (
+    _SCAN_COMPUTATION_CACHE,
     default_partition,
     min_cut_rematerialization_partition,
     scan,
@@ -91,15 +92,81 @@ def test_a_scan_is_one_loop_each_way():
 def test_what_is_kept_for_the_backward_pass():
     def kept(partition):
         init, xs = leaves("xla", (4,), (6, 4))
-        forward, _ = value_and_grad_partitioned(
+        forward, _, _ = value_and_grad_partitioned(
             lambda c, x: ((c.exp() * c.sin() + c.cos() * c.tanh()).sigmoid() + x, None),
             init,
             xs[0:1],
             partition,
         )
-        return len(forward(init.detach(), xs[0].detach())) - 1
+        _, (_, kept) = forward(init.detach(), xs[0].detach())
+        return len(kept)
 
     assert kept(min_cut_rematerialization_partition) < kept(default_partition)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("device", ["xla"])
+def test_the_functions_of_a_row(partition, device):
+    def fn(carry, x):
+        a, b = carry
+        return (a * x["w"].exp(), b + a.sin()), {"y": a * b * x["w"], "none": None}
+
+    torch.manual_seed(0)
+    a, b, w = (torch.rand(3, device=device) for _ in range(3))
+    xs = {"w": w.clone()[None].requires_grad_()}
+    forward, alias_input, backward = value_and_grad_partitioned(fn, (a, b), xs, partition)
+    (c, d), (y, partial) = forward((a, b), {"w": w})
+    assert y["none"] is None
+    kept = alias_input(partial, {"w": w})
+    ones = torch.ones(3, device=device)
+    of_carry, of_x = backward((ones, ones * 2), ({"y": ones * 3, "none": None}, kept))
+    leaves_of = [t.detach().cpu().requires_grad_() for t in (a, b, w)]
+    (e, f), z = fn(leaves_of[:2], {"w": leaves_of[2]})
+    (e + f * 2 + z["y"] * 3).sum().backward()
+    for found, expected in ((c, e), (d, f), (y["y"], z["y"])):
+        close(found, expected, rtol=1e-4, atol=1e-5)
+    for found, leaf in zip((*of_carry, of_x["w"]), leaves_of, strict=True):
+        close(found, leaf.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_a_body_may_write_its_carry(device):
+    def body(accumulated, element):
+        accumulated += element * 2
+        return accumulated, accumulated
+
+    carry = torch.zeros(2, device=device, requires_grad=True)
+    xs = torch.arange(6.0).view(3, 2).to(device).requires_grad_()
+    for _ in range(2):
+        last, ys = scan(body, carry, xs, is_fn_pure=True)
+        close(ys, (xs * 2).cumsum(0))
+        close(last, ys[-1])
+        close(carry, torch.zeros(2))
+        found = torch.autograd.grad((ys * ys).sum() + last.sum(), (carry, xs))
+        inputs = [t.detach().cpu().requires_grad_() for t in (carry, xs)]
+        ys = inputs[0] + (inputs[1] * 2).cumsum(0)
+        expected = torch.autograd.grad((ys * ys).sum() + ys[-1].sum(), inputs)
+        for mine, other in zip(found, expected, strict=True):
+            close(mine, other)
+    with torch.no_grad():
+        close(scan(body, carry, xs)[0], torch.tensor([12.0, 18.0]))
+        close(carry, torch.zeros(2))
+
+
+def test_what_pure_functions_have_recorded():
+    def fn(carry, x):
+        return carry + x, None
+
+    carry, xs = torch.ones(2, device="xla", requires_grad=True), torch.ones(3, 2, device="xla")
+    scan(fn, carry, xs)
+    assert fn not in _SCAN_COMPUTATION_CACHE
+    for partition in (*PARTITIONS, PARTITIONS[0]):
+        scan(fn, carry, xs, partition, is_fn_pure=True)
+    assert len(_SCAN_COMPUTATION_CACHE[fn]) == len(PARTITIONS)
+    count = len(_SCAN_COMPUTATION_CACHE)
+    del fn
+    gc.collect()
+    assert len(_SCAN_COMPUTATION_CACHE) == count - 1
 
 
 def test_equal_functions_of_other_tensors_are_told_apart():
@@ -312,6 +379,8 @@ def test_scan_under_autocast():
 
 def test_scan_says_what_is_wrong():
     c, xs = torch.zeros(3, device="xla"), torch.ones(2, 3, device="xla")
+    with pytest.raises(ValueError, match="`fn` must be callable"):
+        scan(1000, c, xs)
     with pytest.raises(ValueError, match="at least one tensor"):
         scan(lambda c, x: (c, x), c, ())
     with pytest.raises(ValueError, match="xs of one length, got tensors of shapes"):

@@ -18,8 +18,13 @@ def named_places(module: nn.Module) -> dict[str, Place]:
 
     A part that is shared has one name; so has a tensor for each place of its own.
     """
+    return places_in(module.named_modules())
+
+
+def places_in(parts: Iterable[tuple[str, nn.Module]]) -> dict[str, Place]:
+    """The same of a module whose parts, as `named_modules` gives them, are known."""
     places = {}
-    for prefix, part in module.named_modules():
+    for prefix, part in parts:
         for table in (part._parameters, part._buffers):
             for key, tensor in table.items():
                 if tensor is not None:

@@ -76,8 +76,8 @@ def scan(
 
     Args:
         fn: Takes the carry and a row of `xs`, each a tree of tensors, and returns the next carry,
-            of the same shapes and dtypes, and a tree of results, or None. It may not write tensors
-            that it does not make.
+            of the same shapes and dtypes, and a tree of results, or None. It may write its carry;
+            other tensors that it does not make it may not.
         init: The first carry.
         xs: A tree of tensors of one length, [length, ...] each.
         partition_fn: Says what is kept for the backward pass. `default_partition` keeps what it
@@ -91,10 +91,12 @@ def scan(
         The last carry, and the results of all rows, stacked: [length, ...] each.
 
     Raises:
-        ValueError: If `xs` has no tensors, or their lengths differ.
+        ValueError: If `fn` cannot be called, `xs` has no tensors, or their lengths differ.
         RuntimeError: If `fn` changes the carry's shapes or dtypes, needs values, or writes other
             tensors than it makes.
     """
+    if not callable(fn):
+        raise ValueError(f"scan: expected a function, got {fn!r}: `fn` must be callable.")
     carried, carry_spec = pytree.tree_flatten(init)
     rows, rows_spec = pytree.tree_flatten(xs)
     _check(carried, rows)
@@ -128,7 +130,8 @@ def _check(carried: list, rows: list) -> None:
 def _python_loop(fn: Callable, carry: Any, rows: list, spec: pytree.TreeSpec) -> tuple:
     ys = []
     for i in range(len(rows[0])):
-        carry, y = fn(carry, pytree.tree_unflatten([t[i] for t in rows], spec))
+        own = pytree.tree_map(torch.clone, carry)  # which `fn` may write
+        carry, y = fn(own, pytree.tree_unflatten([t[i] for t in rows], spec))
         ys.append(y)
     if not ys:
         raise ValueError("scan: expected at least one row on this device, got none.")
@@ -148,8 +151,9 @@ class _Tree:
     def flat(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         carry_spec, rows_spec = self.specs
         count = carry_spec.num_leaves
+        own = [t.clone() for t in tensors[:count]]  # which `fn` may write
         results = self.fn(
-            pytree.tree_unflatten(tensors[:count], carry_spec),
+            pytree.tree_unflatten(own, carry_spec),
             pytree.tree_unflatten(tensors[count:], rows_spec),
         )
         if not isinstance(results, (tuple, list)) or len(results) != 2:
@@ -305,13 +309,14 @@ def _joint_of(
     return joint
 
 
-_pure: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
+# By function, what was recorded for shapes, partitions and modes.
+_SCAN_COMPUTATION_CACHE: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
 
 
 def _pure_functions(fn: Callable) -> dict:
     """What is known of a function that is pure; it ends with the function."""
     try:
-        return _pure.setdefault(fn, {})
+        return _SCAN_COMPUTATION_CACHE.setdefault(fn, {})
     except TypeError:  # it cannot be a key
         return {}
 
@@ -322,20 +327,57 @@ def value_and_grad_partitioned(
     xs: Any,
     partition_fn: Callable = default_partition,
     is_fn_pure: bool = True,
-) -> tuple[Callable, Callable]:
-    """The two functions of a row that `scan` runs, forward and backward.
+) -> tuple[Callable, Callable, Callable]:
+    """The functions of a row of which gradients of a scan can be made.
 
     Args:
-        fn, init, xs, partition_fn, is_fn_pure: As those of `scan`.
+        fn, init, xs, partition_fn, is_fn_pure: As those of `scan`. Carried floating-point tensors
+            want gradients, whether those of `init` do or not.
 
     Returns:
-        `forward(*inputs)`, of the flat carry, a flat row and what `fn` closes over, gives the flat
-        results and what is kept for the backward pass. `backward(*kept, *gradients)` gives the
-        gradients of all inputs, or None.
+        `forward(carry, x)` gives `(carry, (y, partial))`, where `partial` is what is kept for the
+        backward pass but for parts of `x`. `alias_input(partial, xs)` gives all that is kept, of
+        one row or of the stacks of all. `backward(grad_carry, (grad_y, kept))` gives
+        `(grad_carry, grad_x)`, trees with None where there is no gradient.
     """
     carried, carry_spec = pytree.tree_flatten(init)
     rows, rows_spec = pytree.tree_flatten(xs)
     _check(carried, rows)
     tree = _Tree(fn, carry_spec, rows_spec)
-    joint = _joint_of(tree, carried, rows, partition_fn, is_fn_pure)
-    return joint.forward, joint.backward
+    wanting = [t.detach().requires_grad_(t.is_floating_point()) for t in carried]
+    joint = _joint_of(tree, wanting, rows, partition_fn, is_fn_pure)
+    results, count, has = joint.num_results, len(carried), joint.has_gradient
+    # Of what is kept, what a row of `xs` has, and tensors that `fn` closes over.
+    of_rows = [
+        (k, i - count) for k, (is_input, i) in enumerate(joint.kept) if is_input and i >= count
+    ]
+
+    def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, tuple]]:
+        inputs = [*pytree.tree_leaves(carry), *pytree.tree_leaves(x)]
+        outputs = joint.forward(*inputs, *joint.captured)
+        carry, y = tree.results(outputs[:results])
+        partial = tuple(
+            inputs[i] if is_input else outputs[i]
+            for is_input, i in joint.kept
+            if not is_input or i < count
+        )
+        return carry, (y, partial)
+
+    def alias_input(partial: Sequence[torch.Tensor], xs: Any) -> tuple[torch.Tensor, ...]:
+        kept, given = list(partial), [*pytree.tree_leaves(xs), *joint.captured]
+        for place, i in of_rows:
+            kept.insert(place, given[i])
+        return tuple(kept)
+
+    def backward(grad_carry: Any, grads_and_kept: Any) -> tuple[Any, Any]:
+        grad_y, kept = grads_and_kept
+        given = [*pytree.tree_leaves(grad_carry), *pytree.tree_leaves(grad_y)]
+        given = [t for t in given if t is not None]
+        found = joint.backward(*kept, *(g for g, wants in zip(given, has, strict=True) if wants))
+        of_x = found[count : count + len(rows)]
+        return (
+            pytree.tree_unflatten(found[:count], carry_spec),
+            pytree.tree_unflatten(of_x, rows_spec),
+        )
+
+    return forward, alias_input, backward
