@@ -1,8 +1,11 @@
 #include "dispatch/record/places.h"
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <unordered_map>
 
+#include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 
 #include "util/error.h"
@@ -41,7 +44,51 @@ c10::intrusive_ptr<View> copy_of(const View* view) {
   return copy;
 }
 
+// Returns what tells the counter of a tensor's versions from others: its address, or null for an
+// inference tensor, which has none. PyTorch compares no counters.
+const void* counter_of(const at::Tensor& tensor) {
+  const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+  static_assert(sizeof(version) == sizeof(void*));
+  const void* counter = nullptr;
+  std::memcpy(&counter, &version, sizeof(counter));
+  return counter;
+}
+
+bool share_versions(const at::Tensor& a, const at::Tensor& b) {
+  const void* counter = counter_of(a);
+  return counter != nullptr && counter == counter_of(b);
+}
+
+// Returns a tensor in this place that counts its versions with `other`, or is an inference tensor
+// as that one.
+at::Tensor counted_with(const at::Tensor& other, const Place& place, const Storages& storages) {
+  const bool has_counter = !other.is_inference();
+  std::optional<c10::InferenceMode> as_other;
+  if (c10::InferenceMode::is_enabled() == has_counter) as_other.emplace(!has_counter);
+  at::Tensor tensor = place.tensor(storages);
+  if (has_counter) {
+    tensor.unsafeGetTensorImpl()->set_version_counter(
+        other.unsafeGetTensorImpl()->version_counter());
+  }
+  return tensor;
+}
+
 }  // namespace
+
+std::vector<uint32_t> versions_of(const Tensors& tensors) {
+  std::vector<uint32_t> versions;
+  for (const at::Tensor& t : tensors) {
+    versions.push_back(t.is_inference() ? 0 : static_cast<uint32_t>(t._version()));
+  }
+  return versions;
+}
+
+void bump_versions(const Tensors& tensors, const Writes& writes) {
+  for (auto [i, count] : writes) {
+    at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
+    for (; count > 0 && !impl->is_inference(); --count) impl->bump_version();
+  }
+}
 
 Place Place::own() const { return {storage, geometry, offset, copy_of(view.get())}; }
 
@@ -68,11 +115,25 @@ Taken::Taken(const Layout& layout, const Tensors& tensors, int wanted) : device(
                " and xla:", storage->device_index(), ".");
     storages.push_back(&storage->geometry());
   }
+  std::unordered_map<const void*, size_t> known;
   for (size_t i = 0; i < tensors.size(); ++i) {
     TXLA_CHECK(!tensors[i].is_conj() && !tensors[i].is_neg(),
                "recorded function: expected tensors as they lie.");
     places.push_back(layout.places[i].own());
+    const void* counter = counter_of(tensors[i]);
+    counters.push_back(counter == nullptr ? i : known.emplace(counter, i).first->second);
   }
+}
+
+bool Taken::shares_versions_as(const Tensors& tensors, size_t i) const {
+  if (counters[i] != i) return share_versions(tensors[i], tensors[counters[i]]);
+  for (size_t j = 0; j < i; ++j) {
+    if (counters[j] == j && places[j].storage == places[i].storage &&
+        share_versions(tensors[i], tensors[j])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Taken::fits(const Tensors& tensors) const {
@@ -91,7 +152,7 @@ bool Taken::fits(const Tensors& tensors) const {
         return false;
       }
       found.push_back(&storage);
-    } else if (found[place.storage] != &storage) {
+    } else if (found[place.storage] != &storage || !shares_versions_as(tensors, i)) {
       return false;
     }
     if (!same_view(impl->view().get(), place.view.get())) return false;
@@ -112,28 +173,48 @@ Storages Taken::storages_of(const Tensors& tensors) const {
   return found;
 }
 
-void Taken::bump_versions(const Tensors& tensors, const std::vector<size_t>& written) const {
-  std::vector<bool> is_written(storages.size());
-  for (const size_t storage : written) is_written[storage] = true;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
-    if (is_written[places[i].storage] && !impl->is_inference()) impl->bump_version();
+Tensors Taken::stand_ins(const Storages& made) const {
+  Tensors tensors;
+  for (size_t i = 0; i < places.size(); ++i) {
+    tensors.push_back(counters[i] == i ? places[i].tensor(made)
+                                       : counted_with(tensors[counters[i]], places[i], made));
   }
+  return tensors;
+}
+
+Writes Taken::writes_since(const std::vector<uint32_t>& versions, const Tensors& tensors) const {
+  const std::vector<uint32_t> now = versions_of(tensors);
+  Writes writes;
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (counters[i] == i && now[i] != versions[i]) writes.emplace_back(i, now[i] - versions[i]);
+  }
+  return writes;
 }
 
 std::vector<Given> Given::of(const Tensors& results, const Tensors& arguments, const Layout& all) {
   std::vector<Given> given;
-  size_t next = arguments.size();
+  std::unordered_map<const void*, size_t> tensors, counters;
+  const auto first = [](auto& known, const void* it, size_t place) {
+    return it == nullptr ? place : known.emplace(it, place).first->second;
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    first(tensors, arguments[i].unsafeGetTensorImpl(), i);
+    first(counters, counter_of(arguments[i]), i);
+  }
+  size_t next = arguments.size();  // of the layout, which has the defined ones
   for (const at::Tensor& t : results) {
-    Given result{t.defined() ? Kind::Place : Kind::Undefined};
-    if (t.defined()) {
-      TXLA_CHECK(!t.is_conj() && !t.is_neg(), "recorded function: expected results as they lie.");
-      result.place = all.places[next++].own();
-      const auto same = std::ranges::find_if(arguments, [&](auto& a) { return a.is_same(t); });
-      result.argument = static_cast<size_t>(same - arguments.begin());
-      if (same != arguments.end()) result.kind = Kind::Argument;
+    const size_t place = arguments.size() + given.size();
+    Given& result = given.emplace_back(Kind::Undefined);
+    if (!t.defined()) continue;
+    TXLA_CHECK(!t.is_conj() && !t.is_neg(), "recorded function: expected results as they lie.");
+    result.place = all.places[next++].own();
+    const size_t same = first(tensors, t.unsafeGetTensorImpl(), place);
+    const size_t shared = first(counters, counter_of(t), place);
+    result.kind = same != place ? Kind::Same : shared != place ? Kind::Shared : Kind::Own;
+    result.first = same != place ? same : shared;
+    if (result.kind == Kind::Own && !t.is_inference()) {
+      result.version = static_cast<uint32_t>(t._version());
     }
-    given.push_back(std::move(result));
   }
   return given;
 }
@@ -141,16 +222,26 @@ std::vector<Given> Given::of(const Tensors& results, const Tensors& arguments, c
 Tensors Given::tensors(const std::vector<Given>& given, const Tensors& arguments,
                        const Storages& storages) {
   Tensors results;
+  results.reserve(given.size());
+  const auto at = [&](size_t i) -> const at::Tensor& {
+    return i < arguments.size() ? arguments[i] : results[i - arguments.size()];
+  };
   for (const Given& result : given) {
     switch (result.kind) {
       case Kind::Undefined:
         results.emplace_back();
         break;
-      case Kind::Argument:
-        results.push_back(arguments[result.argument]);
+      case Kind::Same:
+        results.push_back(at(result.first));
         break;
-      case Kind::Place:
+      case Kind::Shared:
+        results.push_back(counted_with(at(result.first), result.place, storages));
+        break;
+      case Kind::Own:
         results.push_back(result.place.tensor(storages));
+        if (result.version != 0 && !results.back().is_inference()) {
+          results.back().unsafeGetTensorImpl()->set_version_counter(result.version);
+        }
         break;
     }
   }

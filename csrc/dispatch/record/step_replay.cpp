@@ -22,6 +22,7 @@ StepReplay::Watch::Watch(int device, Tensors reachable)
     : device_(device),
       reachable_(std::move(reachable)),
       before_(reachable_),
+      versions_(versions_of(reachable_)),
       random_(lazy::Device::of(device).random.position()),
       runs_(executor::runs_and_reads()) {
   const lazy::GraphLock lock;
@@ -42,6 +43,7 @@ std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) co
   TXLA_CHECK(Layout(reachable_).storages == before_.storages, "gives a tensor other memory");
   auto step = std::make_unique<StepReplay>();
   step->arguments_ = Taken(before_, reachable_, device_);
+  step->writes_ = step->arguments_.writes_since(versions_, reachable_);
   Tensors all_tensors = reachable_;
   std::ranges::copy_if(results, std::back_inserter(all_tensors), &at::Tensor::defined);
   const Layout all(all_tensors);
@@ -107,7 +109,6 @@ std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) co
   for (size_t i = 0; i < written.size(); ++i) {
     const Value& value = function.results[i];
     step->written_.push_back({written[i], {index.at(value.node.get()), value.index}});
-    if (written[i] < num_arguments) step->written_arguments_.push_back(written[i]);
   }
   step->checks_ = {checks_.stand_ins, log_.checks()};
   step->draws_ = Draws(function, random_, lazy::Device::of(device_).random.position());
@@ -195,7 +196,7 @@ Tensors StepReplay::record(const Tensors& arguments) const {
       static_cast<Storage&>(*storages[write.storage]).set_value(value_of(write.value));
     }
   }
-  arguments_.bump_versions(arguments, written_arguments_);
+  bump_versions(arguments, writes_);
   return Given::tensors(results_, arguments, storages);
 }
 

@@ -41,6 +41,7 @@ class StepReplay {
     const int device_;
     const Tensors reachable_;
     const Layout before_;
+    const std::vector<uint32_t> versions_;
     std::vector<uint64_t> leaves_;  // the ids of the storages' nodes
     const lazy::RandomState::Position random_;
     const uint64_t start_ = lazy::id_boundary();
@@ -73,7 +74,7 @@ class StepReplay {
   std::vector<Written> written_;
   std::vector<const lazy::Geometry*> made_;
   std::vector<Given> results_;
-  std::vector<size_t> written_arguments_;
+  Writes writes_;
   Draws draws_;
 };
 

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <unordered_map>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include "debug/metrics.h"
 #include "executor/compile.h"
@@ -39,8 +43,8 @@ class TracedFunction::Tracer {
     for (const Storage* storage : given.storages) {
       storages_.push_back(trace_.parameter(&storage->geometry()));
     }
-    const Storages all(storages_.begin(), storages_.end());
-    for (const Place& place : given.places) stand_ins_.push_back(place.tensor(all));
+    stand_ins_ = traced_->arguments_.stand_ins(Storages(storages_.begin(), storages_.end()));
+    versions_ = versions_of(stand_ins_);
   }
 
   // `captured` takes what the function reads beside its arguments.
@@ -49,6 +53,7 @@ class TracedFunction::Tracer {
     const Tensors results = body(stand_ins_);
     check_geometries();
     take_written();
+    traced_->writes_ = traced_->arguments_.writes_since(versions_, stand_ins_);
     take_results(results);
     FunctionTrace::Recorded recorded = trace_.finish();
     if (!recorded.function->results.empty()) {
@@ -100,6 +105,7 @@ class TracedFunction::Tracer {
   std::unique_ptr<TracedFunction> traced_ = std::make_unique<TracedFunction>();
   std::vector<c10::intrusive_ptr<Storage>> storages_;  // of the stand-ins
   Tensors stand_ins_;
+  std::vector<uint32_t> versions_;
 };
 
 std::unique_ptr<TracedFunction> TracedFunction::trace(
@@ -108,6 +114,12 @@ std::unique_ptr<TracedFunction> TracedFunction::trace(
   const int device =
       given.storages.empty() ? executor::current_device() : given.storages[0]->device_index();
   const lazy::GraphLock lock;
+  // In inference mode no versions are counted, and a later call may be outside of it.
+  std::optional<c10::InferenceMode> counted;
+  if (c10::InferenceMode::is_enabled()) {
+    counted.emplace(false);
+    at::GradMode::set_enabled(false);
+  }
   std::vector<Value> captured;
   auto traced = Tracer(arguments, given, device).run(body, captured);
   TXLA_CHECK(captured.empty() || !lazy::Lending::lives(),
@@ -159,7 +171,7 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
       storages.push_back(c10::make_intrusive<Storage>(geometry, device, Value{node, result++}));
     }
   }
-  arguments_.bump_versions(arguments, written_);
+  bump_versions(arguments, writes_);
   Tensors results = Given::tensors(results_, arguments, storages);
   storages.clear();
   if (is_apart && launching.at_once() && !computed.empty()) {

@@ -52,6 +52,7 @@ class TracedFunction {
   // Of the call's results, in order: the arguments' storages that are written, then new storages.
   std::vector<size_t> written_;
   std::vector<const lazy::Geometry*> made_;
+  Writes writes_;
   std::vector<Given> results_;
   c10::intrusive_ptr<const lazy::Signature> signature_;  // undefined where nothing is computed
   Draws draws_;
