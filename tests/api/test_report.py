@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import threading
 import time
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +36,10 @@ SECTIONS = {
     "host": "Operators on the host",
     "shardings": "Split parameters",
 }
+LIBRARY = torch.library.Library("report_test", "DEF")
+LIBRARY.define("foo(Tensor x) -> Tensor")  # no program can hold it
+LIBRARY.impl("foo", lambda x: torch.from_numpy(np.sin(x.numpy())), "CPU")
+LIBRARY.impl("foo", torch.empty_like, "Meta")
 EMPTY = {"meta", "input", "br", "wbr"}
 
 
@@ -148,6 +154,96 @@ def test_a_recorded_run(path):
     assert "aten::_local_scalar_dense reads a value4" in page.sections["host"]
     assert "No cost was given" in page.sections["cost"]
     del model
+
+
+def test_operators_on_the_host(path):
+    with record() as kept, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            torch.ops.report_test.foo(torch.ones(3, device="xla")).cpu()
+        torch.ones(3, device="xla").sum().item()
+    report(path)
+    told = read(path).sections
+    assert "Ran on the host: report_test::foo." in told[""]
+    duration = r"[\d.]+ (?:s|ms|µs)"
+    assert re.search(rf"report_test::foo3{duration}", told["host"])
+    assert re.search(rf"aten::_local_scalar_dense reads a value1{duration}", told["host"])
+    main = next(t for t in kept.tracks.values() if t.name == "main")
+    assert main.seconds["host"] > 0
+    assert re.search(r"report_test::foo, test_report.py:\d+ \(", told["time"])
+
+
+def test_what_is_compiled_again_in_one_way_is_one_entry(path):
+    x = torch.ones(9, device="xla")
+    torch_xla.sync()
+    with record() as kept:
+        for n in range(2, 8):
+            y = x[:n].exp()
+            torch_xla.sync()
+        for dtype in (torch.float64, torch.float16):
+            y = x.to(dtype).sinh()
+            torch_xla.sync()
+    del y
+    recompiles = kept.after.since(kept.before).recompiles
+    assert len(recompiles) == 6
+    report(path)
+    told = read(path).sections
+    assert "6 programs of 2 lines were compiled again" in told[""]
+    entries = [attrs for tag, attrs in read(path).tags if attrs.get("class") == "head"]
+    assert len(entries) == 2 and told["recompiles"].count("The last: ") == 1
+    assert "5 programs" in told["recompiles"] and "1 program" in told["recompiles"]
+    assert recompiles[4].what in told["recompiles"]
+    assert recompiles[3].what not in told["recompiles"]
+
+
+def test_one_total_of_waits_and_one_fullest_moment(path):
+    with record() as kept:
+        kept_alive = torch.ones(1000, 1000, device="xla")
+        torch_xla.sync(wait=True)
+        for _ in range(3):
+            kept_alive.sum().item()
+    report(path)
+    page = read(path)
+    (top,) = re.findall(r"Waiting for values(.*?s)[\d.<]+% of the time", page.sections[""])
+    seconds = dict(report_charts.kind_seconds(kept))
+    assert top == report_parts.duration(seconds["wait"]).replace("\N{NO-BREAK SPACE}", " ")
+    at, snapshot = kept.peak
+    assert all(sum(parts.values()) <= snapshot.bytes for _, parts in kept.snapshots)
+    left = f"{(at - kept.began) / (kept.ended - kept.began) * 100:.1f}"
+    marks = [a["style"] for _, a in page.tags if (a.get("class") or "").startswith("peak")]
+    assert float(re.match(r"left:([\d.]+)%", marks[0])[1]) == pytest.approx(float(left), abs=0.2)
+    del kept_alive
+
+
+@pytest.mark.parametrize(
+    ("seconds", "marks"),
+    [
+        (0.5, ["0", "100 ms", "200 ms", "300 ms", "400 ms"]),
+        (110, ["0", "20 s", "40 s", "60 s", "80 s", "100 s"]),
+        (
+            150,
+            [
+                "0",
+                "0:20 min",
+                "0:40 min",
+                "1:00 min",
+                "1:20 min",
+                "1:40 min",
+                "2:00 min",
+                "2:20 min",
+            ],
+        ),
+        (1800, ["0", "5:00 min", "10:00 min", "15:00 min", "20:00 min", "25:00 min"]),
+        (9000, ["0", "0:20 h", "0:40 h", "1:00 h", "1:20 h", "1:40 h", "2:00 h", "2:20 h"]),
+        (400_000, ["0", "20:00 h", "40:00 h", "60:00 h", "80:00 h", "100:00 h"]),
+    ],
+)
+def test_marks_of_time_have_one_unit(seconds, marks):
+    told = Page(f"<section id=x>{report_charts.ruler(seconds)}</section>")
+    spans = re.findall(r">([^<>]+)</span>", report_charts.ruler(seconds))
+    assert [s.replace("\N{NO-BREAK SPACE}", " ") for s in spans] == marks
+    far = [a for tag, a in told.tags if tag == "span" and "far" in (a["class"] or "")]
+    assert all(float(a["style"][5:-1]) > 80 for a in far)
 
 
 def test_the_timeline_as_numbers(path):

@@ -181,7 +181,7 @@ def test_report_of_a_models_steps():
 
 
 def fill_for_short_report():
-    for name in ("CachedCompile", "MarkStep", "test::other", "aten::nonzero"):
+    for name in ("CachedCompile", "MarkStep", "other", "aten::nonzero"):
         count(name)
     for name in ("CompileTime", "TransferToDeviceTime", "TestTime"):
         sample(name, 1)
@@ -201,17 +201,19 @@ def test_short_report_by_default():
 
 def test_short_report_of_chosen_names():
     fill_for_short_report()
-    report = met.short_metrics_report(counter_names=["test::other", "test::absent"])
-    assert named(report) == ["CompileTime", "TransferToDeviceTime", "aten::nonzero", "test::other"]
+    report = met.short_metrics_report(counter_names=["other", "absent"])
+    assert named(report) == ["CompileTime", "TransferToDeviceTime", "aten::nonzero", "other"]
     report = met.short_metrics_report(metric_names=["TestTime"])
     assert named(report) == ["TestTime", "CachedCompile", "MarkStep", "aten::nonzero"]
-    assert named(met.short_metrics_report([], ["TestTime"])) == ["TestTime", "aten::nonzero"]
+    chosen = met.short_metrics_report(["other"], ["TestTime"])
+    assert named(chosen) == ["TestTime", "aten::nonzero", "other"]
+    assert met.short_metrics_report([], []) == met.short_metrics_report()
 
 
 def test_executed_fallback_ops():
-    for name in ("aten::nonzero", "xla::add", "aten::_ctc_loss"):
+    for name in ("aten::nonzero", "xla::add", "aten::_ctc_loss", "mine::custom"):
         count(name)
-    assert met.executed_fallback_ops() == ["aten::_ctc_loss", "aten::nonzero"]
+    assert met.executed_fallback_ops() == ["aten::_ctc_loss", "aten::nonzero", "mine::custom"]
     met.clear_counters()
     assert met.executed_fallback_ops() == []
 

@@ -75,6 +75,11 @@ class Wait:
     seconds: float
 
 
+def ran_on_host(why: str) -> bool:
+    """Whether what a line waited for is an operator."""
+    return "::" in why
+
+
 def recompiles(clear: bool = False) -> list[Recompile]:
     """The recompiles of this process, oldest first; of more than 1,000 the newest.
 

@@ -317,7 +317,7 @@ class Recording:
         start = time.time_ns()
         snapshot = memory_snapshot()
         self.split = split_parameters() or self.split
-        if self.peak is None or snapshot.bytes >= self.peak[1].bytes:
+        if self.peak is None or snapshot.bytes > self.peak[1].bytes:
             self.peak = (now, snapshot)
         self.snapshots.append((now, snapshot.by_kind()))
         if len(self.snapshots) > 200:
@@ -361,7 +361,7 @@ class Recording:
                 begin = max(begin, track.counted[-1].end if track.counted else begin)
             else:
                 kind = _KINDS.get(name) or ("wait" if name in waits else "user")
-                if kind == "wait" and name.startswith("aten::"):
+                if kind == "wait" and explain.ran_on_host(name):
                     kind = "host"
             self._count(kind, (end - begin) / 1e9, facts, name)
             text = ", ".join(f"{key} {value}" for key, value in details if key != "graph")

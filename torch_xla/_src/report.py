@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import explain, recording
+from torch_xla._src import explain, recording, report_charts
 from torch_xla._src.explain import Recompile, Wait
 from torch_xla._src.memory import MemoryInfo, memory_info
 from torch_xla._src.recording import Counts, Program, Recording
@@ -56,6 +56,7 @@ class RunReport:
         seconds: The wall time of the recording, or since the import of torch_xla.
         steps: Barriers; None where they were not counted.
         compiled: How many programs the compiler made, and `compile_seconds` what it took.
+        wait_seconds: That the main thread waited; where no timeline was recorded, all lines.
         memory: Of the fullest device; None where no device was used.
         causes: The longest first.
         host_operators: Name and count of the operators that ran on the host.
@@ -160,7 +161,7 @@ def collect(cost: Cost | None = None) -> RunReport:
         steps=timeline.steps.count if timeline is not None else None,
         compiled=compiled,
         compile_seconds=compile_seconds,
-        wait_seconds=sum(w.seconds for w in counts.waits),
+        wait_seconds=_waited(timeline, counts),
         memory=_memory(),
         causes=_causes(timeline, counts, compile_seconds),
         recompiles=counts.recompiles,
@@ -198,7 +199,7 @@ def _compiled() -> tuple[int, float]:
 
 def _causes(timeline: Recording | None, counts: Counts, compile_seconds: float) -> list[Cause]:
     causes = [
-        Cause("host" if w.why.startswith("aten::") else "wait", w.why, w.place, w.seconds, w.count)
+        Cause("host" if explain.ran_on_host(w.why) else "wait", w.why, w.place, w.seconds, w.count)
         for w in counts.waits
     ]
     if timeline is not None:
@@ -214,9 +215,16 @@ def _causes(timeline: Recording | None, counts: Counts, compile_seconds: float) 
             again.setdefault(r.place, []).append(r.seconds)
         for line, each in again.items():
             causes.append(Cause("compile", "compiling again", line, sum(each), len(each)))
-        first = compile_seconds - sum(r.seconds for r in counts.recompiles)
+        first = compile_seconds - sum(sum(each) for each in again.values())
         causes.append(Cause("compile", "compiling for the first time", "", max(0.0, first), 0))
     return sorted(causes, key=lambda c: -c.seconds)
+
+
+def _waited(timeline: Recording | None, counts: Counts) -> float:
+    if timeline is None:
+        return sum(w.seconds for w in counts.waits)
+    seconds = dict(report_charts.kind_seconds(timeline))
+    return seconds.get("wait", 0.0) + seconds.get("host", 0.0)
 
 
 def _memory() -> MemoryInfo | None:

@@ -32,6 +32,7 @@ _DEEPEST = 5  # rows of spans within each other
 _CELL = 10  # units within which narrow spans are drawn as one
 _NAME = 120  # characters that are kept of a span's name
 _DETAILS = 3_000  # different texts that are kept
+_STEPS = (15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 21_600)  # seconds
 _ORDER = ("python", "sync", "lower", "compile", "launch", "upload", "wait", "host")
 
 
@@ -39,17 +40,34 @@ def _x(part: float) -> str:
     return f"{part * 100:.3f}%"
 
 
+def time_step(seconds: float, most: int) -> float:
+    """Between the marks of so many seconds: from two minutes on, whole parts of a minute or hour.
+    The script has the same rule."""
+    if seconds < 120:
+        return nice_step(seconds, most)
+    return next((s for s in _STEPS if s * most >= seconds), nice_step(seconds / 3600, most) * 3600)
+
+
+def time_mark(at: float, seconds: float) -> str:
+    """What is written at a mark, in one unit for all of a ruler."""
+    if at == 0:
+        return "0"
+    if seconds < 120:
+        return round_number(duration(at))
+    whole, unit = (round(at), "min") if seconds < 7200 else (round(at / 60), "h")
+    return f"{whole // 60}:{whole % 60:02}\N{NO-BREAK SPACE}{unit}"
+
+
 def ruler(seconds: float) -> str:
-    """Marks of time, from 0 to so many seconds."""
-    step = nice_step(seconds, 8)
+    """Marks of time, from 0 to so many seconds. Those on the right have no room on a phone."""
+    step = time_step(seconds, 8)
     marks = []
     for i in range(int(seconds / step + 1e-9) + 1):
         at = i * step / seconds if seconds > 0 else 0
-        if at <= 0.97:
-            label = "0" if i == 0 else round_number(duration(i * step))
-            marks.append(
-                f'<span style="left:{_x(at)}" class="{"odd" if i % 2 else ""}">{label}</span>'
-            )
+        if at <= 0.94:
+            classes = " ".join(["odd"] * (i % 2) + ["far"] * (at > 0.8))
+            label = time_mark(i * step, seconds)
+            marks.append(f'<span style="left:{_x(at)}" class="{classes}">{label}</span>')
     return f'<div class="ruler" aria-hidden="true">{"".join(marks)}</div>'
 
 
@@ -290,8 +308,10 @@ def curve(
     kind: str,
     label: str,
     layers: Sequence[tuple[int, dict[str, int]]] = (),
+    fullest: tuple[int, float] | None = None,
 ) -> str:
-    """A line over time; below it, where they are given, layers by kind."""
+    """A line over time; below it, where they are given, layers by kind. Its highest point is
+    marked, or `fullest`."""
     tall = 140
     length = max(recording.until - recording.began, 1)
     highest = max((value for _, value in values.points), default=0.0)
@@ -324,7 +344,7 @@ def curve(
         shapes.append(f'<polygon class="k-{kind} faint" points="{closed}"/>')
     line = " ".join(f"{x:.0f},{y:.1f}" for x, y in points)
     shapes.append(f'<polyline class="line" points="{line}"/>')
-    peak = max(values.points, key=lambda point: point[1], default=None)
+    peak = fullest or max(values.points, key=lambda point: point[1], default=None)
     mark = ""
     if peak is not None:
         x, y = at(*peak)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from torch_xla._src import report_charts as charts
 from torch_xla._src.cost import Row
+from torch_xla._src.explain import Recompile, ran_on_host
 from torch_xla._src.memory_snapshot import MemorySnapshot
 from torch_xla._src.recording import Program
 from torch_xla._src.report import RunReport
@@ -39,8 +40,12 @@ from torch_xla._src.report_parts import (
 from torch_xla._src.report_style import SCRIPT, STYLE
 
 _BARS = 10
-_MOST = 100  # recompiles that are told
-_READS = ("aten::_local_scalar_dense", "aten::nonzero")  # they run on the host to be read
+_MOST = 50  # lines that were compiled again
+# Operators that run on the host to be read, and what a line says that waits for one.
+_READS = {
+    "aten::_local_scalar_dense": "a number that Python reads",
+    "aten::nonzero": "a size that values decide",
+}
 # Nothing but what is in the page itself may be loaded.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -93,10 +98,13 @@ def _head(run: RunReport) -> str:
 
 
 def _figure(name: str, value: tuple[str, str], note: str = "") -> str:
-    number, unit = value
+    words = " ".join(value).split()  # 2 min 18 s
+    shown = " ".join(
+        f"<span>{word}</span>" if i % 2 else f"<b>{word}</b>" for i, word in enumerate(words)
+    )
     return (
-        f'<div class="figure"><dt>{name}</dt><dd><b>{number}</b>'
-        f'{f" <span>{unit}</span>" if unit else ""}<small class="dim">{note}</small></dd></div>'
+        f'<div class="figure"><dt>{name}</dt><dd><span class="value">{shown}</span>'
+        f'<small class="dim">{note}</small></dd></div>'
     )
 
 
@@ -127,7 +135,8 @@ def _figures(run: RunReport) -> str:
     figures.append(_figure("Waiting for values", split_time(run.wait_seconds), share))
     if run.memory is not None:
         whose = "of this process" if run.memory["source"] == "process" else "of the fullest device"
-        limit = f"{whose}; {size(run.memory['bytes_limit'])} in all"
+        of_what = "the machine" if run.memory["source"] == "process" else "it"
+        limit = f"{whose}; {of_what} has {size(run.memory['bytes_limit'])}"
         figures.append(_figure("Memory now", split_size(run.memory["bytes_used"]), whose))
         figures.append(_figure("Memory at most", split_size(run.memory["peak_bytes_used"]), limit))
     return f'<dl class="figures">{"".join(figures)}</dl>'
@@ -267,31 +276,38 @@ def _timeline(run: RunReport) -> str:
 
 
 def _recompiles(run: RunReport) -> str:
+    """An entry for what changes in the same way at the same line, with the newest as an example."""
     if not run.recompiles:
         return "<p>Every line used the program that it had.</p>"
+    alike: dict[tuple[str, str, str, str], list[Recompile]] = {}
+    for r in run.recompiles:
+        alike.setdefault((r.name, r.place, r.kind, r.line), []).append(r)
+    groups = sorted(alike.values(), key=lambda group: -sum(r.seconds for r in group))
     out = ['<ol class="recompiles">']
-    for r in run.recompiles[-_MOST:]:
-        facts = [f"program {r.number} of its line", text(r.kind)]
+    for group in groups[:_MOST]:
+        r = group[-1]
+        facts = [text(r.kind), plural(len(group), "program")]
         where = f", at {place(r.line)}" if r.line else ""
         if r.earlier_line and r.earlier_line != r.line:
             where += f", before at {place(r.earlier_line)}"
+        last = "The last: " if len(group) > 1 else ""
         out.append(
             f'<li><p class="head"><b>{text(r.name)}</b> of {place(r.place)} '
-            f'<span class="much">{duration(r.seconds)}</span></p>'
-            f"<p>{text(r.what)}{where}.</p>"
+            f'<span class="much">{duration(sum(r.seconds for r in group))}</span></p>'
+            f"<p>{last}{text(r.what)}{where}.</p>"
             f'<p class="dim">{text(r.advice)}</p>'
             f'<p class="tags">{"".join(f"<span>{fact}</span>" for fact in facts)}</p></li>'
         )
     out.append("</ol>")
-    if len(run.recompiles) > _MOST:
-        out.append(f'<p class="dim">The newest {_MOST} of {len(run.recompiles):,}.</p>')
+    if len(groups) > _MOST:
+        out.append(f'<p class="dim">{len(groups) - _MOST:,} more are left out.</p>')
     return "".join(out)
 
 
 def _waits(run: RunReport) -> str:
     if not run.waits:
         return "<p>No line waited for a value.</p>"
-    total = run.wait_seconds or 1.0
+    total = sum(w.seconds for w in run.waits) or 1.0
     columns = [
         Column("Line", "name"),
         Column("It waited for", "text"),
@@ -307,11 +323,14 @@ def _waits(run: RunReport) -> str:
             number_cell(w.count),
             time_cell(w.seconds / w.count),
             time_cell(w.seconds),
-            share_cell(w.seconds / total, "host" if w.why.startswith("aten::") else "wait"),
+            share_cell(w.seconds / total, "host" if ran_on_host(w.why) else "wait"),
         ]
         for w in run.waits
     ]
-    advice = "Read values less often, or after the barrier (<code>torch_xla.sync()</code>)."
+    advice = (
+        "Read values less often, or after the barrier (<code>torch_xla.sync()</code>). The time of "
+        "a line is from its call to its value, with what is found, uploaded and launched for it."
+    )
     return (
         table("Lines that waited, the longest first", columns, rows)
         + f'<p class="dim">{advice}</p>'
@@ -423,13 +442,17 @@ def _memory(run: RunReport) -> str:
     kept, out = run.timeline, []
     when = "What lies there now"
     snapshot = run.snapshot
+    fullest = None
     if kept is not None and kept.peak is not None:
         at, snapshot = kept.peak
+        fullest = (at, float(snapshot.bytes))
         when = f"At its fullest, {duration((at - kept.began) / 1e9)} into the recording"
     if kept is not None and kept.live.points:
         out.append("<h3>Tensors on the devices</h3>")
         out.append(
-            charts.curve(kept.live, kept, size, "parameter", "Bytes of tensors", kept.snapshots)
+            charts.curve(
+                kept.live, kept, size, "parameter", "Bytes of tensors", kept.snapshots, fullest
+            )
         )
         if len(kept.snapshots) > 1:
             seen = {kind for _, parts in kept.snapshots for kind in parts}
@@ -524,7 +547,7 @@ def _host(run: RunReport) -> str:
         [
             name_cell(f"<code>{text(name)}</code>{_that_reads(name)}", name),
             number_cell(count),
-            time_cell(seconds[name]) if name in seconds else Cell("&ndash;", 0.0),
+            time_cell(seconds.get(_READS.get(name, name), 0.0)),
         ]
         for name, count in run.host_operators
     ]

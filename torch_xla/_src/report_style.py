@@ -70,6 +70,7 @@ code.whole{white-space:nowrap}
 .figure dt{font-size:13px;color:var(--dim)}
 .figure dd b{font-size:25px;line-height:1.3;font-weight:600;letter-spacing:-.02em}
 .figure dd span{font-size:15px}
+.figure .value{white-space:nowrap}
 .figure small{display:block;font-size:12px;line-height:1.4}
 .findings{margin-top:20px;padding:14px 18px;background:var(--raised);border-radius:8px;
  border-left:3px solid var(--compile)}
@@ -211,7 +212,7 @@ th[aria-sort=ascending] button::after{content:" \\2191"}
  .chart>.ruler{margin-left:0}
  .chart>.tall,.chart>.tall+.ruler{margin-left:64px}
  .level{white-space:normal;width:64px;text-align:right}
- .ruler .odd{display:none}
+ .ruler .odd,.ruler .far{display:none}
  .bars li{grid-template-columns:minmax(0,1fr) auto;padding:7px 0}
  .bars .bar{grid-column:1/-1;grid-row:2;margin-top:3px}
  .bars .note{grid-column:1/-1}
@@ -372,18 +373,33 @@ function drawLane(lane, plot) {
   plot.insertAdjacentHTML("beforeend", labels.join(""));
 }
 
+// Between marks: from two minutes on, whole parts of a minute or hour.
+function timeStep(length, most) {
+  const nice = rough => {
+    const power = 10 ** Math.floor(Math.log10(rough));
+    return [1, 2, 5, 10].map(f => f * power).find(s => s >= rough * 0.999999);
+  };
+  if (length < 120e7) return nice(length / most);
+  const steps = [15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600];
+  const found = steps.find(s => s * 1e7 * most >= length);
+  return found ? found * 1e7 : nice(length / most / 3600e7) * 3600e7;
+}
+
 function draw() {
   const length = to - from;
   data.lanes.forEach((lane, i) => drawLane(lane, plots[i]));
   const most = Math.max(2, Math.min(8, Math.floor(ruler.clientWidth / 90)));
-  const rough = length / most, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough * 0.999999);
+  const step = timeStep(length, most);
   const marks = [], unit = to >= 1e7 ? 1e7 : to >= 1e4 ? 1e4 : 10;
   const places = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
-  const label = at => step >= 6e8 ? time(at) : at / unit ? (at / unit).toFixed(places) + WORD +
-    {1e7: "s", 1e4: "ms", 10: "\u00b5s"}[unit] : 0;
+  const clock = (whole, word) => Math.floor(whole / 60) + ":" +
+    String(whole % 60).padStart(2, "0") + WORD + word;
+  const minutes = to >= 120e7 && step >= 1e7, hours = to >= 7200e7 && step >= 60e7;
+  const label = at => !at ? 0 : hours ? clock(Math.round(at / 60e7), "h") :
+    minutes ? clock(Math.round(at / 1e7), "min") :
+    (at / unit).toFixed(places) + WORD + {1e7: "s", 1e4: "ms", 10: "\u00b5s"}[unit];
   for (let at = Math.ceil(from / step) * step; at <= to; at += step)
-    if ((at - from) / length <= 0.95)
+    if ((at - from) / length * ruler.clientWidth < ruler.clientWidth - 64)
       marks.push(`<span style="left:${(at - from) / length * 100}%">
         ${label(at)}</span>`);
   ruler.innerHTML = marks.join("");

@@ -16,8 +16,6 @@ _SHORT_METRICS = [
     "TransferToDeviceTime",
     "TransferFromDeviceTime",
 ]
-# An operator that ran on the host is counted under its own name.
-_FALLBACK_PREFIX = "aten::"
 
 
 def metrics_report() -> str:
@@ -36,14 +34,14 @@ def short_metrics_report(
     """The report of a few counters and metrics.
 
     Args:
-        counter_names: The counters to print; without it compilations and steps. The `aten::`
-            counters, of operators that ran on the host, are always printed.
-        metric_names: The metrics to print; without it the times of compilations, executions and
+        counter_names: The counters to print; without any, compilations and steps. Those of
+            operators that ran on the host are always printed.
+        metric_names: The metrics to print; without any, the times of compilations, executions and
             transfers.
     """
-    counters = _SHORT_COUNTERS if counter_names is None else list(counter_names)
-    metrics = _SHORT_METRICS if metric_names is None else list(metric_names)
-    return _XLAC._short_xla_metrics_report(counters, metrics)
+    return _XLAC._short_xla_metrics_report(
+        list(counter_names or _SHORT_COUNTERS), list(metric_names or _SHORT_METRICS)
+    )
 
 
 def counter_names() -> list[str]:
@@ -95,4 +93,5 @@ def executed_fallback_ops() -> list[str]:
     Each is a detour from the device to the host and back. Other than `aten::nonzero` and
     `aten::_local_scalar_dense`, which read values, it means that a lowering is missing.
     """
-    return [name for name in counter_names() if name.startswith(_FALLBACK_PREFIX)]
+    # Recorded calls are counted as `xla::<operator>`.
+    return [name for name in counter_names() if "::" in name and not name.startswith("xla::")]
