@@ -119,24 +119,27 @@ class SavedStep:
         program = next(iter(programs.values()))
         self._program = _XLAC._LoadedProgram(program, like, manifest.name, "xla", written_by)
 
-    def __call__(self, *args: torch.Tensor, **named: torch.Tensor) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Runs one step.
 
         Args:
-            args: The arguments that are tensors, in their order.
+            args: The arguments that are tensors, in their order; numbers and texts may stand among
+                them as in the example call.
             named: Others, by their names in `step.json`.
 
         Returns:
             The step's result, or all of them by name if there are several, on `xla`.
 
         Raises:
-            ValueError: An argument lacks, is not known, or has another shape or dtype.
+            ValueError: An argument lacks, is not known, has another shape or dtype, or is another
+                number or text than in the example call.
         """
         names = [argument.name for argument in self._arguments]
-        given = dict(zip(names, args, strict=False))
-        if len(args) > len(names) or given.keys() & named.keys() or {*given, *named} != {*names}:
+        tensors = self._without_constants(args, named)
+        given = dict(zip(names, tensors, strict=False))
+        if len(tensors) > len(names) or given.keys() & named.keys() or {*given, *named} != {*names}:
             raise ValueError(
-                f"saved_step: expected the arguments {names}, got {len(args)} without names and "
+                f"saved_step: expected the arguments {names}, got {len(tensors)} without names and "
                 f"{sorted(named)}."
             )
         given.update(named)
@@ -148,8 +151,33 @@ class SavedStep:
             return results[0]
         return dict(zip(self._results, results, strict=True))
 
+    def _without_constants(self, args: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        """The positional arguments but for those that the program holds, which also leave `named`.
+        Those without a name come in the order of the example call."""
+        constants, rest = self._manifest.constants, []
+        names = iter([name for name in constants if name not in named])
+        for value in args:
+            is_constant = value is None or isinstance(value, (bool, int, float, str))
+            name = next(names, None) if is_constant else None
+            if name is None:
+                rest.append(value)
+            else:
+                _check_constant(name, constants[name], value)
+        for name in constants.keys() & named.keys():
+            _check_constant(name, constants[name], named.pop(name))
+        return rest
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the step with its present state, as `torch_xla.saved_step.save` does."""
         state = {name: tensor.cpu() for name, tensor in self.state.items()}
         step_folder.check(folder)
         step_folder.write(folder, self._manifest, self._programs, state, self._example)
+
+
+def _check_constant(name: str, saved: Any, value: Any) -> None:
+    is_same = type(value) is type(saved) and (value == saved or (value != value and saved != saved))
+    if not is_same:
+        raise ValueError(
+            f"saved_step: expected {name} = {saved!r}, which the program holds, got {value!r}. "
+            "Save the step for it, or with a tensor on xla in its place."
+        )

@@ -34,7 +34,9 @@ void Lending::lend(Storage& storage) {
   const Value& before = storage.value_;
   TXLA_CHECK(!before || before.node->is_data(),
              "expected a tensor that has been computed, got one that waits (",
-             types_of({&geometry}), "). Call torch_xla.sync() before.");
+             types_of({&geometry}),
+             "). Call torch_xla.sync() before. What has no value after it was made by an earlier "
+             "recording that was refused: make it anew.");
   places_.emplace(&storage, lent_.size());
   lent_.push_back({c10::intrusive_ptr<Storage>::reclaim_copy(&storage), before,
                    placeholder(geometry, device_)});

@@ -619,3 +619,43 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="dtypes that safetensors has, got .*complex128"):
         saved_step.save(lambda: wide.abs(), "never written")
     assert not Path("never written").exists()
+
+
+def test_numbers_that_the_program_holds_may_be_passed(tmp_path):
+    x = torch.ones(3, device="xla")
+
+    def step(x, scale, mode="sum", *, shift=None, on=True, nan=0.0):
+        return (x * scale).sum() if mode == "sum" else x
+
+    saved_step.save(step, tmp_path / "a", (x, 2.0, "sum"), {"on": True, "nan": float("nan")})
+    again = saved_step.load(tmp_path / "a")
+    every = {"scale": 2.0, "mode": "sum", "on": True, "nan": float("nan")}
+    for args, named in [
+        ((x,), {}), ((x, 2.0), {}), ((x, 2.0, "sum"), {}), ((x, 2.0), {"mode": "sum"}),
+        ((x, 2.0, "sum"), {"on": True, "nan": float("nan")}), ((), {"x": x, **every}),
+        ((2.0, x, "sum"), {}), ((x,), {"scale": 2.0, "on": True}),
+    ]:  # fmt: skip
+        assert again(*args, **named).item() == 6, (args, named)
+    for args, named, told in [
+        ((x, 3.0), {}, "scale = 2.0, which the program holds, got 3.0"), ((x, 2), {}, "got 2"),
+        ((x, 2.0, "mean"), {}, "mode = 'sum'"), ((x,), {"on": 1}, "on = True.* got 1"),
+        ((x, 2.0, "sum", True, 0.0, 5), {}, "nan = nan.* got 0.0"), ((x, x), {}, "got 2 without"),
+        ((x,), {"shift": None}, "shift"), ((2.0,), {}, "got 0 without names"),
+        ((x, 2.0, "sum", True, float("nan"), 5), {}, "got 2 without names"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=told):
+            again(*args, **named)
+
+
+def test_what_a_refused_recording_has_made_has_no_value():
+    held = [torch.ones(3, device="xla")]
+
+    def step(x):
+        held[0] = held[0] + x
+
+    x = torch.ones(3, device="xla")
+    refused("an earlier call of the step has made", step, x)
+    refused("made by an earlier recording that was refused: make it anew", step, x)
+    held[0] = torch.ones(3, device="xla")
+    step(x)
+    assert held[0].tolist() == [2, 2, 2]

@@ -155,6 +155,51 @@ def test_wrong_manifests(saved, tmp_path, step_runner):
     ):
         path.write_text(text)
         step_runner(folder, status=1)
+        with pytest.raises(ValueError, match="step.json"):
+            saved_step.load(folder)
+
+
+def test_an_interface_that_is_not_the_programs(tmp_path):
+    """Outputs that have changed their places or names, of other types and of the same ones."""
+    x = torch.ones(3, device="xla")
+    saved_step.save(lambda x: {"a": x + 1, "b": x.int(), "c": x * 2}, tmp_path / "step", (x,))
+    path = tmp_path / "step" / "step.json"
+    good = json.loads(path.read_text())
+    for first, second in ((0, 1), (0, 2)):
+        for whole in (True, False):
+            bad = copy.deepcopy(good)
+            outputs = bad["outputs"]
+            if whole:
+                outputs[first], outputs[second] = outputs[second], outputs[first]
+            else:
+                names = outputs[first]["name"], outputs[second]["name"]
+                outputs[second]["name"], outputs[first]["name"] = names
+            path.write_text(json.dumps(bad))
+            with pytest.raises(ValueError, match="step.json.*not those that were saved"):
+                saved_step.load(tmp_path / "step")
+    del bad["sha256"]  # as folders of before have none
+    path.write_text(json.dumps(bad))
+    assert sorted(saved_step.load(tmp_path / "step")(x)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["step.mlir", "step.bytecode"])
+def test_a_damaged_program_is_noticed_before_it_is_run(saved, tmp_path, name):
+    folder = copied(saved, tmp_path)
+    if not (folder / name).exists():
+        pytest.skip("jaxlib is not there")
+    good = (folder / name).read_bytes()
+    for place in (0, len(good) // 2, len(good) - 1):
+        bad = bytearray(good)
+        bad[place] ^= 1
+        (folder / name).write_bytes(bad)
+        with pytest.raises(ValueError, match=f"{name} as it was saved"):
+            saved_step.load(folder)
+    for bad in (b"", good[:-1], good + b" "):
+        (folder / name).write_bytes(bad)
+        with pytest.raises(ValueError, match=f"{name} as it was saved"):
+            saved_step.load(folder)
+    (folder / name).write_bytes(good)
+    saved_step.load(folder)
 
 
 def test_missing_files_and_wrong_programs(saved, tmp_path, step_runner):

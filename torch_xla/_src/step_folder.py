@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -69,6 +70,8 @@ class Manifest:
         outputs: The results, then new state.
         constants: The numbers and texts among the arguments of the example call.
         compile_options: Of PJRT platforms, the compiler's flags that programs are compiled with.
+        sha256: Of the program's files, and of "interface", which is inputs and outputs. Earlier
+            folders have none.
     """
 
     name: str
@@ -76,6 +79,16 @@ class Manifest:
     outputs: list[Output]
     constants: dict[str, Any]
     compile_options: dict[str, dict[str, Any]]
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def sealed(self, programs: Mapping[str, bytes]) -> Manifest:
+        """The same for these files of the program."""
+        sums = {name: hashlib.sha256(program).hexdigest() for name, program in programs.items()}
+        return dataclasses.replace(self, sha256={**sums, "interface": self._interface_sum()})
+
+    def _interface_sum(self) -> str:
+        entries = [dataclasses.asdict(entry) for entry in (*self.inputs, *self.outputs)]
+        return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         fields = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
@@ -97,6 +110,8 @@ class Manifest:
             manifest.outputs = [Output(**o) for o in manifest.outputs]
             if any(not 0 <= o.replaces < len(manifest.inputs) for o in manifest.replacing()):
                 raise ValueError("an output replaces an input that is not there")
+            if manifest.sha256.get("interface", seal := manifest._interface_sum()) != seal:
+                raise ValueError("its inputs or outputs are not those that were saved")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"saved_step: expected {path} to describe a step, got {error!r}."
@@ -133,6 +148,7 @@ def write(
     example: Mapping[str, torch.Tensor],
 ) -> None:
     """Writes the files to a folder beside it, which then takes its place."""
+    manifest = manifest.sealed(programs)
     path = Path(os.path.abspath(folder))
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as work:
@@ -171,6 +187,13 @@ def read(
     others = [i for i in manifest.inputs if i.kind != "argument"]
     names = [name for name in (_BYTECODE, _TEXT) if (path / name).exists() or name == _TEXT]
     files = {name: (path / name).read_bytes() for name in names}
+    for name, program in files.items():
+        seal = hashlib.sha256(program).hexdigest()
+        if manifest.sha256.get(name, seal) != seal:
+            raise ValueError(
+                f"saved_step: expected {path / name} as it was saved, got other bytes. Save the "
+                "step again."
+            )
     return manifest, files, _tensors(path / _STATE, others), _tensors(path / _EXAMPLE, arguments)
 
 
