@@ -308,6 +308,83 @@ def test_all_kinds_of_values(run, ours):
     )
 
 
+def test_what_planners_hold_and_plan(run):
+    run(
+        """
+        from torch_xla.experimental.distributed_checkpoint._helpers import (
+            _CpuShards, _sharded_cpu_state_dict)
+
+        def state(value):
+            tensors = {name: torch.full((8, 6), float(value)).to("xla")
+                       for name in ("tiled", "rows", "waits", "copies", "whole")}
+            for name, spec in (("tiled", ("data", "model")), ("rows", (("data", "model"), None)),
+                               ("waits", ("data", None)), ("copies", (None, "model"))):
+                xs.mark_sharding(tensors[name], mesh, spec)
+            tensors["waits"] = tensors["waits"] * 1
+            tensors["wrapped"] = xs.wrap_as_sharded_tensor(tensors["whole"] * 1)
+            return {"of": tensors, "cpu": torch.full((2,), float(value)), "number": value}
+
+        split = {"of.tiled": 4, "of.rows": 4, "of.waits": 2, "of.copies": 2}
+        others = {"of.whole", "of.wrapped", "cpu", "number"}
+        saver, given = SPMDSavePlanner(), state(3)
+        for of in (given, _sharded_cpu_state_dict(given)):
+            saver.set_up_planner(of, True)
+            assert saver.sharded_state_dict.keys() == split.keys()
+            assert saver.unsharded_state_dict.keys() == others
+            kind = xs.XLAShardedTensor if of is given else _CpuShards
+            assert all(isinstance(v, kind) for v in saver.sharded_state_dict.values())
+            assert not isinstance(saver.unsharded_state_dict["of.wrapped"], xs.XLAShardedTensor)
+            items = saver.create_local_plan().items
+            for name in (*split, *others):
+                assert sum(i.index.fqn == name for i in items) == split.get(name, 1), name
+            for item in items:
+                if item.index.fqn in split:
+                    assert saver.resolve_data(item).shape == item.tensor_data.chunk.sizes
+        dcp.save(given, checkpoint_id="saved")  # each tensor as one chunk
+
+        loader, loaded = SPMDLoadPlanner(), state(0)
+        loader.set_up_planner(loaded, dcp.FileSystemReader("saved").read_metadata(), True)
+        assert loader.sharded_state_dict.keys() == split.keys()
+        assert loader.unsharded_state_dict.keys() == others
+        items = loader.create_local_plan().items
+        for name, tensor in loader.sharded_state_dict.items():
+            own = [i for i in items if i.dest_index.fqn == name]
+            shards = [s for s in tensor.local_shards if s.replica_id == 0]
+            assert len(own) == len(shards) == split[name]
+            for item, shard in zip(own, shards):
+                assert item.dest_index.offset == tuple(s.start for s in shard.indices)
+                assert item.lengths == shard.data.shape and set(item.dest_offsets) == {0}
+                assert tensor.cpu().sum() == 0  # until all is read
+                target = loader.resolve_tensor(item)
+                loader.commit_tensor(item, target.copy_(torch.full(item.lengths, 3.0)))
+            assert (tensor.cpu() == 3).all(), name
+        """,
+        devices=4,
+    )
+
+
+def test_a_manual_tensor_is_refused(run):
+    run(
+        """
+        w = torch.ones(8, 4).to("xla") * 1
+        manual = xs.enable_manual_sharding(w, (("data", "model"), None), mesh=mesh).global_tensor
+        for save in (
+            lambda: dcp.save({"w": manual}, checkpoint_id="saved"),
+            lambda: dcp.save({"w": manual}, checkpoint_id="saved", planner=SPMDSavePlanner()),
+            lambda: CheckpointManager("managed", 1).save(0, {"w": manual}),
+            lambda: CheckpointManager("managed", 1).save_async(0, {"w": manual}),
+        ):
+            try:
+                save()
+            except BaseException as error:
+                assert "manual" in str(error), error
+            else:
+                raise AssertionError("expected an error")
+        """,
+        devices=4,
+    )
+
+
 def test_keys_that_are_numbers_find_their_place(run):
     """PyTorch's planner would add a key "0" beside 0."""
     run(
