@@ -191,6 +191,48 @@ def test_an_attribute_that_changes_between_calls():
     check(layers)
 
 
+class Counts(nn.Module):
+    """A layer that notes numbers, texts and bools while it runs."""
+
+    def __init__(self, rate=1.0):
+        super().__init__()
+        self.linear, self.rate = nn.Linear(3, 3), rate
+        self.calls, self.longest, self.begun = 0, None, False
+
+    def forward(self, x):
+        self.calls += 1
+        if not self.begun or len(x) > self.longest:
+            self.begun, self.longest, self.text = True, len(x), f"{len(x)} rows"
+        return self.linear(x) * self.rate
+
+
+def test_what_layers_note_while_they_run():
+    here = nn.ModuleList(Counts() for _ in range(3))
+    check(here, twice=True)
+    there = copy.deepcopy(here).to("xla")
+    for rows in (1, 4):
+        scan_layers(there, torch.rand(rows, 3, device="xla"))
+        longest = max(rows, 2)
+        for layer in there:
+            assert (layer.begun, layer.longest, layer.text) == (True, longest, f"{longest} rows")
+        assert len({layer.calls for layer in there}) == 1
+    # Where they are called one by one, each has noted its own call.
+    there = nn.ModuleList(Counts(rate) for rate in (1.0, 2.0)).to("xla")
+    for calls in (1, 2):
+        with pytest.warns(UserWarning, match="rate = 2.0"):
+            scan_layers(there, torch.rand(2, 3, device="xla"))
+        assert [layer.calls for layer in there] == [calls] * 2
+
+
+def test_layers_that_are_compiled():
+    layers = layers_of().to("xla")
+    compiled = [torch.compile(layer, backend="openxla") for layer in layers]
+    x = torch.ones(3, device="xla")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "scan_layers")
+        torch.testing.assert_close(scan_layers(compiled, x), one_by_one(layers, x))
+
+
 def test_pure_layers_are_compared_with_each_other_first():
     layers = layers_of().to("xla")
     other = Block(upper=False).to("xla")

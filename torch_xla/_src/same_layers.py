@@ -208,10 +208,16 @@ class _Comparison:
             return
         self._compare(f"{place}.__defaults__", mine.__defaults__, other.__defaults__)
         self._compare(f"{place}.__kwdefaults__", mine.__kwdefaults__, other.__kwdefaults__)
-        self._compare_dicts(place, vars(mine), vars(other), attributes=True)
+        here, there = ({k: v for k, v in vars(f).items() if not _is_id(k)} for f in (mine, other))
+        self._compare_dicts(place, here, there, attributes=True)
         cells = zip(mine.__closure__ or (), other.__closure__ or (), strict=True)
         for name, (a, b) in zip(mine.__code__.co_freevars, cells, strict=True):
             self._compare(f"{place}: {name}", _content_of(a), _content_of(b))
+
+
+def _is_id(name: str) -> bool:
+    """Of an attribute by which torch._dynamo knows a function again."""
+    return name.startswith("_torchdynamo_") and name.endswith("_id")
 
 
 def _same_number(a: Any, b: Any) -> bool:
@@ -252,6 +258,31 @@ def _equal(mine: Any, other: Any) -> bool:
         same = mine.dtype == other.dtype and mine.shape == other.shape
         return same and bool(equal.all())
     return bool(equal)
+
+
+class Written:
+    """What code writes to a module's parts of numbers, texts and bools: a count, a flag.
+
+    Args:
+        parts: The module's.
+    """
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._before = [dict(part.__dict__) for _, part in parts]
+
+    def hand_on(self, others: Iterable[Parts]) -> None:
+        """Others with the same code write the same."""
+        for i, (before, (_, part)) in enumerate(zip(self._before, self._parts, strict=True)):
+            for name, value in part.__dict__.items():
+                if value is not before.get(name, _MISSING) and type(value) in _ATOMS:
+                    for other in others:
+                        other[i][1].__dict__[name] = value
+
+    def take_back(self) -> None:
+        """Nothing was written."""
+        for before, (_, part) in zip(self._before, self._parts, strict=True):
+            part.__dict__.update(before)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def _check(carried: list, rows: list) -> None:
 def _python_loop(fn: Callable, carry: Any, rows: list, spec: pytree.TreeSpec) -> tuple:
     ys = []
     for i in range(len(rows[0])):
-        own = pytree.tree_map(torch.clone, carry)  # which `fn` may write
+        own = pytree.tree_map_only(torch.Tensor, torch.clone, carry)  # which `fn` may write
         carry, y = fn(own, pytree.tree_unflatten([t[i] for t in rows], spec))
         ys.append(y)
     if not ys:

@@ -69,14 +69,17 @@ def scan_layers(
     stacked = [torch.stack([of_layer[name] for of_layer in tensors]) for name in tensors[0]]
     is_pure = is_layer_pure and not differing
     apply = _create_or_get_cached_one_layer_fn(first, partition_fn, is_pure)
+    written = same_layers.Written(parts[0])
     # What differs may be no more than the number of a layer, or its name, which nobody reads.
     with same_layers.reads_noted((d.holder, d.attribute) for _, d in differing) as read:
         result, _ = scan(apply, input_data, stacked, partition_fn, is_pure)
     matter = [(i, d) for i, d in differing if d.attribute in read]
     if matter:
+        written.take_back()
         _READ.setdefault(first, set()).update(d.place for _, d in matter)
         _tell_of(matter)
         return _one_by_one(layers, input_data)
+    written.hand_on(parts[1:])
     if is_pure:
         _KNOWN[first] = [weakref.ref(layer) for layer in layers]
     return result
