@@ -157,15 +157,18 @@ def test_inputs_are_matched():
         {ids[0]: 0, ids[1]: 1}, [ids[2], ids[1], ids[0]], [held, y, x], set(ids[:2])
     )
     assert matcher(["first", "second"]) == [held, "second", "first"]
+    assert matcher.graph_input_xla_values == [held, None, None]
 
 
 def test_lists_are_taken_apart_and_put_together():
     remover = dynamo_bridge.NoneRemover()
     values = [None, 1, None, 2, None]
-    remover.remove_nones(values)
-    assert values == [1, 2]
-    remover.add_nones(values)
-    assert values == [None, 1, None, 2, None]
+    assert remover.remove_nones(values) is values == [1, 2]
+    assert remover.add_nones(values) is values == [None, 1, None, 2, None]
+    assert remover.remove_nones((1, None, 2)) == (1, 2)
+    assert remover.add_nones((3, 4)) == (3, None, 4)
+    with pytest.raises(TypeError, match="expected a list or a tuple, got a dict"):
+        remover.remove_nones({})
 
     a, b = torch.ones(1), torch.ones(1)
     deduper = dynamo_bridge.Deduper()
@@ -297,3 +300,50 @@ def test_backends_that_run_operators(backend):
     for module, device in ((torch.compile(on_xla, backend=backend), "xla"), (layer, "cpu")):
         module(x.to(device)).tanh().sum().backward()
     close(on_xla.weight.grad, layer.weight.grad)
+
+
+def graphs():
+    return met.counter_value("DynamoExtractCompiledGraph") or 0
+
+
+def test_graphs_are_counted():
+    """Once each: another shape is another program of the graph."""
+    run = torch.compile(lambda x: x * 2, backend="openxla", dynamic=True)
+    with torch.no_grad():
+        for size in (3, 4, 5):
+            before = graphs()
+            run(torch.ones(size, device="xla"))
+            assert graphs() - before == int(size == 3)
+
+
+def test_a_model_on_the_host_runs_there_and_is_warned_of():
+    model = torch.nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    with torch.no_grad(), pytest.warns(UserWarning) as warned:
+        found = torch.compile(model, backend="openxla")(x)
+    torch.testing.assert_close(found, model(x).detach())
+    told = [str(w.message) for w in warned if "Found tensor" in str(w.message)]
+    text = (
+        "Found tensor with shape {} on cpu. Please move all tensors to xla device to execute on "
+        "XLA device."
+    )
+    assert told == [text.format(torch.Size(size)) for size in ((2, 3), (2,), (4, 3))]
+
+
+def test_inputs_of_both_devices_are_refused():
+    run = torch.compile(lambda x, y: x + y, backend="openxla")
+    with pytest.raises(Exception, match="at least two devices, xla:0 and cpu"):
+        run(torch.ones(3, device="xla"), torch.ones(3))
+
+
+def test_inputs_that_wait_may_be_refused(monkeypatch):
+    run = torch.compile(lambda x: x * 2, backend="openxla")
+    x = torch.ones(3).to("xla")
+    with torch.no_grad():
+        assert run(x + 1).tolist() == [4, 4, 4]
+        monkeypatch.setattr(config, "skip_input_data_check", True)
+        assert run(x).tolist() == [2, 2, 2]
+        with pytest.raises(
+            RuntimeError, match="input data to dynamo graph can not be a pending ir"
+        ):
+            run(x + 1)

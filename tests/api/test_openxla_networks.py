@@ -108,6 +108,38 @@ def test_a_compiled_optimizer():
         close(on_xla.state_dict()[name], expected)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.1),
+    ],
+    ids=["sgd", "momentum", "dampening", "adam", "adagrad"],
+)
+def test_a_compiled_optimizer_with_a_schedule(make):
+    """After one on the CPU: torch._dynamo has code for it already, and starts its trace over."""
+    x, weight = torch.randn(2, 3), torch.randn(2, 3)
+    ended = []
+    for device, backend in (("cpu", "aot_eager"), ("xla", "openxla")):
+        model = nn.Linear(3, 2)
+        with torch.no_grad():
+            model.weight.copy_(weight), model.bias.zero_()
+        model.to(device)
+        optimizer = make(model.parameters())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        step = torch.compile(optimizer.step, backend=backend)
+        for _ in range(5):
+            model(x.to(device)).square().sum().backward()
+            step()
+            schedule.step()
+            optimizer.zero_grad()
+        ended.append(model.weight.detach())
+    close(ended[1], ended[0])
+
+
 def test_the_device_inside(recwarn):
     def function(x):
         y = torch.ones(3, device=torch_xla.device()) * 2

@@ -1,4 +1,5 @@
 """Settings of `torch.compile(backend="openxla")`."""
 
-# Accepted. Arguments that wait to be computed are a part of the program; none is checked for that.
+# Whether an argument that waits to be computed is an error. By default the program of the graph
+# computes it.
 skip_input_data_check = False

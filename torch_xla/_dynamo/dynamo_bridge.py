@@ -11,6 +11,7 @@ are for those who build on them.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,11 +71,24 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
         xla_model: A graph of tensors on `xla`.
         xla_args: The arguments of the first call, which is not made here.
 
+    The counter `DynamoExtractCompiledGraph` counts the graphs. A tensor of the host that stays
+    there is warned of: what is computed of it does not run on xla.
+
     Raises:
-        RuntimeError: The arguments are on several xla devices.
+        RuntimeError: The arguments are on several xla devices. By a call, with
+            `torch_xla._dynamo.config.skip_input_data_check`: one waits to be computed.
     """
     _get_input_arg_device(xla_args)
-    return CompiledGraph(xla_model)
+    _XLAC._xla_add_to_counter("DynamoExtractCompiledGraph", 1)
+    graph = CompiledGraph(xla_model)
+    for i, argument in enumerate(xla_args):
+        if graph.stays_on_host(i, argument):
+            warnings.warn(
+                f"Found tensor with shape {argument.size()} on {argument.device}. Please move all "
+                "tensors to xla device to execute on XLA device.",
+                stacklevel=2,
+            )
+    return graph
 
 
 extract_compiled_graph_helper = extract_compiled_graph  # its name in earlier versions
@@ -274,7 +288,7 @@ class GraphInputMatcher:
         tensor_id_to_arg_idx: The argument that stands for each tensor, by
             `_XLAC._xla_get_tensor_id` of those that the graph was recorded with.
         graph_input_tensor_ids: The tensors that the graph takes, in its order.
-        graph_input_xla_values: Their values then, for those that are no arguments.
+        graph_input_xla_values: Their values then. Those of arguments are not kept.
         xla_args_tensor_id: Those that are arguments.
     """
 
@@ -287,7 +301,10 @@ class GraphInputMatcher:
     ):
         self.tensor_id_to_arg_idx = tensor_id_to_arg_idx
         self.graph_input_tensor_ids = graph_input_tensor_ids
-        self.graph_input_xla_values = graph_input_xla_values
+        self.graph_input_xla_values = [
+            None if i in xla_args_tensor_id else value
+            for i, value in zip(graph_input_tensor_ids, graph_input_xla_values, strict=True)
+        ]
         self.arg_idxs = [
             tensor_id_to_arg_idx.get(i) if i in xla_args_tensor_id else None
             for i in graph_input_tensor_ids
@@ -300,20 +317,33 @@ class GraphInputMatcher:
 
 
 class NoneRemover:
-    """Takes None out of a list, and puts it back into one of the rest."""
+    """Takes None out of a list or tuple, and puts it back into one of the rest."""
 
     def __init__(self):
         self.none_poslist: list[int] = []
 
-    def remove_nones(self, value_list: list) -> None:
-        """Changes the list, and remembers the places."""
+    def remove_nones(self, value_list: list | tuple) -> list | tuple:
+        """Remembers the places. Returns the list, which it changes, or another tuple."""
         self.none_poslist = [i for i, value in enumerate(value_list) if value is None]
-        value_list[:] = [value for value in value_list if value is not None]
+        return _refilled(value_list, [value for value in value_list if value is not None])
 
-    def add_nones(self, value_list: list) -> None:
-        """Changes the list."""
+    def add_nones(self, value_list: list | tuple) -> list | tuple:
+        """Returns the list, which it changes, or another tuple."""
+        values = list(value_list)
         for i in self.none_poslist:
-            value_list.insert(i, None)
+            values.insert(i, None)
+        return _refilled(value_list, values)
+
+
+def _refilled(container: list | tuple, values: list) -> list | tuple:
+    if isinstance(container, tuple):
+        return tuple(values)
+    if not isinstance(container, list):
+        raise TypeError(
+            f"NoneRemover: expected a list or a tuple, got a {type(container).__name__}."
+        )
+    container[:] = values
+    return container
 
 
 class Deduper:

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._dynamo import config
 from torch_xla._src.graph_lines import tell_lines
 from torch_xla._src.held_tensors import Place, named_places, replaced
 from torch_xla._src.names import is_xla_tensor
@@ -33,13 +34,17 @@ class CompiledGraph:
         self._module = module
         self._held = _held_tensors(module)
         self._sent = _arguments_to_send(module)
-        self._functions = _XLAC._TracedFunctions(_part_of_step(module))
+        part = _part_of_step(module)
+        self._is_backward = part == _XLAC._StepPart.BACKWARD
+        self._functions = _XLAC._TracedFunctions(part)
         self._spec: pytree.TreeSpec | None = None
         self._traceable = True
         self._told = _Told(module)
         tell_lines(module)
 
     def __call__(self, *args: Any) -> Any:
+        if config.skip_input_data_check:
+            _check_computed(args)
         if self._sent:
             args = tuple(a.to(self._sent[i]) if i in self._sent else a for i, a in enumerate(args))
         # A program may update what the module holds, or put another tensor there.
@@ -48,6 +53,11 @@ class CompiledGraph:
         if results is None:
             return self._first_call(args, held)
         return results if self._spec is None else pytree.tree_unflatten(results, self._spec)
+
+    def stays_on_host(self, i: int, argument: Any) -> bool:
+        """Whether an argument is a tensor of the user's that is not computed with on a device."""
+        is_of_host = _is_tensor(argument) and not is_xla_tensor(argument)
+        return is_of_host and i not in self._sent and not self._is_backward
 
     def _first_call(self, args: tuple, held: list[torch.Tensor]) -> Any:
         if self._traceable and len(self._functions) < _MOST_VERSIONS:
@@ -81,6 +91,15 @@ def _part_of_step(module: torch.fx.GraphModule) -> _XLAC._StepPart:
     if any(name.startswith("primals_") for name in names):
         return _XLAC._StepPart.FORWARD
     return _XLAC._StepPart.NONE
+
+
+def _check_computed(args: tuple) -> None:
+    tensors = [a for a in args if _is_tensor(a)]
+    if any(_XLAC._check_tensor_need_materialization(tensors)):
+        raise RuntimeError(
+            "torch.compile: expected arguments that are computed, since skip_input_data_check is "
+            "set: input data to dynamo graph can not be a pending ir. Call torch_xla.sync() before."
+        )
 
 
 class _Told:
@@ -153,6 +172,8 @@ def _arguments_to_send(module: torch.fx.GraphModule) -> dict[int, torch.device]:
     sent = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for i, node in enumerate(placeholders):
+        if any(str(user.target) == "run_with_rng_state" for user in node.users):
+            continue  # of which the state is on the host
         if not any(t.device.type == "cpu" for t in _tensors_of(node)) or not node.users:
             continue
         results = [_tensors_of(user) for user in node.users]

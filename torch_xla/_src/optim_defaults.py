@@ -64,7 +64,7 @@ def _preferring_fused(init_group: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(
         self: torch.optim.Optimizer, group: dict[str, Any], *lists: Any, **kwargs: Any
     ) -> Any:
-        if group["fused"] is None and _suits_fused(group):
+        if group["fused"] is None and not _is_traced() and _suits_fused(group):
             _choose_fused(self, group)
         result = init_group(self, group, *lists, **kwargs)
         if group.get("momentum") and group["fused"]:
@@ -81,6 +81,12 @@ def _preferring_fused(init_group: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return wrapper
+
+
+def _is_traced() -> bool:
+    """Whether torch._dynamo runs this while it traces a step. It has read the groups by then, and
+    reads them again where it starts over: what one trace writes, the next one must not see."""
+    return torch._guards.TracingContext.try_get() is not None
 
 
 def _suits_fused(group: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from torch_xla._src import explain  # from here on it counts the run's time
 _WHEN_IMPORTED = (
     ("torch._higher_order_ops.while_loop", "control_flow", "register"),
     ("torch.utils.checkpoint", "checkpointing", "install"),
+    ("torch._prims.rng_prims", "rng_prims", "install"),
     ("torch._subclasses.fake_tensor", "fake_tensors", "install"),
     ("torch._dynamo.device_interface", "dynamo_device", "register"),
     ("torch._dynamo.trace_rules", "dtensor_calls", "capture_from_local"),
