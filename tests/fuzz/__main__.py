@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import select
@@ -40,6 +41,8 @@ MODES = {
     },
 }
 MODES["pieces"] = MODES["quick-compiler"]  # most programs do the same three times
+# Parts of the program are functions of torch.compile.
+MODES["compiled"] = MODES["quick-compiler"]
 # Programs that one process runs: later ones meet the memos and compiled programs of earlier ones.
 IN_ONE_PROCESS = 100
 
@@ -72,7 +75,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def program_of(seed: int, mode: str) -> Program:
-    program = draw(seed, known.refuse)
+    program = draw(seed, known.refuse, mode)
     if mode != "pieces":
         return program
     half = len(program) // 2
@@ -98,7 +101,7 @@ class Search:
         torch.set_num_threads(1)
         torch_xla._XLAC._xla_set_check_donation(True, poison=True)
         # Views are cut on the host in the modes of users, and lowered in the others.
-        lowered = self.o.mode not in ("plain", "quick-compiler", "spmd", "pieces")
+        lowered = self.o.mode not in ("plain", "quick-compiler", "spmd", "pieces", "compiled")
         torch_xla._XLAC._xla_set_reads_views_by_programs(lowered)
         if self.o.mode == "refused":
             torch_xla._XLAC._xla_set_background("refuse")
@@ -237,6 +240,8 @@ def main() -> int:
             print(f"--- seed {seed}\n{text(program_of(seed, o.mode))}")
         return 0
     torch.ones(2, device="meta").cumsum(0)  # imports half of PyTorch, once for all processes
+    if o.mode == "compiled":
+        importlib.import_module("torch._dynamo.backends.debugging")
     search = Search(o)
     search.run()
     search.report()

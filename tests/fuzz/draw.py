@@ -26,9 +26,12 @@ class Rules:
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[float, list[Rule]]] = {}
+        self.only_in: dict[str, str] = {}  # of kinds that one mode has
 
-    def add(self, kind: str, weight: float) -> Callable[[Rule], Rule]:
+    def add(self, kind: str, weight: float, mode: str = "") -> Callable[[Rule], Rule]:
         rules = self.kinds.setdefault(kind, (weight, []))[1]
+        if mode:
+            self.only_in[kind] = mode
 
         def register(rule: Rule) -> Rule:
             rules.append(rule)
@@ -44,7 +47,12 @@ rule = RULES.add
 class Draw:
     """One program in the making: what rules ask for tensors, shapes and names."""
 
-    def __init__(self, seed: int, refuse: Callable[[Draw, Step, Seen], bool] | None = None):
+    def __init__(
+        self,
+        seed: int,
+        refuse: Callable[[Draw, Step, Seen], bool] | None = None,
+        mode: str = "",
+    ):
         self.choose = random.Random(seed)
         self.steps: list[Step] = []
         self.runner = Runner("cpu")
@@ -55,7 +63,11 @@ class Draw:
         palette = [torch.float32] * 6 + self.choose.sample(DTYPES, 2)
         self.palette = palette if self.chance(0.8) else [torch.float32, *DTYPES]
         # Each program has subjects of its own: one that does everything goes deep in nothing.
-        self.weights = {k: w * self.one([0.3, 1, 1, 1, 3]) for k, (w, _) in RULES.kinds.items()}
+        self.weights = {
+            k: w * self.one([0.3, 1, 1, 1, 3])
+            for k, (w, _) in RULES.kinds.items()
+            if RULES.only_in.get(k, mode) == mode
+        }
 
     # What rules draw from.
 
@@ -182,11 +194,13 @@ def sane(runner: Runner, step: Step) -> bool:
     return True
 
 
-def draw(seed: int, refuse: Callable[[Draw, Step, Seen], bool] | None = None) -> Program:
-    """The program of this seed."""
+def draw(
+    seed: int, refuse: Callable[[Draw, Step, Seen], bool] | None = None, mode: str = ""
+) -> Program:
+    """The program of this seed, which some modes have programs of their own for."""
     from tests.fuzz import rules  # here: they register themselves in this module
 
-    d = Draw(seed, refuse)
+    d = Draw(seed, refuse, mode)
     count = d.choose.randint(*rules.LENGTH)
     # Errors leave no trace in most programs; a few are made of them.
     keep_errors = d.one([0.0, 0.02, 0.02, 0.3])

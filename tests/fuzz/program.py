@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,29 @@ def new_names(device: str) -> dict[str, Any]:
 
             torch_xla.sync(wait=wait)
 
-    return {"torch": torch, "F": F, "device": device, "sync": sync, "show": lambda *values: None}
+    names = {"torch": torch, "F": F, "device": device, "sync": sync, "show": lambda *values: None}
+    return {**names, "compiled": functools.partial(compiled_by, device)}
+
+
+def compiled_by(device: str, function: Callable) -> Callable:
+    """By `openxla`, or with the CPU's kernels as PyTorch registers it: what is saved is the same."""
+    return _compiled_code(device, function.__code__)
+
+
+@functools.lru_cache(maxsize=2_000)
+def _compiled_code(device: str, code: types.CodeType) -> Callable:
+    # Globals and code of its own: torch._dynamo keeps what it compiled with both.
+    function = types.FunctionType(code.replace(), {"torch": torch})
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(function, backend="openxla" if device != "cpu" else _on_cpu())
+
+
+@functools.cache
+def _on_cpu() -> Callable:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return aot_autograd(fw_compiler=boxed_nop)
 
 
 def tensors_of(names: dict[str, Any], visible: set[str] | None = None) -> dict[str, torch.Tensor]:
@@ -302,6 +325,14 @@ def script(programs: Sequence[Program], guarded: set[str]) -> str:
             return
         lines.append(f"{indent}try:\n{indent}    {step.line}")
         lines.append(f"{indent}except Exception as error:\n{indent}    show(repr(error))")
+
+    if any("compiled(" in step.line for program in programs for step in program):
+        lines += [
+            "from torch._dynamo.backends.common import aot_autograd",
+            "from torch._dynamo.backends.debugging import boxed_nop",
+            "on_cpu = aot_autograd(fw_compiler=boxed_nop)",
+            'compiled = lambda f: torch.compile(f, backend="openxla" if device == "xla" else on_cpu)',
+        ]
 
     for program in programs:
         lines += ['for device in ("cpu", "xla"):', '    print("---", device)']

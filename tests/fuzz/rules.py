@@ -1,6 +1,11 @@
 """All rules, and what a program may be made of."""
 
-from tests.fuzz import rules_autograd, rules_data, rules_ops  # noqa: F401  they register themselves
+from tests.fuzz import (  # noqa: F401  they register themselves
+    rules_autograd,
+    rules_compiled,
+    rules_data,
+    rules_ops,
+)
 
 # Steps of a program. Compilation dominates, and it grows with the steps.
 LENGTH = (8, 22)
