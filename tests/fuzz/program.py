@@ -73,7 +73,7 @@ def new_names(device: str) -> dict[str, Any]:
 
 
 def compiled_by(device: str, function: Callable) -> Callable:
-    """By `openxla`, or with the CPU's kernels as PyTorch registers it: what is saved is the same."""
+    """By `openxla`, or the CPU's kernels as PyTorch registers it: both save the same."""
     return _compiled_code(device, function.__code__)
 
 
@@ -331,7 +331,8 @@ def script(programs: Sequence[Program], guarded: set[str]) -> str:
             "from torch._dynamo.backends.common import aot_autograd",
             "from torch._dynamo.backends.debugging import boxed_nop",
             "on_cpu = aot_autograd(fw_compiler=boxed_nop)",
-            'compiled = lambda f: torch.compile(f, backend="openxla" if device == "xla" else on_cpu)',
+            'backend_of = {"cpu": on_cpu, "xla": "openxla"}',
+            "compiled = lambda f: torch.compile(f, backend=backend_of[device])",
         ]
 
     for program in programs:
