@@ -33,6 +33,7 @@ ON_PURPOSE = {
     "parse no device": "`parse_xla_device` gives None",
     "rendezvous": "`xm.rendezvous` gives a list",
     "fallback": "`aten::linalg_eig` and other operators",
+    "placements": "`XLAShardedTensor.placements` take axes",
 }
 
 pytestmark = pytest.mark.skipif(PEER is None, reason="TORCH_XLA_PEER_PYTHON names no interpreter")

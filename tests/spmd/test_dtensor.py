@@ -114,7 +114,7 @@ def test_meshes_and_their_slices(run):
     assert spec(d) == "{devices=[4,2]0,1,2,3,4,5,6,7}" and d.placements == (Shard(0),)
     with pytest.raises(RuntimeError, match="expected a mesh of processes"):
         dp.get_group()
-    with pytest.raises(ValueError, match="a mesh of the 8 devices|each device from 0 to|8 devices"):
+    with pytest.raises(ValueError, match="number of devices \\(8\\)"):
         distribute_tensor(value, DeviceMesh("xla", [0, 1, 2, 3]), [Shard(0)])
     again = pickle.loads(pickle.dumps(grid))
     assert again == grid and again["tp"].mesh.tolist() == [0, 1]
@@ -250,7 +250,7 @@ def test_gradients_reach_the_leaf_past_python(run):
             call()
             close(where.grad, torch.full((16, 8), 3.0))
     unknown = xs.wrap_as_sharded_tensor(leaf)
-    with pytest.raises(RuntimeError, match="split along a mesh"):
+    with pytest.raises(ValueError, match="Placements not available: mesh_shape must be specified"):
         unknown.placements
     """)
 

@@ -12,14 +12,15 @@ import functools, zlib
 import torch._dynamo
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves
-from torch_xla.distributed.spmd.dtensor import XLADTensor
+from torch_xla.distributed.spmd import XLAShardedTensor
 
 def seen(value):
     "What a value is compared by, of a run with that of another."
     if not isinstance(value, torch.Tensor):
         return value
     plain = value.to_local() if isinstance(value, DTensor) else value
-    whose = (value.device_mesh, value.placements) if isinstance(value, DTensor) else None
+    is_placed = isinstance(value, DTensor) and value.mesh_shape is not None
+    whose = (value.device_mesh, value.placements) if is_placed else None
     kind = type(value), value.requires_grad, whose, value.dtype
     bits = zlib.crc32(value.detach().cpu().double().numpy().tobytes())
     return *kind, spec(plain) if value.device == device else None, bits
@@ -110,7 +111,7 @@ def test_arguments_and_results(run, backend):
     check(lambda a: isinstance(a * 2, nn.Parameter), lambda: nn.Parameter(made()), backend=backend)
     check(lambda a: (a, [a]), made, graphs=0, backend=backend)
     y = torch.compile(lambda a: (a * 2).sin(), backend=backend)(made())
-    assert type(y) is XLADTensor and y.device_mesh is flat
+    assert type(y) is XLAShardedTensor and y.device_mesh is flat
     close(y, (value * 2).sin())
 
     import torch.distributed._functional_collectives as fc
@@ -181,7 +182,7 @@ def test_gradients(run):
     p = leaf()
     y = torch.compile(lambda a: (a * a).sin(), backend="openxla")(p)
     y.sum().backward()
-    assert type(p.grad) is XLADTensor and p.grad.device_mesh is flat and p.grad is p.grad
+    assert type(p.grad) is XLAShardedTensor and p.grad.device_mesh is flat and p.grad is p.grad
     plain = value.clone().requires_grad_()
     (plain * plain).sin().sum().backward()
     close(p.grad, plain.grad)
@@ -208,7 +209,7 @@ def test_what_DTensors_are_asked_inside(run):  # noqa: N802
     # How a plain tensor is split is not known within a graph: the compiler splits it on a sub-mesh.
     within = lambda a: DTensor.from_local(a, grid["tp"], [S1]) * 2
     y = torch.compile(within, backend="openxla", fullgraph=True)(made(grid, [R, R]).to_local())
-    assert type(y) is XLADTensor and y.device_mesh == tp
+    assert type(y) is XLAShardedTensor and y.device_mesh == tp
     close(y, value * 2)
     check(lambda a: a.to_local(), made)
     check(lambda a: (a * 2, a.device_mesh, a.placements, a.sharding_spec), made,
@@ -475,7 +476,7 @@ x = data()
 before = call(x).full_tensor()
 want = seen(call(x))
 other = copy.deepcopy(call)
-assert type(other.a.weight) is XLADTensor and seen(other(x)) == want
+assert type(other.a.weight) is XLAShardedTensor and seen(other(x)) == want
 with torch.no_grad():
     other.a.weight.zero_()
 assert seen(call(x)) == want != seen(other(x))

@@ -37,9 +37,12 @@ def check_shards(t, value):
     covered = torch.zeros(value.shape, dtype=torch.bool)
     for shard in shards(t):
         index = shard.indices if shard.indices is ... else tuple(shard.indices)
-        torch.testing.assert_close(shard.data, value[index], rtol=0, atol=0)
+        torch.testing.assert_close(shard.unpadded_data, value[index], rtol=0, atol=0)
+        assert shard.data.shape == shards(t)[0].data.shape
+        assert shard.data.count_nonzero() == shard.unpadded_data.count_nonzero()  # zeros around it
         covered[index] = True
-        places[str(index)].append(shard.replica_id)
+        if shard.unpadded_data.numel() or not value.numel():
+            places[str(index)].append(shard.replica_id)
     assert covered.all()
     for index, replicas in places.items():
         assert sorted(replicas) == list(range(len(replicas))), (index, replicas)
@@ -382,16 +385,21 @@ def test_what_does_not_fit_is_refused(run):
             with pytest.raises(exception, match=text):
                 xs.mark_sharding(t, mesh, partition)
     for shape, names, text in [
-        ((4, 3), None, "multiply to the 8 devices"),
-        ((4, 2), ("a",), "a name for each of the 2 axes"),
-        ((4, 2), ("a", "a"), "names that differ"),
+        ((4, 3), None, r"Number of device IDs \\(8\\) must match mesh size \\(12\\)"),
+        ((4, 2), ("a",), r"Number of axis names \\(1\\) must match mesh dimensions \\(2\\)"),
+        ((4, 2), ("a", "a"), r"Axis names must be unique, got: \\('a', 'a'\\)"),
     ]:
-        with pytest.raises(ValueError, match=text):
-            xs.Mesh(np.arange(8), shape, names)
-    with pytest.raises(ValueError, match="each device from 0 to 7 once"):
-        xs.Mesh([0, 1, 2, 3, 4, 5, 6, 6], (4, 2))
-    with pytest.raises(ValueError, match="a mesh of the 8 devices"):
-        xs.mark_sharding(t, xs.Mesh(np.arange(4), (2, 2)), (0, None))
+        for exception in (ValueError, AssertionError):
+            with pytest.raises(exception, match=text):
+                xs.Mesh(np.arange(8), shape, names)
+    for ids, text in [
+        ([0, 1, 2, 3, 4, 5, 6, 6], "Device IDs must be unique, got: "),
+        ([0, 1, 2, 3, 4, 5, 6, 8], r"Device IDs must be less than mesh size \\(8\\), got: "),
+        ([0, 1, 2, 3, 4, 5, 6, -1], "Device IDs must be less than"),
+        (range(4), r"Number of device IDs \\(4\\) must match the global number of devices \\(8"),
+    ]:
+        with pytest.raises(AssertionError, match=text):
+            xs.Mesh(list(ids), (len(ids) // 2, 2))
     with pytest.raises(TypeError, match="expected an xla tensor"):
         xs.mark_sharding(torch.randn(8, 4), mesh, (0, None))
     assert spec(t) == ""
@@ -425,7 +433,11 @@ def test_meshes(run):
     assert hybrid.get_logical_mesh().tolist() == [[[0], [1], [2], [3]], [[4], [5], [6], [7]]]
     hybrid = xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(1, 2))
     assert hybrid.get_logical_mesh().tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert hybrid.axis_names == ("0", "1")
+    assert hybrid.axis_names is None
+    assert hybrid.shape() == collections.OrderedDict([(0, 2), (1, 4)])
+    assert str(hybrid.get_op_sharding((0, 1))) == "{devices=[2,4]0,1,4,5,2,3,6,7}"
+    assert hybrid.get_op_sharding((0, 1)) is hybrid.get_op_sharding([0, 1])
+    assert hybrid.get_axis_name_idx("0") is None and xs.Mesh.from_str(str(hybrid)) == hybrid
     assert xs.get_global_mesh() is None
     xs.set_global_mesh(mesh)
     assert xs.get_global_mesh() is mesh
@@ -486,8 +498,17 @@ def test_loader_splits_its_batches(run):
         assert check_shards(batch["y"], host["y"]) == 8
     (x,) = xm.send_cpu_data_to_device(batches[0]["x"], device, split)
     assert check_shards(x, batches[0]["x"]) == 4
-    with pytest.raises(ValueError, match="'other'"):
-        xm.send_cpu_data_to_device(batches[0], device, {"other": split})
+    with pytest.raises(KeyError, match="none for .'x', 'n'"):
+        xm.send_cpu_data_to_device(batches[0], device, {"y": split})
+    with pytest.raises(KeyError, match="'y'"):
+        next(iter(pl.MpDeviceLoader(batches, device, input_sharding={"x": split, "n": None})))
+    with pytest.raises(ValueError, match="a batch that is a dict"):
+        next(iter(pl.MpDeviceLoader([torch.ones(8)], device, input_sharding=by_name)))
+    few = xs.ShardingSpec(mesh, ("data", None), minibatch=True)
+    with pytest.raises(RuntimeError, match="must be divisible by local runtime device count. Per "
+                                           "host input data shape = torch.Size..7, 2.."):
+        next(iter(pl.MpDeviceLoader([torch.ones(7, 2)], device, input_sharding=few)))
+    assert next(iter(pl.MpDeviceLoader([torch.ones(8, 2)], device, input_sharding=few))).dim() == 2
     """)
 
 

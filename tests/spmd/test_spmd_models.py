@@ -192,11 +192,13 @@ def test_fsdpv2_with_another_data_axis(run):
 def test_fsdpv2_says_what_is_wrong(run):
     run("""
     import pytest
-    with pytest.raises(RuntimeError, match="expected a mesh, got none"):
+    with pytest.raises(ValueError, match="No mesh is provided and no global mesh is set."):
         FSDPv2(make())
-    with pytest.raises(ValueError, match="an axis 'fsdp'"):
+    with pytest.raises(ValueError, match="The mesh must have an axis named 'fsdp'"):
         FSDPv2(make(), mesh)
     mesh = xs.Mesh(np.arange(8), (8,), ("fsdp",))
+    with pytest.raises(ValueError, match="^The provided ddp axis is not in the mesh.$"):
+        FSDPv2(make(), mesh, extra_data_axis="ddp")
     class Odd(nn.Linear):
         def forward(self, x):
             return {"out": super().forward(x)}
@@ -205,6 +207,38 @@ def test_fsdpv2_says_what_is_wrong(run):
         odd(torch.randn(8, 8).to(device))
     with pytest.raises(RuntimeError, match="not wrapped yet"):
         FSDPv2(odd, mesh)
+    """)
+
+
+def test_fsdpv2_keeps_ties_across_modules_that_are_wrapped(run):
+    run("""
+    import functools
+    from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+    policy = functools.partial(transformer_auto_wrap_policy,
+                               transformer_layer_cls={nn.Linear, nn.Embedding})
+    mesh = xs.Mesh(np.arange(8), (8,), ("fsdp",))
+    torch.manual_seed(1)
+    nets = []
+    for _ in range(2):
+        nets.append(nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)))
+        nets[-1][1].weight = nets[-1][0].weight
+    nets[1].load_state_dict(nets[0].state_dict())
+    nets[1] = FSDPv2(nets[1], mesh, auto_wrap_policy=policy)
+    assert isinstance(nets[1][0], FSDPv2) and isinstance(nets[1][1], FSDPv2)
+    assert len(list(nets[1].parameters())) == 1
+    losses = []
+    for net, where in zip(nets, ("cpu", device)):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.arange(16, device=where)
+            loss = nn.functional.cross_entropy(net(x), x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    torch.testing.assert_close(losses[3:], losses[:3], rtol=1e-4, atol=1e-4)
+    assert spec(next(nets[1].parameters())) == "{devices=[8,1]0,1,2,3,4,5,6,7}"
     """)
 
 
@@ -256,11 +290,32 @@ def test_drawings(run):
     table = visualize_tensor_sharding(t, use_color=False)
     assert table.row_count == 4 and len(table.columns) == 2
     visualize_sharding("{devices=[1,2,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", use_color=False)
+    # Cells as small as what is in them, with a blank and an empty line around it.
+    import rich.align, rich.box, rich.console, rich.padding, rich.table
+    table = visualize_sharding("{devices=[1,2]0,1}", use_color=False)
+    same = rich.table.Table(show_header=False, show_lines=True, padding=0, highlight=True,
+                            pad_edge=False, box=rich.box.SQUARE)
+    same.add_row(*(rich.padding.Padding(rich.align.Align(text, "center", vertical="middle"), 1)
+                   for text in ("CPU 0", "CPU 1")))
+    console = rich.console.Console()
+    drawn = []
+    for each in (table, same):
+        with console.capture() as capture:
+            console.print(each)
+        drawn.append(capture.get())
+    assert drawn[0] == drawn[1] and "CPU 0" in drawn[0]
     visualize_sharding("{replicated}")
     with pytest.raises(ValueError, match="expected a sharding such as"):
         visualize_sharding("nothing")
     """).stdout
-    for text in ("CPU 0", "CPU 7", "CPU [0, 1, 2, 3]", "CPU [4, 5, 6, 7]"):
+    for text in (
+        "Visualizing {replicated} (showing up to the first two dimensions)",
+        "CPU 0",
+        "CPU [0, 1, 2, 3, 4, 5, 6, 7]",
+        "CPU 7",
+        "CPU [0, 1, 2, 3]",
+        "CPU [4, 5, 6, 7]",
+    ):
         assert text in out, out
 
 

@@ -80,16 +80,16 @@ def _of_dtensors(function: Callable[..., Any], inputs: Sequence[Any]) -> Callabl
     """The function, for which those inputs are DTensors again that are now: autograd keeps tensors
     without their class.
     """
-    dtensor = sys.modules.get("torch_xla.distributed.spmd.dtensor")
-    if dtensor is None:
+    module = sys.modules.get("torch_xla.distributed.spmd.xla_sharded_tensor")
+    if module is None:
         return function
-    kept = {i: t.like for i, t in enumerate(inputs) if isinstance(t, dtensor.XLADTensor)}
+    kept = {i: t.like for i, t in enumerate(inputs) if isinstance(t, module.XLAShardedTensor)}
     if not kept:
         return function
 
     def of_dtensors(*given: Any, **kwargs: Any) -> Any:
         again = [
-            kept[i](t) if i in kept and not isinstance(t, dtensor.DTensor) else t
+            kept[i](t) if i in kept and not isinstance(t, module.DTensor) else t
             for i, t in enumerate(given)
         ]
         return function(*again, **kwargs)

@@ -15,8 +15,8 @@ import torch
 
 def _class() -> type:
     """The class of DTensors on `xla`, or one without instances before there are any."""
-    module = sys.modules.get("torch_xla.distributed.spmd.dtensor")
-    return getattr(module, "XLADTensor", _Never)
+    module = sys.modules.get("torch_xla.distributed.spmd.xla_sharded_tensor")
+    return getattr(module, "XLAShardedTensor", _Never)
 
 
 class _Never:

@@ -32,8 +32,8 @@ def install() -> None:
 
 def _split(state: dict[str, Any], param: torch.Tensor) -> None:
     """Splits the tensors of the parameter's sizes as the parameter is."""
-    spec_of = _XLAC._get_xla_sharding_spec
-    if spec_of(param) == "":
+    spec_of, sharding = _XLAC._get_xla_sharding_spec, _XLAC._get_xla_op_sharding(param)
+    if sharding is None:
         return
     for key, value in state.items():
         if (
@@ -43,7 +43,9 @@ def _split(state: dict[str, Any], param: torch.Tensor) -> None:
             or spec_of(value) == spec_of(param)
         ):
             continue
-        if spec_of(value) == "":  # mostly still on the host; each device is sent its part
-            _XLAC._xla_mark_sharding(value, _XLAC._get_xla_op_sharding(param))
+        if (
+            _XLAC._get_xla_op_sharding(value) is None
+        ):  # mostly still on the host; each device is sent its part
+            _XLAC._xla_mark_sharding(value, sharding)
         else:  # it may be the tensor of another optimizer
             state[key] = torch.empty_like(param, dtype=value.dtype).copy_(value)

@@ -451,7 +451,9 @@ def send_cpu_data_to_device(
 
     Raises:
         TypeError: `input_sharding` is neither a spec nor a dict of such.
-        ValueError: `input_sharding` has keys that `datas` lacks, or a spec does not fit.
+        ValueError: `input_sharding` is a dict and `datas` is none, or a spec does not fit.
+        KeyError: `input_sharding` lacks a key of `datas`.
+        RuntimeError: A spec has `minibatch`, and the devices do not divide the batch.
     """
     if isinstance(datas, torch.Tensor):
         datas = [datas]
@@ -462,14 +464,19 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
     """`send_cpu_data_to_device`, and a tensor for a tensor."""
     device = torch.device(device)
     if isinstance(input_sharding, Mapping):
-        missing = [key for key in input_sharding if key not in datas]
-        if missing:
+        if not isinstance(datas, Mapping):
             raise ValueError(
-                f"input_sharding: expected keys of the batch, {list(datas)}, got {missing}."
+                "input_sharding: expected a batch that is a dict, as input_sharding is one, got "
+                f"{type(datas).__name__}."
+            )
+        missing = [key for key in datas if key not in input_sharding]
+        if missing:
+            raise KeyError(
+                f"input_sharding: expected the keys of the batch, {list(datas)}, got none for "
+                f"{missing}. Give None for what is not split."
             )
         return type(datas)(
-            (key, _move_to_device(data, device, input_sharding.get(key)))
-            for key, data in datas.items()
+            (key, _move_to_device(data, device, input_sharding[key])) for key, data in datas.items()
         )
     if input_sharding is not None and not hasattr(input_sharding, "can_apply"):
         raise TypeError(
@@ -481,6 +488,7 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
         moved = [_like(t, t.detach().to(device)) for t in tensors]
         for t in moved:
             if input_sharding is not None and input_sharding.can_apply(t):
+                _check_minibatch(t, input_sharding)
                 input_sharding.apply(t)
         return moved
 
@@ -488,6 +496,16 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
     return _nested.replace(datas, is_cpu_tensor, convert)
+
+
+def _check_minibatch(t: torch.Tensor, spec: Any) -> None:
+    count = _XLAC._xla_num_real_devices()
+    if spec.minibatch and t.dim() > 0 and t.shape[0] % count != 0:
+        raise RuntimeError(
+            "When minibatch is configured, the per-host batch size must be divisible by local "
+            f"runtime device count. Per host input data shape = {t.shape}, "
+            f"local_runtime_device_count = {count}."
+        )
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:

@@ -50,7 +50,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     Raises:
         ShardingError: The mesh has no such axis.
-        RuntimeError: There is no mesh, or the process is not in SPMD mode.
+        ValueError: There is no mesh.
+        RuntimeError: The process is not in SPMD mode.
     """
 
     def __init__(
@@ -66,16 +67,18 @@ class SpmdFullyShardedDataParallel(nn.Module):
             raise RuntimeError("FSDPv2: expected a module that is not wrapped yet.")
         mesh = mesh if mesh is not None else xs.get_global_mesh()
         if mesh is None:
-            raise RuntimeError(
-                "FSDPv2: expected a mesh, got none. Pass one or call "
-                "torch_xla.distributed.spmd.set_global_mesh first."
+            raise ValueError(
+                "No mesh is provided and no global mesh is set. Please provide a mesh. "
+                "torch_xla.distributed.spmd.set_global_mesh sets one."
             )
-        for axis in (_AXIS,) if extra_data_axis is None else (_AXIS, extra_data_axis):
-            if mesh.get_axis_name_idx(axis) is None:
-                raise ShardingError(
-                    f"FSDPv2: expected a mesh with an axis '{axis}', got {mesh.axis_names}."
-                )
+        if mesh.get_axis_name_idx(_AXIS) is None:
+            raise ShardingError(
+                f"The mesh must have an axis named '{_AXIS}', got one with {mesh.axis_names}."
+            )
+        if extra_data_axis is not None and mesh.get_axis_name_idx(extra_data_axis) is None:
+            raise ShardingError(f"The provided {extra_data_axis} axis is not in the mesh.")
         super().__init__()
+        _split_parameters(module, mesh)  # all at once, so that shared ones stay shared
         if auto_wrap_policy is not None:
             recursive_wrap(
                 module,
@@ -87,7 +90,6 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 mesh=mesh,
                 extra_data_axis=extra_data_axis,
             )
-        _split_parameters(module, mesh)
         self._orig_module = module
         self._mesh = mesh
         self._shard_output = shard_output
@@ -160,7 +162,7 @@ def _prepare_spmd_partition_spec(
 
 
 def _parameter_spec(param: torch.Tensor, mesh: xs.Mesh) -> tuple[Any, ...]:
-    """Splits the largest dimension that divides, since others stay whole on each device."""
+    """Splits the largest dimension that divides: programs gather others, to cut off padding."""
     size = mesh.shape()[_AXIS]
     even = [i for i in range(param.dim()) if param.shape[i] % size == 0 and param.shape[i] > 0]
     spec: list[Any] = [None] * param.dim()

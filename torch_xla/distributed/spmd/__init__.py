@@ -5,8 +5,8 @@ Usually imported as `import torch_xla.distributed.spmd as xs`.
 
 from typing import Any
 
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor  # isort: skip
 from torch_xla.distributed.spmd import exchanges, sharding_operators  # noqa: F401  they register
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import (
     HybridMesh,
     MarkShardingFunction,

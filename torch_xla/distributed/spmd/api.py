@@ -17,7 +17,6 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch_xla import _XLAC
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
-    XLADTensor,
     as_dtensors,
     marked,
     with_xla,
@@ -54,7 +53,7 @@ def xla_distribute_tensor(
     tensor: torch.Tensor,
     device_mesh: DeviceMesh,
     placements: Sequence[Placement] | None = None,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """A tensor split by placements.
 
     Args:

@@ -83,8 +83,7 @@ def visualize_sharding(
     Args:
         sharding: As GSPMD writes it and `_XLAC._get_xla_sharding_spec` gives it; "" is replicated.
         use_color: Whether each part has a color of its own.
-        scale: The height of the drawing in lines for each of its columns.
-        min_width: The least width of a cell in characters.
+        scale, min_width: Accepted: cells are as small as what is in them.
         max_width: The width of the drawing in characters.
 
     Returns:
@@ -107,33 +106,29 @@ def visualize_sharding(
         ) from e
     cells = _cells(sharding)
     rows, columns = cells.shape
-    width = max(min_width, min(max_width // columns, max_width))
-    height = max(1, int(scale * width / 9))
+    console = rich.console.Console(width=max_width)
+    use_color = use_color and console.color_system is not None
     table = rich.table.Table(
         show_header=False,
-        show_lines=True,
+        show_lines=not use_color,
         padding=0,
-        highlight=False,
+        highlight=not use_color,
         pad_edge=False,
-        box=rich.box.SQUARE,
+        box=None if use_color else rich.box.SQUARE,
     )
     for row in range(rows):
         line = []
         for column in range(columns):
             text = f"{xr.device_type()} {cells[row, column]}"
-            style = None
+            style = rich.style.Style()
             if use_color:
                 color = _COLORS[(row * columns + column) % len(_COLORS)]
                 style = rich.style.Style(bgcolor=color, color="black")
             aligned = rich.align.Align(text, "center", vertical="middle")
-            left = max(0, (width - len(text)) // 2)
-            right = max(0, width - len(text) - left)
-            padding = rich.padding.Padding(
-                aligned, (height // 2, right, height // 2, left), style=style or ""
-            )
-            line.append(padding)
+            line.append(rich.padding.Padding(aligned, (1, 1, 1, 1), style=style))
         table.add_row(*line)
-    rich.console.Console(width=max(max_width, columns * (width + 1) + 1)).print(table)
+    print(f"Visualizing {sharding} (showing up to the first two dimensions)")
+    console.print(table, end="\n\n")
     return table
 
 

@@ -1,15 +1,11 @@
-"""DTensors of a `DeviceMesh("xla", ...)`: tensors of the whole that know their mesh.
+"""What makes DTensors on a `DeviceMesh("xla", ...)` and splits them by placements.
 
-PyTorch's own DTensor is a part of a tensor in each of many processes. Here one process holds all
-parts and the compiler splits the programs, so a DTensor is a tensor of `xla` by another class, with
-a gradient and a history of its own. It computes by PyTorch's kernels for `xla`.
+They are `XLAShardedTensor`s that know their mesh, with a gradient and a history of their own.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,21 +16,18 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
-from torch_xla._src.after_import import after_import
-from torch_xla._src.uncaptured import skipped, uncaptured
-from torch_xla.distributed.spmd.captured import call, first_of, with_own_methods
+from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd.constraints import split
 from torch_xla.distributed.spmd.placements import (
-    ByCompiler,
     checked,
     constraint_along,
+    convert_to_device_mesh,
     has_partial,
-    mesh_of,
     name_of,
     op_sharding,
-    placements_by_name,
 )
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, sharding_of
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, placed, sharding_of
+from torch_xla.distributed.spmd.xla_sharding import Mesh
 
 
 def _enter_spmd_mode() -> None:
@@ -58,147 +51,19 @@ def with_xla(func: Callable) -> Callable:
     return in_spmd_mode
 
 
-def _absent(name: str) -> Any:
-    """An attribute of the base that a class and its instances do not have."""
-
-    class Absent:
-        def __get__(self, instance: Any, owner: type) -> Any:
-            raise AttributeError(f"'{owner.__name__}' has no attribute '{name}'")
-
-    return Absent()
-
-
-def _is_plain(t: torch.Tensor) -> bool:
-    return type(t) is torch.Tensor and t.device.type == "xla"
-
-
-_BASE, _GRAD = torch.Tensor._base.__get__, torch.Tensor.grad.__get__
-
-
-@with_own_methods
-class XLADTensor(XLAShardedTensor, DTensor):
-    """A DTensor on `xla`. Functions of PyTorch give such tensors for it, on the same mesh.
-
-    `distribute_tensor` and `DTensor.from_local` make it. torch._dynamo captures what it does as
-    that of any class with a `__torch_function__`: of plain tensors.
+def on_mesh(
+    elem: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...] | None = None,
+) -> XLAShardedTensor:
+    """A tensor of xla as a DTensor on a mesh, with its history.
 
     Args:
-        elem: The tensor; its history is kept.
+        elem: The tensor.
         device_mesh: A `DeviceMesh("xla", ...)`.
         placements: By which it was just split; without them they are read from the value.
     """
-
-    @staticmethod
-    @skipped
-    def __new__(
-        cls,
-        elem: torch.Tensor,
-        device_mesh: DeviceMesh,
-        placements: tuple[Placement, ...] | None = None,
-    ):
-        made = elem.as_subclass(cls)
-        made._mesh_name = name_of(device_mesh)
-        made._said = None if placements is None else (placements, sharding_of(elem))
-        if torch.compiler.is_dynamo_compiling():
-            made.sharding_spec, made.constraint = "", None
-        return made
-
-    __init__ = torch.Tensor.__init__  # PyTorch's is not captured
-    # It is a tensor of xla to PyTorch's dispatcher, which would else look for a part of one.
-    __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl
-    __tensor_flatten__ = _absent("__tensor_flatten__")
-    __tensor_unflatten__ = _absent("__tensor_unflatten__")
-
-    @classmethod
-    @skipped
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        given = first_of((args, kwargs), cls)
-        with torch._C.DisableTorchFunctionSubclass():
-            result = call(func, args, kwargs, cls)
-        if func == _BASE:  # the alias of a base has one again
-            return result
-        if func == _GRAD and _is_plain(result) and not torch.compiler.is_dynamo_compiling():
-            return given._gradient(result)
-
-        def alike(t: torch.Tensor) -> torch.Tensor:
-            return XLADTensor(t, given.device_mesh) if _is_plain(t) else t
-
-        return tree_map_only(torch.Tensor, alike, result)
-
-    def _gradient(self, plain: torch.Tensor) -> torch.Tensor:
-        """The gradient as a DTensor: one object while somebody has it, by which torch._dynamo finds
-        it when an optimizer is compiled.
-        """
-        known = self.__dict__.get("_gradient_made")
-        made = None if known is None else known()
-        if made is None or made.seen_gradient is not plain:
-            made = XLADTensor(plain, self.device_mesh)
-            made.seen_gradient = plain
-            self._gradient_made = weakref.ref(made)
-        return made
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> XLADTensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError("copy.deepcopy: expected a DTensor that is a leaf of autograd.")
-        _, (plain, *how) = self.__reduce_ex__(4)
-        made = _rebuilt(copy.deepcopy(plain, memo), *how)
-        if self.grad is not None:
-            made.grad = copy.deepcopy(self.grad.global_tensor, memo)
-        return memo.setdefault(id(self), made)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        plain, said = self.global_tensor.detach(), self.placements
-        how = self.device_mesh, None if ByCompiler() in said else said, self.requires_grad
-        return _rebuilt, (plain, *how, isinstance(self, torch.nn.Parameter))
-
-    @property
-    def global_tensor(self) -> torch.Tensor:
-        """The tensor without this class, with its history."""
-        if torch.compiler.is_dynamo_compiling():  # which captures no as_subclass(torch.Tensor)
-            with torch._C.DisableTorchFunctionSubclass():
-                return self.view_as(self)
-        return self.as_subclass(torch.Tensor)
-
-    @property
-    def device_mesh(self) -> DeviceMesh:
-        """The mesh, or the sub-mesh, along which the tensor was split."""
-        return mesh_of(self._mesh_name)
-
-    @property
-    def placements(self) -> tuple[Placement, ...]:
-        """As `XLAShardedTensor.placements`. What was said is given back while it holds: for
-        dimensions that do not divide, too, of which each device has the whole.
-        """
-        now = self.sharding_spec
-        said, then = self._said or (None, None)
-        # Of a value that is computed, "" says that each device has the whole.
-        if said is not None and (now == then or (now, then) == ("", "{replicated}")):
-            return said
-        return placements_by_name(now, self._mesh_name, self.dim())
-
-    @property
-    def like(self) -> Callable[[torch.Tensor], XLADTensor]:
-        """What makes of a tensor with this value the DTensor, which it does not hold."""
-        _, (_, mesh, said, *_) = self.__reduce_ex__(4)
-        return lambda t: XLADTensor(t, mesh, said)
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether `placements` are what was said, not what is found or left to the compiler."""
-        return self._said is not None and self.placements == self._said[0]
-
-    @property
-    def mesh_shape(self) -> tuple[int, ...]:
-        return tuple(self.device_mesh.shape)
-
-    def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        return (
-            f"XLADTensor({self.global_tensor!r}, device_mesh={self.device_mesh}, "
-            f"placements={self.placements})"
-        )
+    return placed(elem, name_of(device_mesh), placements)
 
 
 def _rebuilt(
@@ -207,9 +72,9 @@ def _rebuilt(
     placements: tuple[Placement, ...] | None,
     requires_grad: bool,
     is_parameter: bool,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """A copied or loaded DTensor."""
-    made = XLADTensor(plain, device_mesh)
+    made = on_mesh(plain, device_mesh)
     if placements is not None:
         made = marked(plain, device_mesh, placements)
     made.requires_grad_(requires_grad)
@@ -221,7 +86,7 @@ def marked(
     device_mesh: DeviceMesh,
     placements: tuple[Placement, ...],
     present: str | None = None,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """A tensor of xla, split by placements as by `mark_sharding`, with its history; of a view a
     copy. `present` is how it is split so far, which stays along the axes that a sub-mesh lacks.
     """
@@ -232,24 +97,26 @@ def marked(
     if _XLAC._get_xla_sharding_spec(t) != str(sharding):
         t = t.clone()  # what is a part of other memory cannot be marked
         _XLAC._xla_mark_sharding(t, sharding)
-    return XLADTensor(t, device_mesh, placements)
+    return on_mesh(t, device_mesh, placements)
 
 
 def redistribute(
     given: XLAShardedTensor,
-    device_mesh: DeviceMesh,
+    device_mesh: DeviceMesh | Mesh,
     placements: Sequence[Placement],
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """See `XLAShardedTensor.redistribute`."""
+    if isinstance(device_mesh, Mesh):
+        device_mesh = convert_to_device_mesh(device_mesh)
     present, back, t = given.sharding_spec, given.constraint, given.global_tensor
     said = checked(placements, t.dim(), device_mesh, "redistribute")
     sent = t if forward_dtype is None else t.to(forward_dtype)
     here = constraint_along(name_of(device_mesh), said, t.dim(), present)
     if backward_dtype is not None:
         sent = GradientIn.apply(sent, backward_dtype)
-    return XLADTensor(split(sent, here, back), device_mesh, None if here is None else said)
+    return on_mesh(split(sent, here, back), device_mesh, None if here is None else said)
 
 
 class GradientIn(torch.autograd.Function):
@@ -284,7 +151,7 @@ def from_local(
     shape: torch.Size | None = None,
     stride: tuple[int, ...] | None = None,
     grad_placements: Sequence[Placement] | None = None,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """What `DTensor.from_local` does for a `DeviceMesh("xla", ...)`.
 
     Args:
@@ -305,9 +172,12 @@ def from_local(
         ValueError: Another `shape` or `stride`, or several reductions.
     """
     who = "DTensor.from_local"
-    if isinstance(local_tensor, DTensor):
-        raise RuntimeError(f"{who}: expected a plain tensor, got {type(local_tensor).__name__}.")
-    t = local_tensor if local_tensor.device.type == "xla" else local_tensor.to("xla")
+    t = local_tensor
+    if isinstance(t, XLAShardedTensor) and t._mesh_name is None:  # a tensor that is marked
+        t = t.global_tensor
+    if isinstance(t, DTensor):
+        raise RuntimeError(f"{who}: expected a plain tensor, got {type(t).__name__} on a mesh.")
+    t = t if t.device.type == "xla" else t.to("xla")
     if placements is None:
         placements = [Replicate()] * device_mesh.ndim
     said = checked(placements, t.dim(), device_mesh, who, may_be_partial=True)
@@ -329,14 +199,13 @@ def _placed(
     mesh: DeviceMesh,
     said: tuple[Placement, ...],
     of_gradient: tuple[Placement, ...] | None,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """See `from_local`; without placements of a gradient it is split as the value."""
     from torch_xla.distributed.spmd import partial
 
     who = "DTensor.from_local"
     if not torch.compiler.is_dynamo_compiling() and _XLAC._is_manual(t):
-        plain = t.global_tensor if isinstance(t, XLAShardedTensor) else t
-        return partial.of_parts(plain, mesh, said, who)
+        return partial.of_parts(t, mesh, said, who)
     name, present, back = name_of(mesh), sharding_of(t), None
     if of_gradient is not None:
         back = constraint_along(name, of_gradient, t.dim(), present)
@@ -344,16 +213,16 @@ def _placed(
         return partial.from_whole(t if back is None else split(t, None, back), mesh, said, who)
     here = constraint_along(name, said, t.dim(), present)
     back = here if of_gradient is None else back
-    return XLADTensor(split(t, here, back), mesh, None if here is None else said)
+    return on_mesh(split(t, here, back), mesh, None if here is None else said)
 
 
 def as_dtensors(values: Any, device_mesh: DeviceMesh) -> Any:
     """Nested values with their xla tensors as DTensors."""
 
     def convert(t: torch.Tensor) -> torch.Tensor:
-        if t.device.type != "xla" or isinstance(t, DTensor):
+        if t.device.type != "xla" or getattr(t, "_mesh_name", None) is not None:
             return t
-        return XLADTensor(t.global_tensor if isinstance(t, XLAShardedTensor) else t, device_mesh)
+        return on_mesh(t.global_tensor if isinstance(t, XLAShardedTensor) else t, device_mesh)
 
     return tree_map_only(torch.Tensor, convert, values)
 
@@ -366,27 +235,10 @@ def made_by(
     device_mesh: DeviceMesh,
     placements: Sequence[Placement] | None,
     **kwargs: Any,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """What `torch.distributed.tensor.zeros` and the like do for a `DeviceMesh("xla", ...)`."""
     from torch_xla.distributed.spmd.api import xla_distribute_tensor
 
     fill = [kwargs.pop("fill_value")] if "fill_value" in kwargs else []
     whole = init_op(size, *fill, **{**kwargs, "device": "xla"})
     return xla_distribute_tensor(whole, device_mesh, placements)
-
-
-def make_known(cls: type) -> None:
-    """Has AOTAutograd watch the first call of a graph that takes tensors of a class: it knows these
-    by their exact class.
-    """
-
-    def add() -> None:
-        from torch._functorch._aot_autograd import runtime_wrappers
-
-        if hasattr(runtime_wrappers, "HANDLED_TYPES"):
-            runtime_wrappers.HANDLED_TYPES += (cls,)
-
-    after_import("torch._functorch._aot_autograd.runtime_wrappers", add)
-
-
-make_known(XLADTensor)

@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
-from torch_xla.distributed.spmd.dtensor import XLADTensor, make_known, with_gradient
+from torch_xla.distributed.spmd.dtensor import on_mesh, with_gradient
 from torch_xla.distributed.spmd.placements import ByCompiler, checked, has_partial
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, make_known
 
 _WHO = "local_map"
 
@@ -35,7 +35,7 @@ def called_on_parts(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """What a function of `local_map` gives for arguments of which one is an `XLADTensor`.
+    """What a function of `local_map` gives for arguments of which one is an `XLAShardedTensor`.
 
     Gradients are those of the whole: a part's is the sum of what the devices did with copies of it,
     and of a result that is `Replicate` each device gets an equal share. Of `Partial("avg")`, too;
@@ -67,7 +67,7 @@ def called_on_parts(
             )
     mesh = device_mesh
     given: list[Any] = []
-    parts: list[tuple[XLADTensor, torch.Tensor, tuple[Placement, ...]]] = []
+    parts: list[tuple[XLAShardedTensor, torch.Tensor, tuple[Placement, ...]]] = []
     for i, arg in enumerate(flat_args):
         wanted = None if in_placements is None else in_placements[i]
         if not isinstance(arg, DTensor):
@@ -99,7 +99,7 @@ def called_on_parts(
 
 
 def _expected(
-    said: Sequence[Placement] | None, d: XLADTensor, name: str, i: int
+    said: Sequence[Placement] | None, d: XLAShardedTensor, name: str, i: int
 ) -> tuple[Placement, ...]:
     if said is None:
         raise AssertionError(f"{_WHO}: expected {name} of the DTensor at {i}, got None.")
@@ -107,7 +107,7 @@ def _expected(
 
 
 def _own_part(
-    d: XLADTensor, said: tuple[Placement, ...], back: tuple[Placement, ...] | None, i: int
+    d: XLAShardedTensor, said: tuple[Placement, ...], back: tuple[Placement, ...] | None, i: int
 ) -> torch.Tensor:
     if ByCompiler() in said:
         raise ValueError(
@@ -121,11 +121,11 @@ def _own_part(
     if back is not None:
         # The devices' gradients are added up in any case.
         whole = [Replicate() if isinstance(p, Partial) else p for p in back]
-        d = XLADTensor(with_gradient(d, whole), d.device_mesh)
+        d = on_mesh(with_gradient(d, whole), d.device_mesh)
     return partial.part_of(d, said, _WHO)
 
 
-def _write_back(d: XLADTensor, part: torch.Tensor, said: tuple[Placement, ...]) -> None:
+def _write_back(d: XLAShardedTensor, part: torch.Tensor, said: tuple[Placement, ...]) -> None:
     """What the function has written into its part is a write into the DTensor."""
     if part.is_inference() or part._version == 0:
         return

@@ -112,7 +112,7 @@ def disable_manual_sharding(
     whole = torch.ops.torch_xla.shard_to_full(plain, text)
     if compiling:
         return whole
-    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec, mesh)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec, mesh=mesh)
 
 
 def _mark_manual_sharding(t: torch.Tensor | XLAShardedTensor) -> XLAShardedTensor:
@@ -123,7 +123,7 @@ def _mark_manual_sharding(t: torch.Tensor | XLAShardedTensor) -> XLAShardedTenso
 
     Raises:
         ValueError: `mark_sharding` has split it.
-        RuntimeError: The process is not in SPMD mode.
+        RuntimeError: The tensor holds data, or the process is not in SPMD mode.
     """
     plain = sharding.unwrap_sharded_tensor(t)
     _XLAC._mark_manual_sharding(plain, sharding.MANUAL)

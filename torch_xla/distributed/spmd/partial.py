@@ -24,14 +24,15 @@ from torch_xla import _XLAC
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import dtensor, exchanges
 from torch_xla.distributed.spmd.constraints import split
-from torch_xla.distributed.spmd.dtensor import XLADTensor
 from torch_xla.distributed.spmd.placements import (
     axes_of,
     checked,
     convert_to_xla_mesh,
     has_partial,
+    name_of,
     spec_along,
 )
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, make_known, placed
 from torch_xla.distributed.spmd.xla_sharding import ShardingError
 
 _uncaptured = uncaptured("what devices hold of a Partial DTensor is used outside of torch.compile")
@@ -189,7 +190,7 @@ class _GradientReduced(torch.autograd.Function):
         return ctx.layout.reduced(grad, ctx.layout.partial), None
 
 
-class XLAPartialDTensor(XLADTensor):
+class XLAPartialDTensor(XLAShardedTensor):
     """A DTensor with `Partial` among its placements, until it is written.
 
     Args:
@@ -210,7 +211,7 @@ class XLAPartialDTensor(XLADTensor):
         if whole.is_inference():
             with torch.inference_mode(False):  # else nothing would tell that it was written
                 whole = whole.clone()
-        made = XLADTensor.__new__(cls, whole, layout.mesh)
+        made = placed(whole, name_of(layout.mesh), cls=cls)
         made.__dict__["_held"] = own, layout, placements, whole._version
         return made
 
@@ -236,7 +237,7 @@ class XLAPartialDTensor(XLADTensor):
         return own
 
     @_uncaptured
-    def detach(self) -> XLADTensor:
+    def detach(self) -> XLAShardedTensor:
         if not self._is_held:
             return super().detach()
         own, layout, placements, _ = self.__dict__["_held"]
@@ -257,7 +258,7 @@ class XLAPartialDTensor(XLADTensor):
         async_op: bool = False,
         forward_dtype: torch.dtype | None = None,
         backward_dtype: torch.dtype | None = None,
-    ) -> XLADTensor:
+    ) -> XLAShardedTensor:
         """As `XLAShardedTensor.redistribute`: what devices hold is reduced along the dimensions
         that are to be `Replicate` or `Shard`; a `Partial` of the tensor's own may stay.
         """
@@ -275,7 +276,7 @@ class XLAPartialDTensor(XLADTensor):
         if has_partial(said):
             return self._still_partial(said, backward_dtype)
         whole = self._scattered(said)
-        given = XLADTensor(whole, mesh)
+        given = dtensor.on_mesh(whole, mesh)
         return dtensor.redistribute(given, mesh, said, backward_dtype=backward_dtype)
 
     def _scattered(self, said: tuple[Placement, ...]) -> torch.Tensor:
@@ -301,7 +302,7 @@ class XLAPartialDTensor(XLADTensor):
 
     def _still_partial(
         self, said: tuple[Placement, ...], backward_dtype: torch.dtype | None
-    ) -> XLADTensor:
+    ) -> XLAShardedTensor:
         _, layout, *_ = self.__dict__["_held"]
         kept = tuple(i for i, p in enumerate(said) if isinstance(p, Partial))
         target = dataclasses.replace(layout, placements=said).evened(self.shape)
@@ -330,7 +331,7 @@ class XLAPartialDTensor(XLADTensor):
         return _GradientReduced.apply(own, Layout(mesh, said))
 
 
-dtensor.make_known(XLAPartialDTensor)
+make_known(XLAPartialDTensor)
 
 
 def _replicated(placement: Placement) -> Placement:
@@ -346,10 +347,12 @@ def _expect_present(present: Sequence[Placement], said: Sequence[Placement]) -> 
             )
 
 
-def _of_own(own: torch.Tensor, layout: Layout, placements: tuple[Placement, ...]) -> XLADTensor:
+def _of_own(
+    own: torch.Tensor, layout: Layout, placements: tuple[Placement, ...]
+) -> XLAShardedTensor:
     whole = _joined(own, layout)
     if not layout.partial:
-        return XLADTensor(whole, layout.mesh, placements)
+        return dtensor.on_mesh(whole, layout.mesh, placements)
     return XLAPartialDTensor(whole, own, layout, placements)
 
 
@@ -360,7 +363,7 @@ def of_parts(
     placements: tuple[Placement, ...],
     who: str,
     exact: bool = False,
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """The DTensor whose parts a manual tensor has.
 
     Args:
@@ -378,7 +381,7 @@ def of_parts(
     return _of_own(own, Layout(device_mesh, placements, exact), placements)
 
 
-def part_of(d: XLADTensor, placements: tuple[Placement, ...], who: str) -> torch.Tensor:
+def part_of(d: XLAShardedTensor, placements: tuple[Placement, ...], who: str) -> torch.Tensor:
     """What each device has of a DTensor without `Partial` that is split so, as a manual tensor. Its
     gradient is that of all devices: of copies of one part, the sum.
 
@@ -397,7 +400,7 @@ def part_of(d: XLADTensor, placements: tuple[Placement, ...], who: str) -> torch
 @_uncaptured
 def from_whole(
     t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...], who: str
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """The DTensor of which devices along `Partial` hold the same: of a sum, the value times their
     number. Of `Shard` and `Replicate` the value is the whole.
 
@@ -414,7 +417,7 @@ def from_whole(
 @_uncaptured
 def distributed(
     t: torch.Tensor, device_mesh: DeviceMesh, placements: tuple[Placement, ...], who: str
-) -> XLADTensor:
+) -> XLAShardedTensor:
     """The DTensor with `Partial` whose whole is a value: of a sum, devices hold equal shares.
 
     Raises:

@@ -19,6 +19,10 @@ from torch_xla.distributed.spmd.xla_sharding import Mesh, PartitionSpec, Shardin
 _TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 
 
+class DimensionError(ShardingError, IndexError):
+    """A placement of a dimension that the tensor lacks."""
+
+
 class ByCompiler(Placement):
     """Split as the compiler chooses: the program that computes the value is not compiled yet, or
     its choice is none that `Shard` and `Replicate` can say on the mesh.
@@ -60,7 +64,7 @@ def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
     """
     root = root_of(dt_mesh)
     names = root.mesh_dim_names
-    return Mesh(root.mesh.flatten().tolist(), tuple(root.shape), None if names is None else names)
+    return Mesh(root.mesh.flatten().tolist(), tuple(root.shape), names)
 
 
 def convert_to_device_mesh(mesh: Mesh) -> DeviceMesh:
@@ -127,7 +131,7 @@ def normalized(
     """The placements with the dimensions of a tensor counted from the front.
 
     Raises:
-        ShardingError: A dimension that the tensor lacks.
+        DimensionError: A dimension that the tensor lacks.
         NotImplementedError: Neither `Shard` nor `Replicate`, nor `Partial` where there may be one.
     """
     for placement in placements:
@@ -140,7 +144,7 @@ def normalized(
                 told += " DTensor.from_local and distribute_tensor make it."
             raise NotImplementedError(told)
         if not -rank <= placement.dim < rank:
-            raise ShardingError(
+            raise DimensionError(
                 f"{who}: expected dimensions of a tensor of {rank}, got {_described((placement,))}."
             )
     return _from_front(tuple(placements), rank)
@@ -214,6 +218,24 @@ def placements_of(sharding: str, device_mesh: DeviceMesh, rank: int) -> tuple[Pl
         if str(convert_to_xla_mesh(device_mesh).get_op_sharding(said)) != sharding:
             return (ByCompiler(),) * device_mesh.ndim
     return found
+
+
+def placements_of_spec(
+    spec: PartitionSpec, mesh_shape: Sequence[int], mesh: Mesh | None
+) -> tuple[Placement, ...]:
+    """The placements that say a partition spec.
+
+    Args:
+        spec: Axes by their index, or by their name in `mesh`.
+        mesh_shape: The sizes of the mesh.
+        mesh: The mesh, where it is known.
+    """
+    dims: dict[int | str | None, int] = {}
+    for dim, entry in enumerate(spec):
+        for axis in entry if isinstance(entry, (tuple, list)) else (entry,):
+            named = isinstance(axis, str) and mesh is not None
+            dims[mesh.get_axis_name_idx(axis) if named else axis] = dim
+    return tuple(Shard(dims[i]) if i in dims else Replicate() for i in range(len(mesh_shape)))
 
 
 def _placement(parts: Sequence[tuple[int, ...]]) -> Placement:

@@ -88,10 +88,11 @@ class Mesh:
         device_ids: All devices, as positions among `xr.global_runtime_device_count()`, in the
             order in which they fill the grid row by row.
         mesh_shape: The sizes of the grid; they multiply to the number of devices.
-        axis_names: A name for each axis; without them "0", "1" and so on.
+        axis_names: A name for each axis; without them axes are told by their indices.
 
     Raises:
-        ShardingError: The arguments do not fit together.
+        ShardingError: The arguments do not fit together, or, in SPMD mode, a device of the process
+            is missing.
     """
 
     def __init__(
@@ -102,37 +103,46 @@ class Mesh:
     ):
         self.device_ids = np.asarray(device_ids).ravel()
         self.mesh_shape = tuple(int(size) for size in mesh_shape)
-        if axis_names is None:
-            axis_names = tuple(str(axis) for axis in range(len(self.mesh_shape)))
-        self.axis_names = tuple(axis_names)
-        count = self.device_ids.size
-        if math.prod(self.mesh_shape) != count:
-            raise ShardingError(
-                f"Mesh: expected sizes that multiply to the {count} devices, got {self.mesh_shape}."
-            )
-        if len(self.axis_names) != len(self.mesh_shape):
-            raise ShardingError(
-                f"Mesh: expected a name for each of the {len(self.mesh_shape)} axes, got "
-                f"{self.axis_names}."
-            )
-        if len(set(self.axis_names)) != len(self.axis_names):
-            raise ShardingError(f"Mesh: expected axis names that differ, got {self.axis_names}.")
-        if sorted(self.device_ids.tolist()) != list(range(count)):
-            raise ShardingError(
-                f"Mesh: expected each device from 0 to {count - 1} once, got "
-                f"{self.device_ids.tolist()}."
-            )
+        self.axis_names = None if axis_names is None else tuple(axis_names)
+        self._check()
+        self._op_shardings: dict[PartitionSpec, _XLAC.OpSharding] = {}
         # Equal meshes have one label, which is a constant for graphs of torch.compile.
         self._label = _MESH_LABELS.setdefault(self._key(), f"mesh{len(_MESH_LABELS)}")
         _LABELLED_MESHES.setdefault(self._label, self)
+
+    def _check(self) -> None:
+        count, size = len(self.device_ids), self.size()
+        devices = xr.global_runtime_device_count()
+        if xr.is_spmd() and count != devices:
+            raise ShardingError(
+                f"Number of device IDs ({count}) must match the global number of devices "
+                f"({devices})"
+            )
+        if self.axis_names is not None:
+            names, dims = self.axis_names, len(self.mesh_shape)
+            if len(names) != dims:
+                raise ShardingError(
+                    f"Number of axis names ({len(names)}) must match mesh dimensions ({dims})"
+                )
+            if len(set(names)) != len(names):
+                raise ShardingError(f"Axis names must be unique, got: {names}")
+        if count != size:
+            raise ShardingError(f"Number of device IDs ({count}) must match mesh size ({size})")
+        if len(np.unique(self.device_ids)) != count:
+            raise ShardingError(f"Device IDs must be unique, got: {self.device_ids}")
+        if not all(0 <= device < size for device in self.device_ids):
+            raise ShardingError(
+                f"Device IDs must be less than mesh size ({size}), got: {self.device_ids}"
+            )
 
     def size(self) -> int:
         """The number of devices."""
         return math.prod(self.mesh_shape)
 
-    def shape(self) -> collections.OrderedDict[str, int]:
-        """The size of each axis by its name."""
-        return collections.OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
+    def shape(self) -> collections.OrderedDict[str | int, int]:
+        """The size of each axis by its name, or by its index where axes have no names."""
+        names = range(len(self.mesh_shape)) if self.axis_names is None else self.axis_names
+        return collections.OrderedDict(zip(names, self.mesh_shape, strict=True))
 
     def get_logical_mesh(self) -> np.ndarray:
         """The device ids as an array of `mesh_shape`."""
@@ -140,7 +150,8 @@ class Mesh:
 
     def get_axis_name_idx(self, name: str) -> int | None:
         """The index of an axis; None where there is none of this name."""
-        return self.axis_names.index(name) if name in self.axis_names else None
+        names = self.axis_names or ()
+        return names.index(name) if name in names else None
 
     def get_op_sharding(self, partition_spec: PartitionSpec) -> _XLAC.OpSharding:
         """What `_XLAC._xla_mark_sharding` takes.
@@ -148,12 +159,18 @@ class Mesh:
         Raises:
             ShardingError: The spec names an axis that the mesh lacks, or one twice.
         """
-        return _XLAC.OpSharding.along(
-            list(self.axis_names),
-            list(self.mesh_shape),
-            self.device_ids.tolist(),
-            _axes_of_dimensions(self, partition_spec),
-        )
+        spec = tuple(tuple(of) if isinstance(of, list) else of for of in partition_spec)
+        if spec not in self._op_shardings:
+            self._op_shardings[spec] = _XLAC.OpSharding.along(
+                self._names(),
+                list(self.mesh_shape),
+                self.device_ids.tolist(),
+                _axes_of_dimensions(self, spec),
+            )
+        return self._op_shardings[spec]
+
+    def _names(self) -> list[str]:
+        return list(self.axis_names or map(str, range(len(self.mesh_shape))))
 
     @classmethod
     def from_str(cls, mesh_str: str) -> Mesh | None:
@@ -173,7 +190,7 @@ class Mesh:
         import jax
 
         devices = np.array(jax.devices())[self.device_ids]
-        return jax.sharding.Mesh(devices.reshape(self.mesh_shape), self.axis_names)
+        return jax.sharding.Mesh(devices.reshape(self.mesh_shape), tuple(self._names()))
 
     def _key(self) -> tuple[Any, ...]:
         return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
@@ -320,7 +337,7 @@ def _axis_index(mesh: Mesh, axis: int | str, partition_spec: PartitionSpec) -> i
     elif isinstance(axis, (int, np.integer)) and 0 <= axis < len(mesh.mesh_shape):
         return int(axis)
     raise ShardingError(
-        f"partition spec: expected axes of the mesh {tuple(mesh.axis_names)} by name or index, got "
+        f"partition spec: expected axes of the mesh {dict(mesh.shape())} by name or index, got "
         f"{axis!r} in {partition_spec}."
     )
 
@@ -450,7 +467,7 @@ def mark_sharding(
         )
     else:
         _XLAC._xla_mark_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
+    return _said(t, mesh, partition_spec)
 
 
 def annotate_custom_sharding(
@@ -468,7 +485,16 @@ def annotate_custom_sharding(
     _check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
-    return XLAShardedTensor(plain, mesh.mesh_shape, partition_spec, mesh)
+    return _said(t, mesh, partition_spec)
+
+
+def _said(
+    t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> XLAShardedTensor:
+    if isinstance(t, XLAShardedTensor):
+        t.say(mesh.mesh_shape, partition_spec, mesh)
+        return t
+    return XLAShardedTensor(t, mesh.mesh_shape, partition_spec, mesh=mesh)
 
 
 def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
@@ -594,8 +620,14 @@ def wrap_as_sharded_tensor(
     mesh_shape: tuple[int, ...] | None = None,
     partition_spec: PartitionSpec | None = None,
 ) -> XLAShardedTensor:
-    """The tensor as an `XLAShardedTensor`."""
-    return XLAShardedTensor(unwrap_sharded_tensor(t), mesh_shape, partition_spec)
+    """The tensor as an `XLAShardedTensor`; one that is such a tensor is given back, with what is
+    said of it here.
+    """
+    if not isinstance(t, XLAShardedTensor):
+        return XLAShardedTensor(t, mesh_shape, partition_spec)
+    if mesh_shape is not None or partition_spec is not None:
+        t.say(mesh_shape, partition_spec)
+    return t
 
 
 def unwrap_sharded_tensor(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:

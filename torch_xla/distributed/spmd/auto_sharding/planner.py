@@ -127,7 +127,7 @@ def enable(mesh: Any = None, memory: float | None = None) -> None:
             raise ShardingError(
                 f"auto_sharding: expected a mesh of one or two axes, got {tuple(sizes)}."
             )
-        asked = _Mesh(mesh.axis_names, sizes, [int(d) for d in mesh.device_ids])
+        asked = _Mesh(mesh._names(), sizes, [int(d) for d in mesh.device_ids])
     _XLAC._set_split_planner(functools.partial(_plan, asked, memory))
     _enabled = True
 

@@ -1,0 +1,57 @@
+"""The backend `xla` of torch.distributed, in a job of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+CODE = """
+import torch
+import torch.distributed as dist
+import torch_xla.distributed.xla_backend
+import torch_xla.runtime as xr
+
+def refused(kind, *words):
+    try:
+        dist.init_process_group("xla", init_method="xla://")
+    except kind as e:
+        assert all(word in str(e) for word in words), e
+    else:
+        raise AssertionError("expected an error")
+    assert not dist.is_initialized()
+
+if IN_SPMD:
+    xr.use_spmd()
+    refused(AssertionError, "not supported with SPMD", "CPU process group")
+else:
+    refused(NotImplementedError, "several processes")
+assert "xla" in dist.Backend.backend_list
+dist.init_process_group("gloo", init_method="xla://")
+assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+t = torch.ones(3)
+dist.all_reduce(t)
+assert t.tolist() == [1, 1, 1]
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("spmd", [False, True])
+def test_groups_of_one_process(run_python, spmd):
+    run_python(
+        CODE.replace("IN_SPMD", str(spmd)), env={"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
+    )
+
+
+def test_one_of_several_processes(run_python):
+    run_python(
+        """
+        import torch.distributed as dist
+        import torch_xla.distributed.xla_backend
+        try:
+            dist.init_process_group("gloo", init_method="xla://")
+        except NotImplementedError as e:
+            assert "WORLD_SIZE=2" in str(e)
+        else:
+            raise AssertionError("expected an error")
+        """,
+        env={"PJRT_DEVICE": "CPU", "WORLD_SIZE": "2"},
+    )
