@@ -69,8 +69,9 @@ class StableHLOExportOptions:
         inline_all_constant: Whether the program holds the tensors that the model holds and its
             state dict does not; otherwise they are arguments of `VariableType.CONSTANT`.
         export_weights: Whether the result holds the weights. The program takes them either way.
-        custom_ops_allowed_in_graph: Accepted for older programs: any custom operator with a
-            lowering, or composed of others, is recorded.
+        custom_ops_allowed_in_graph: Namespaces of custom operators, each of which becomes a
+            `stablehlo.custom_call` of its name, such as `@my.op.default`. Other custom operators
+            with a kernel for xla, or composed of others, are recorded as what they compute.
         export_node_metadata: Whether each operation carries the lines of the model that it comes
             from, as its location.
         stablehlo_version: The StableHLO version of the bytecode, such as "1.9.0"; by default the
@@ -122,7 +123,7 @@ class StableHLOGraphModule:
         flat = _flatten(meta, args, kwargs)
         on_cpu = all(a.device.type != "xla" for a in flat if isinstance(a, torch.Tensor))
         given = [self._argument(flat, at) for at in meta.input_locations]
-        _check_arguments(meta, given)
+        _check_arguments(meta, flat, given)
         results = self._program(function, given)(given)
         for at, value in zip(
             meta.mutations, results[len(results) - len(meta.mutations) :], strict=True
@@ -244,15 +245,14 @@ def _flatten(
     expected = meta.input_pytree_spec
     if expected is None:
         return [*args, *kwargs.values()]
-    names = expected.children()[1].context
-    if set(names) == set(kwargs):
-        kwargs = {name: kwargs[name] for name in names}  # in the order of the export
-    flat, spec = pytree.tree_flatten((tuple(args), kwargs))
-    if spec != expected:
+    given = (tuple(args), kwargs)
+    try:
+        flat = expected.flatten_up_to(given)  # keys of dicts in the order of the export
+    except ValueError as error:
         raise ValueError(
             f"stablehlo: expected arguments of the structure that was exported, {expected}, got "
-            f"{spec}."
-        )
+            f"{pytree.tree_structure(given)}."
+        ) from error
     for position, value in meta.other_inputs.items():
         if flat[int(position)] != value:
             raise ValueError(
@@ -262,13 +262,20 @@ def _flatten(
     return flat
 
 
-def _check_arguments(meta: StableHLOFunctionMeta, given: Sequence[torch.Tensor]) -> None:
+def _check_arguments(
+    meta: StableHLOFunctionMeta, flat: Sequence[Any], given: Sequence[torch.Tensor]
+) -> None:
     for at, expected, tensor in zip(meta.input_locations, meta.input_signature, given, strict=True):
         if not expected.fits(tensor):
             raise ValueError(
                 f"stablehlo: expected {expected} as {at}, got shape {list(tensor.shape)} "
                 f"({str(tensor.dtype).removeprefix('torch.')}). Export the model for it."
             )
+    all_arguments = list(zip(meta.input_locations, meta.input_signature, given, strict=True))
+    for at, signature in meta.unused_inputs:
+        if at.type_ == VariableType.INPUT_ARG and isinstance(flat[at.position], torch.Tensor):
+            all_arguments.append((at, signature, flat[at.position]))
+    _files.check_sizes(meta, all_arguments)
 
 
 def _extract_call_parameters(
@@ -312,6 +319,7 @@ def _exported_program_to_stablehlo_bundle(
         with_weights=options.export_weights,
         with_locations=options.export_node_metadata,
         version=options.stablehlo_version,
+        as_calls=options.custom_ops_allowed_in_graph,
     )
 
 

@@ -7,6 +7,7 @@
 #include "executor/hlo_dump.h"
 #include "executor/lower.h"
 #include "executor/runtime.h"
+#include "hlo/pretty.h"
 #include "lazy/lock.h"
 #include "lazy/print.h"
 #include "lazy/stack.h"
@@ -38,7 +39,7 @@ std::string text_in(std::string_view form, const Graph& graph) {
       "XLA_SAVE_TENSORS_FMT: expected text, dot, hlo or stablehlo, or some of them as in "
       "hlo|text, got '",
       form, "'.");
-  return stablehlo(graph);
+  return hlo::pretty(stablehlo(graph));
 }
 
 }  // namespace
@@ -78,12 +79,14 @@ bool shows_failed() {
 }
 
 std::string show_failed(const std::string& text) {
+  if (!shows_failed()) return "";
+  const std::string program = hlo::pretty(text);
   const std::string path = util::flag::XLA_SAVE_HLO_FILE();
   std::string shown;
-  if (!path.empty() && !append(path, text + "\n")) {
+  if (!path.empty() && !append(path, program + "\n")) {
     shown = "\nXLA_SAVE_HLO_FILE: '" + path + "' cannot be written.";
   }
-  return util::flag::XLA_DUMP_HLO_GRAPH() ? shown + "\nThe program:\n" + text : shown;
+  return util::flag::XLA_DUMP_HLO_GRAPH() ? shown + "\nThe program:\n" + program : shown;
 }
 
 std::string show_failed(const Graph& graph) {

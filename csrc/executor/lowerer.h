@@ -237,7 +237,9 @@ class Lowerer {
       given.push_back(value_of(results, input.node, input.index));
       types.push_back(given.back().type());
     }
-    const std::string function = composite.name + ".impl_" + std::to_string(composites_++);
+    const int64_t before = bodies_[composite.name]++;
+    std::string function = composite.name + ".impl";
+    if (before > 0) function += "_" + std::to_string(before - 1);
     b_.private_function(function, types, [&](std::span<const hlo::Value> arguments) {
       Results inner;
       for (size_t i = 0; i < arguments.size(); ++i) {
@@ -259,8 +261,7 @@ class Lowerer {
     const hlo::Values values = b_.op("stablehlo.composite", given, result_types,
                                      {{"name", hlo::attr::string(composite.name)},
                                       {"composite_attributes", composite.attributes},
-                                      {"decomposition", hlo::attr::symbol(function)},
-                                      {"version", hlo::attr::i32(1)}});
+                                      {"decomposition", hlo::attr::symbol(function)}});
     for (size_t i = 0; i < values.size(); ++i) results[composite.outputs[i]] = {values[i]};
   }
 
@@ -530,10 +531,10 @@ class Lowerer {
   const bool with_locations_;
   const ValueSplits* splits_ = nullptr;
   bool names_results_ = false;
-  const Node* call_ = nullptr;  // that is being lowered for every compiler
-  std::string place_;           // that the program gives it
-  int composites_ = 0;
-  ops::ManualValues manual_;  // of the function that is being lowered
+  const Node* call_ = nullptr;                       // that is being lowered for every compiler
+  std::string place_;                                // that the program gives it
+  std::unordered_map<std::string, int64_t> bodies_;  // of composites, by their names
+  ops::ManualValues manual_;                         // of the function that is being lowered
   const ops::Lowering::LowerFunction lower_region_ = [this](const lazy::KeptFunction& function,
                                                             const hlo::Values& arguments,
                                                             std::span<const hlo::Value> seeds) {

@@ -19,7 +19,9 @@ std::string string(std::string_view value) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string text = "\"";
   for (unsigned char c : value) {
-    if (c == '"' || c == '\\' || c < 32 || c > 126) {
+    if (c == '\\') {
+      text += "\\\\";
+    } else if (c == '"' || c < 32 || c > 126) {
       text += '\\';
       text += kHex[c >> 4];
       text += kHex[c & 15];

@@ -15,6 +15,7 @@
 #include "executor/stablehlo.h"
 #include "executor/sync.h"
 #include "hlo/dynamic.h"
+#include "hlo/pretty.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
 #include "lazy/tensor.h"
@@ -35,8 +36,8 @@ using Frames = std::vector<std::tuple<std::string, int, std::string>>;
 std::string portable_stablehlo(const Tensors& tensors) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
-  return executor::portable_stablehlo_of(values_or_pending(tensors, "get_stablehlo", &device),
-                                         device);
+  return hlo::pretty(executor::portable_stablehlo_of(
+      values_or_pending(tensors, "get_stablehlo", &device), device));
 }
 
 py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
@@ -44,7 +45,9 @@ py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
   const dispatch::Exported exported = dispatch::export_function(
       like, kept, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
       with_locations, dynamic_sizes);
-  return py::make_tuple(exported.text, exported.arguments, exported.written);
+  // Programs of several sizes become one before anyone reads them.
+  const std::string text = dynamic_sizes ? exported.text : hlo::pretty(exported.text);
+  return py::make_tuple(text, exported.arguments, exported.written);
 }
 
 py::tuple record_step(const Tensors& arguments, const py::function& body,
@@ -56,7 +59,7 @@ py::tuple record_step(const Tensors& arguments, const py::function& body,
   const dispatch::RecordedStep step = dispatch::record_step(
       arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
       platform, std::move(given));
-  return py::make_tuple(step.text, step.states, step.written, step.draws);
+  return py::make_tuple(hlo::pretty(step.text), step.states, step.written, step.draws);
 }
 
 // `programs` are pairs of sizes and text.
@@ -65,7 +68,7 @@ std::string dynamic_program(
     bool with_locations) {
   std::vector<hlo::SizedProgram> sized;
   for (const auto& [sizes, text] : programs) sized.push_back({sizes, text});
-  return hlo::dynamic_program(sized, with_locations);
+  return hlo::pretty(hlo::dynamic_program(sized, with_locations));
 }
 
 // Innermost first: file, line, function.
@@ -126,6 +129,7 @@ class LoadedProgram {
 
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
+  m.def("_pretty_stablehlo", &hlo::pretty);
   m.def("_export_function", &export_function);
   m.def("_record_step", &record_step, py::arg("arguments"), py::arg("body"),
         py::arg("platform") = std::string(ops::kPortable),

@@ -8,6 +8,7 @@
 #include "executor/pieces.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "hlo/pretty.h"
 #include "lazy/function.h"
 #include "lazy/print.h"
 #include "lazy/tensor.h"
@@ -156,14 +157,15 @@ void init_graph(py::module_& m) {
   m.def("_clear_pending_irs", &clear_pending);
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_stablehlo_of_sync", [](const std::string& platform) {
-    return executor::stablehlo_of_sync(executor::current_device(), platform);
+    return hlo::pretty(executor::stablehlo_of_sync(executor::current_device(), platform));
   });
   m.def("_lower_also_for", &executor::lower_also_for);
   // Of each: its name, and its text or why it has none.
   m.def("_take_also_lowered", [] {
     py::list all;
     for (const executor::Elsewhere& program : executor::take_also_lowered()) {
-      all.append(py::make_tuple(program.name, program.text, program.refusal));
+      const std::string text = program.text.empty() ? "" : hlo::pretty(program.text);
+      all.append(py::make_tuple(program.name, text, program.refusal));
     }
     return all;
   });

@@ -335,7 +335,7 @@ def test_the_largest_buffers():
     assert sizes["argument w"] == ("float32[32, 1000]", 128_000)
     assert sizes["dot_general"] == ("f32[64, 1000]", 256_000)
     assert [b.bytes for b in largest] == sorted((b.bytes for b in largest), reverse=True)
-    text = """func.func public @main(%0: tensor<2x3xcomplex<f32>>, %1: tensor<i1>) -> tensor<f32> {
+    text = """func.func @main(%0: tensor<2x3xcomplex<f32>>, %1: tensor<i1>) -> tensor<f32> {
       %2 = stablehlo.foo %0 : (tensor<2x3xcomplex<f32>>) -> tensor<2xbf16> loc("x" : 1)"""
     assert [(b.what, b.bytes) for b in aot_figures.largest_buffers(text, None)] == [
         ("argument 0", 48),

@@ -17,6 +17,8 @@ from torch_xla.experimental import xla_marker
 from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
 from torch_xla.experimental.stablehlo_custom_call import (
     extract_custom_call_outputs_shape_dtype,
+    place_to_device,
+    place_to_host,
     stablehlo_custom_call,
 )
 from torch_xla.experimental.xla_mlir_debuginfo import write_mlir_debuginfo
@@ -53,15 +55,18 @@ def test_a_composite():
     program = exported(model, (q, k))
     text = program.get_stablehlo_text()
     (composite,) = lines_with(text, "stablehlo.composite")
-    assert 'name = "my.attention"' in composite and "@my.attention.impl_0" in composite
+    assert (
+        'composite "my.attention" %' in composite
+        and "decomposition = @my.attention.impl}" in composite
+    )
     assert "(tensor<3x4xf32>, tensor<5x4xf32>, tensor<4x4xf32>)" in composite
     assert "-> (tensor<3x5xf32>, tensor<2xf32>)" in composite
-    for part in ('"scale" = 2.500000e-01 : f32', '"axis" = 1 : i64', '"mode" = "exact"'):
+    for part in ("scale = 2.500000e-01 : f32", "axis = 1 : i64", 'mode = "exact"'):
         assert part in composite
-    assert '"causal" = false' in composite and "dense<[1, 2]> : tensor<2xi64>" in composite
-    function = text[text.index("func.func private @my.attention.impl_0") :].split("func.func")[1]
+    assert "causal = false" in composite and "dense<[1, 2]> : tensor<2xi64>" in composite
+    function = text[text.index("func.func private @my.attention.impl") :].split("func.func")[1]
     assert function.count("dot_general") == 2
-    main = text[text.index("func.func public @main") :]
+    main = text[text.index("func.func @main") :]
     assert "dot_general" not in main
     torch.testing.assert_close(program(q, k), model(q, k))
     assert "stablehlo.composite" in mlir.text_of(program.get_stablehlo_bytecode())
@@ -117,7 +122,7 @@ def test_marks_leave_values_and_gradients():
         torch.testing.assert_close(x.grad.cpu(), x.detach().cpu().cos())
         torch.testing.assert_close(y.detach().cpu(), x.detach().cpu().sin())
     z = builder.mark_outputs(builder.mark_inputs(x.detach()).sin())
-    assert xm.get_stablehlo([z]).count('"stablehlo.composite"') == 1
+    assert xm.get_stablehlo([z]).count("stablehlo.composite") == 1
     assert "composite" not in _XLAC._get_stablehlo([z])  # what this process runs
 
 
@@ -134,6 +139,72 @@ def test_attributes_as_text():
     mark = xla_marker.BoundaryMetadata("my.op", 0, "7", True, attr)
     written = json.loads(json.dumps(mark, cls=xla_marker.BoundaryMetadataSerializer))
     assert written["name"] == "my.op" and written["attr"] == attr
+
+
+def test_a_list_of_bools_as_an_attribute():
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            builder = StableHLOCompositeBuilder("my.op", {"keep": [True, False]})
+            return builder.mark_outputs(builder.mark_inputs(x) + 1)
+
+    text = exported(Model(), (torch.ones(2),)).get_stablehlo_text()
+    assert "composite_attributes = {keep = dense<[true, false]> : tensor<2xi1>}" in text
+
+
+def test_names_of_bodies():
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for name in ("my.a", "my.b", "my.a", "my.a"):
+                builder = StableHLOCompositeBuilder(name)
+                x = builder.mark_outputs(builder.mark_inputs(x).sin())
+            return x
+
+    x = torch.randn(3)
+    program = exported(Model(), (x,))
+    calls = lines_with(program.get_stablehlo_text(), "stablehlo.composite")
+    bodies = [re.search(r"{decomposition = @(\S+)}", call)[1] for call in calls]
+    assert bodies == ["my.a.impl", "my.b.impl", "my.a.impl_0", "my.a.impl_1"]
+    torch.testing.assert_close(program(x), Model()(x))
+
+
+@pytest.fixture
+def operators():
+    """Two custom operators without a kernel for xla."""
+    with torch.library._scoped_library("my_calls", "FRAGMENT") as library:
+        library.define("one(Tensor x, Tensor y) -> Tensor")
+        library.define("two(Tensor x) -> (Tensor, Tensor)")
+        library.define("scaled(Tensor x, float by) -> Tensor")
+        library.impl("one", lambda x, y: torch.empty_like(x), "Meta")
+        library.impl("two", lambda x: (torch.empty_like(x), x.new_empty(2)), "Meta")
+        library.impl("scaled", lambda x, by: torch.empty_like(x), "Meta")
+        library.impl("scaled", lambda x, by: torch.from_numpy(x.numpy() * by), "CPU")
+        yield torch.ops.my_calls
+
+
+def test_operators_that_become_calls_of_their_names(operators):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            a, b = operators.two(operators.one(x, x + 1))
+            return a * 2, b
+
+    options = StableHLOExportOptions(custom_ops_allowed_in_graph={"my_calls"})
+    text = exported(Model(), (torch.randn(3),), options).get_stablehlo_text()
+    one, two = lines_with(text, "custom_call")
+    assert "= stablehlo.custom_call @my_calls.one.default(%arg0, %" in one
+    assert ":2 = stablehlo.custom_call @my_calls.two.default(%" in two
+    assert "(tensor<3xf32>) -> (tensor<3xf32>, tensor<2xf32>)" in two
+
+
+def test_operators_that_exist_elsewhere_are_refused(operators):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return operators.scaled(x, 2.0)
+
+    with pytest.raises(NotImplementedError, match="my_calls.scaled.default: expected an operator"):
+        exported(Model(), (torch.randn(3),))
+    options = StableHLOExportOptions(custom_ops_allowed_in_graph={"my_calls"})
+    with pytest.raises(ValueError, match="my_calls.scaled.default: expected tensors only"):
+        exported(Model(), (torch.randn(3),), options)
 
 
 class Custom(nn.Module):
@@ -158,9 +229,9 @@ def test_a_custom_call():
     assert dtypes == [torch.float32, torch.int64]
     program = exported(Custom(), (torch.randn(3),))
     (call,) = lines_with(program.get_stablehlo_text(), "custom_call")
-    assert 'call_target_name = "my_target"' in call and "api_version = 1 : i32" in call
+    assert "= stablehlo.custom_call @my_target(%arg0, %" in call and "api_version" not in call
     assert r'backend_config = "a \22config\22"' in call and "has_side_effect = true" in call
-    assert 'mhlo.frontend_attributes = {"key" = "value"}' in call
+    assert 'mhlo.frontend_attributes = {key = "value"}' in call
     assert "(tensor<3xf32>, tensor<3xf32>) -> (tensor<2xf32>, tensor<3x4xi64>)" in call
     assert "@my_target" in mlir.text_of(program.get_stablehlo_bytecode())
     x = torch.ones(3, device="xla")
@@ -184,7 +255,11 @@ def test_places_of_memory():
     text = xm.get_stablehlo([y])
     assert "annotate_device_placement" in text and "pinned_host" in text
     (grad,) = torch.autograd.grad(y.sum(), x)
-    assert '"_xla_buffer_placement" = "device"' in xm.get_stablehlo([grad])
+    assert "annotate_device_placement" not in xm.get_stablehlo([grad])  # it stays where it is
+    torch.testing.assert_close(grad.cpu(), torch.full((3,), 2.0))
+    assert place_to_host(None) is None and place_to_device(None) is None
+    text = xm.get_stablehlo([place_to_device(place_to_host(x.detach()))])
+    assert '_xla_buffer_placement = "device"' in text and "pinned_host" in text
 
 
 def test_locations_that_a_model_gives():
@@ -220,16 +295,16 @@ def test_quantization_is_arithmetic_under_its_name(shapes):
     x = torch.randn(8, 2)
     program = exported(model, (x,), dynamic_shapes=shapes and (shapes,))
     text = program.get_stablehlo_text()
-    calls = lines_with(text, '"stablehlo.composite"')
-    names = [re.search(r'name = "quantized_decomposed\.(\w+)"', call)[1] for call in calls]
+    calls = lines_with(text, "stablehlo.composite")
+    names = [re.search(r'composite "quantized_decomposed\.(\w+)"', call)[1] for call in calls]
     assert names == [
         "quantize_per_tensor",
         "dequantize_per_tensor",
         "quantize_per_channel",
         "dequantize_per_channel",
     ]
-    assert '"scale" = 1.000000e-01 : f32' in calls[0] and '"zero_point" = 3 : i64' in calls[0]
-    assert '"dtype" = "int8"' in calls[0] and "x2xi8>" in calls[0]
+    assert "scale = 1.000000e-01 : f32" in calls[0] and "zero_point = 3 : i64" in calls[0]
+    assert 'dtype = "int8"' in calls[0] and "x2xi8>" in calls[0]
     torch.testing.assert_close(program(x), model(x))
     if shapes:
         y = torch.randn(5, 2)
@@ -242,7 +317,7 @@ def test_composites_of_dynamic_sizes():
     q, k = torch.randn(3, 4), torch.randn(5, 4)
     shapes = ({0: torch.export.Dim("queries")}, {0: torch.export.Dim("keys")})
     program = exported(model, (q, k), dynamic_shapes=shapes)
-    (composite,) = lines_with(program.get_stablehlo_text(), '"stablehlo.composite"')
+    (composite,) = lines_with(program.get_stablehlo_text(), "stablehlo.composite")
     assert "-> (tensor<?x?xf32>, tensor<2xf32>)" in composite
     for a, b in ((3, 5), (7, 2)):
         q, k = torch.randn(a, 4), torch.randn(b, 4)

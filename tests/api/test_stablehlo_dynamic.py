@@ -55,6 +55,41 @@ def dynamic(model: nn.Module | Callable, *args: torch.Tensor, shapes: Any = None
     return exported_program_to_stablehlo(ep, StableHLOExportOptions(**options))
 
 
+def test_sizes_of_one_name_are_compared():
+    rows = Dim("rows", min=3, max=8)
+    shapes = ({0: rows}, {0: rows})
+    a, b = torch.randn(5, 3), torch.randn(5, 4)
+    program = dynamic(lambda x, y: torch.cat([x, y[:, :3]]).softmax(0), a, b, shapes=shapes)
+    x, y = torch.randn(7, 3), torch.randn(7, 4)
+    torch.testing.assert_close(program(x, y), torch.cat([x, y[:, :3]]).softmax(0))
+    expected = "expected size 3 in dimension 0 of argument 1, which goes with dimension 0 of .* 0,"
+    with pytest.raises(ValueError, match=expected + " got 4"):
+        program(torch.zeros(3, 3), torch.zeros(4, 4))
+    for size in (2, 9):
+        with pytest.raises(ValueError, match=f"expected a size from 3 up to 8 in .*, got {size}"):
+            program(torch.zeros(size, 3), torch.zeros(size, 4))
+
+
+def test_sizes_that_depend_on_each_other_are_compared(tmp_path):
+    half = Dim("half")
+    shapes = ({0: 2 * half}, {0: half}, {0: half})
+    args = torch.randn(6), torch.randn(3, 2), torch.randn(3)  # the last is not used
+    model = Calls(lambda x, y, unused: x.reshape(-1, 2) + y)
+    ep = torch.export.export(model, args, dynamic_shapes=(shapes,))
+    exported_program_to_stablehlo(ep).save(tmp_path)
+    program = StableHLOGraphModule.load(tmp_path)
+    x, y = torch.randn(8), torch.randn(4, 2)
+    torch.testing.assert_close(program(x, y, torch.zeros(4)), x.reshape(-1, 2) + y)
+    for sizes, message in (
+        ((8, 3, 3), "expected size 4 in dimension 0 of argument 1, .*, got 3"),
+        ((8, 4, 5), "expected size 4 in dimension 0 of argument 2, .*, got 5"),
+        ((7, 4, 4), "expected a multiple of 2 in dimension 0 of argument 0, got 7"),
+    ):
+        n, m, k = sizes
+        with pytest.raises(ValueError, match=message):
+            program(torch.zeros(n), torch.zeros(m, 2), torch.zeros(k))
+
+
 def main_of(program: StableHLOGraphModule) -> str:
     return next(line for line in program.get_stablehlo_text().splitlines() if "@main(" in line)
 

@@ -49,7 +49,7 @@ TEST(HloAttributes, Text) {
   EXPECT_EQ(attr::i64(-3), "-3 : i64");
   EXPECT_EQ(attr::i32(7), "7 : i32");
   EXPECT_EQ(attr::boolean(true), "true");
-  EXPECT_EQ(attr::string("a\"b\\c\nd\xC3\xA9"), R"("a\22b\5Cc\0Ad\C3\A9")");
+  EXPECT_EQ(attr::string("a\"b\\c\nd\xC3\xA9"), R"("a\22b\\c\0Ad\C3\A9")");
   EXPECT_EQ(attr::symbol("inner_2.x$"), "@inner_2.x$");
   EXPECT_EQ(attr::symbol("2 words"), "@\"2 words\"");
   EXPECT_EQ(attr::symbol("a-b"), "@\"a-b\"");

@@ -16,7 +16,7 @@ import re
 def program(step, *args):
     "The text of main, and what its arguments and results say of their shardings."
     made = aot_programs.of_call(step, args, {}, "TPU")
-    head = next(line for line in made.text.splitlines() if "func.func public @main" in line)
+    head = next(line for line in made.text.splitlines() if "func.func @main" in line)
     takes, _, gives = head.partition(" -> ")
     of = lambda side: re.findall(r"sdy.sharding = #sdy.sharding<@mesh, (.*?)>}", side)
     return made, of(takes), of(gives)

@@ -40,6 +40,15 @@ class TopologyCompiler:
         plugin: str | os.PathLike | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(topology, str):
+            raise TypeError(
+                f"aot.compile: expected the name of a topology as a text, such as 'v5e:2x2', got "
+                f"{topology!r}."
+            )
+        if not topology.strip():
+            raise UnknownTopology(
+                "aot.compile: expected the name of a topology, such as 'v5e:2x2', got an empty one."
+            )
         spec = _find(plugin)
         self.target = spec.device_type
         self._compiler = topology_compiler.Compiler(spec, topology, options)

@@ -355,7 +355,7 @@ def largest_buffers(stablehlo: str, inputs: Sequence[Input] | None, most: int = 
         )
     for line in stablehlo.splitlines():
         line = line.partition(" loc(")[0]
-        if inputs is None and "func.func public @main" in line:
+        if inputs is None and "func.func @main" in line:
             for i, given in enumerate(_TENSOR.findall(line.partition(" -> ")[0])):
                 found["", str(i)] = _buffer(f"argument {i}", given)
         operation = _OPERATION.search(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -37,6 +38,9 @@ _TYPES = {
     torch.float8_e4m3fnuz: "f8E4M3FNUZ",
     torch.float8_e5m2fnuz: "f8E5M2FNUZ",
 }
+
+
+_MLIR_BYTECODE = b"ML\xefR"  # how each begins
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -96,11 +100,20 @@ class InputLocation:
 
 @dataclasses.dataclass
 class VariableSignature:
-    """The type of an argument or a result. A dynamic dimension has the size 0 in `shape`."""
+    """The type of an argument or a result.
+
+    Attributes:
+        shape: Its sizes; a dynamic dimension has 0.
+        dtype: PyTorch's name.
+        dynamic_dims: The dynamic dimensions.
+        dynamic_sizes: Of an argument's, as [name, factor, offset]: that many times the size of
+            this name, and some more.
+    """
 
     shape: list[int]
     dtype: str
     dynamic_dims: list[int] = dataclasses.field(default_factory=list)
+    dynamic_sizes: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, tensor: torch.Tensor, dynamic_dims: list[int] | None = None) -> VariableSignature:
@@ -139,6 +152,7 @@ class StableHLOFunctionMeta:
         mutations: What the model writes; the new values follow the results.
         other_inputs: Flat arguments that are no tensors, by their position among all.
         other_results: Results that are no tensors, by their position among all.
+        size_ranges: The least and the largest value (or None) of each dynamic size, by its name.
     """
 
     name: str
@@ -152,6 +166,7 @@ class StableHLOFunctionMeta:
     mutations: list[InputLocation] = dataclasses.field(default_factory=list)
     other_inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     other_results: dict[str, Any] = dataclasses.field(default_factory=dict)
+    size_ranges: dict[str, list[int | None]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.unused_inputs = [tuple(unused) for unused in self.unused_inputs]  # JSON has lists
@@ -164,6 +179,42 @@ class StableHLOFunctionMeta:
             self.other_results[str(i)] if str(i) in self.other_results else next(tensors)
             for i in range(count)
         ]
+
+
+def check_sizes(
+    meta: StableHLOFunctionMeta, arguments: list[tuple[InputLocation, VariableSignature, Any]]
+) -> None:
+    """Compares the dynamic sizes of a call: those of one name are equal, and within its range.
+
+    Args:
+        meta: The program's.
+        arguments: Each with where it comes from and what it was exported as.
+
+    Raises:
+        ValueError: They are not.
+    """
+    known: dict[str, tuple[int, str]] = {}
+    for at, signature, tensor in arguments:
+        for dim, (name, factor, offset) in signature.dynamic_sizes.items():
+            size = tensor.shape[int(dim)]
+            here = f"dimension {dim} of {at}"
+            value, rest = divmod(size - offset, factor)
+            expected, where = known.setdefault(name, (value, here))
+            if rest or value != expected:
+                wanted = (
+                    f"size {factor * expected + offset} in {here}, which goes with {where}"
+                    if here != where
+                    else f"a multiple of {factor}{f', and {offset}' * bool(offset)} in {here}"
+                )
+                raise ValueError(f"stablehlo: expected {wanted}, got {size}.")
+            least, most = meta.size_ranges.get(name, (None, None))
+            if (least is not None and value < least) or (most is not None and value > most):
+                bounds = [None if b is None else factor * b + offset for b in (least, most)]
+                up_to = "" if bounds[1] is None else f" up to {bounds[1]}"
+                raise ValueError(
+                    f"stablehlo: expected a size from {bounds[0]}{up_to} in {here}, got {size}. "
+                    "Export the model for it."
+                )
 
 
 class StableHLOFunc:
@@ -268,29 +319,75 @@ def save(
         torch.save(bundle.state_dict, folder / "weights.pt")
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file in the error of one that is damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"stablehlo: expected {path} as StableHLOGraphModule.save has written it, got a "
+            f"damaged file ({type(error).__name__}: {error}). Export the model again."
+        ) from error
+
+
+def _read_meta(path: Path) -> StableHLOFunctionMeta:
+    meta = json.loads(path.read_text(), object_hook=stablehlo_obj_hook)
+    if not isinstance(meta, StableHLOFunctionMeta):
+        raise TypeError(f"it holds a {type(meta).__name__}, not the types of a program")
+    signatures = [
+        *meta.input_signature,
+        *meta.output_signature,
+        *(s for _, s in meta.unused_inputs),
+    ]
+    locations = [*meta.input_locations, *meta.mutations, *(at for at, _ in meta.unused_inputs)]
+    for part, kind in ((signatures, VariableSignature), (locations, InputLocation)):
+        for item in part:
+            if not isinstance(item, kind):
+                raise TypeError(f"it holds {item!r} in the place of a {kind.__name__}")
+    return meta
+
+
+def _read_bytecode(path: Path) -> bytes:
+    bytecode = path.read_bytes()
+    if not bytecode.startswith(_MLIR_BYTECODE):
+        raise TypeError("it is no MLIR bytecode")
+    return bytecode
+
+
 def load(folder: str | os.PathLike) -> StableHLOModelBundle:
     folder = Path(folder)
     functions = []
     for name, path in _iter_dir(folder / "functions"):
         if not name.endswith(".meta"):
             continue
-        meta = json.loads(path.read_text(), object_hook=stablehlo_obj_hook)
         bytecode, text = path.with_suffix(".bytecode"), path.with_suffix(".mlir")
-        functions.append(
-            StableHLOFunc(
-                meta,
-                bytecode.read_bytes() if bytecode.exists() else None,
-                text.read_text() if text.exists() else None,
+        if not bytecode.exists() and not text.exists():
+            raise FileNotFoundError(
+                f"stablehlo: expected the program {bytecode} or {text} beside {path}, found none."
             )
-        )
+        with _reading(path):
+            meta = _read_meta(path)
+        function = StableHLOFunc(meta, None, None)
+        if bytecode.exists():
+            with _reading(bytecode):
+                function = StableHLOFunc(meta, _read_bytecode(bytecode), None)
+        if text.exists():
+            with _reading(text):
+                function.text = text.read_text()
+        functions.append(function)
     if not functions:
         raise FileNotFoundError(
             f"stablehlo: expected a folder that StableHLOGraphModule.save has written, found no "
             f"function in {folder}."
         )
-    weights = folder / "weights.pt"
-    return StableHLOModelBundle(
-        state_dict=torch.load(weights) if weights.exists() else {},
-        additional_constants=torch.load(folder / "constants.pt"),
-        stablehlo_funcs=functions,
-    )
+    weights, constants = folder / "weights.pt", folder / "constants.pt"
+    bundle = StableHLOModelBundle({}, [], functions)
+    with _reading(constants):
+        bundle.additional_constants = torch.load(constants)
+    if weights.exists():
+        with _reading(weights):
+            bundle.state_dict = torch.load(weights)
+    return bundle

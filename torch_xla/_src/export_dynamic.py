@@ -66,6 +66,34 @@ def is_dynamic(size: Any) -> bool:
     return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
 
 
+def line_of(size: torch.SymInt) -> tuple[str, int, int] | None:
+    """A size as (symbol, factor, offset), or None where it is no line of one symbol."""
+    expression = size.node.expr
+    symbols = expression.free_symbols
+    if len(symbols) != 1:
+        return None
+    (symbol,) = symbols
+    factor, offset = expression.coeff(symbol), expression.subs(symbol, 0)
+    is_line = factor.is_Integer and offset.is_Integer and expression == factor * symbol + offset
+    return (str(symbol), int(factor), int(offset)) if is_line else None
+
+
+def ranges_of(program: ExportedProgram) -> dict[str, list[int | None]]:
+    """The least and the largest value of each symbol that the arguments' sizes depend on."""
+    return {
+        str(symbol): list(_range(program, symbol))
+        for symbol in _symbols(program)
+        if symbol in program.range_constraints
+    }
+
+
+def _range(program: ExportedProgram, symbol: Any) -> tuple[int, int | None]:
+    constraint = program.range_constraints[symbol]
+    least = int(constraint.lower)
+    # PyTorch takes sizes to be 2 or more while it exports, and does not look at calls.
+    return least if least > 2 else 0, int(constraint.upper) if constraint.upper.is_Integer else None
+
+
 def _value(size: Any, values: dict[Any, int]) -> int:
     # An int() of a SymInt would make it static.
     return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else int(size)
@@ -86,9 +114,8 @@ def _symbols(program: ExportedProgram) -> list[Any]:
 def _sizes(program: ExportedProgram, symbol: Any, distance: int) -> list[int]:
     lower, upper = 2, None
     if symbol in program.range_constraints:
-        constraint = program.range_constraints[symbol]
-        lower = max(int(constraint.lower), 2)
-        upper = int(constraint.upper) if constraint.upper.is_Integer else None
+        lower, upper = _range(program, symbol)
+        lower = max(lower, 2)
     wanted = [size + distance for size in _SIZES]
     if lower > wanted[0]:
         wanted = [lower + size for size in wanted]

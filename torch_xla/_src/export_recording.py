@@ -24,6 +24,7 @@ from torch_xla._src.export_bundle import (
     VariableType,
 )
 from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
+from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
 
 # A program cannot fail: it goes on where these would raise.
 _CHECKS = (
@@ -40,7 +41,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     Args:
         module: The graph; those of its higher-order operators run in the same way.
         device: The device on which the graph makes tensors, whatever device it names.
-        custom_ops_allowed_in_graph: Accepted for older programs.
+        custom_ops_allowed_in_graph: Namespaces of operators that become calls of their names.
         gm_serializer: Accepted for older programs.
     """
 
@@ -53,6 +54,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     ) -> None:
         super().__init__(_without_checks(module))
         self._device = torch.device(device)
+        self._as_calls = custom_ops_allowed_in_graph or set()
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Runs the graph, as torch.fx.Interpreter does."""
@@ -64,6 +66,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         """Runs a node; what it records has the line of the model that the node is of."""
         _XLAC._set_place(_frames_of(n))
+        self._current = n
         return super().run_node(n)
 
     def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
@@ -81,6 +84,10 @@ class XLAExportInterpreter(torch.fx.Interpreter):
                 isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))
             ):
                 kwargs = {**kwargs, "device": self._device}
+        if isinstance(target, torch._ops.OpOverload):
+            if target.namespace in self._as_calls:
+                return self._custom_call(target, args, kwargs)
+            _check_kernel(target)
         try:
             return super().call_function(target, args, kwargs)
         except RuntimeError:
@@ -88,6 +95,22 @@ class XLAExportInterpreter(torch.fx.Interpreter):
             if target is not torch.ops.aten.view.default or self._writes():
                 raise
             return super().call_function(torch.ops.aten.reshape.default, args, kwargs)
+
+    def _custom_call(self, target: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+        """A call of what another compiler has under the operator's name."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if others:
+            raise ValueError(
+                f"{target}: expected tensors only, since its namespace is one of "
+                f"custom_ops_allowed_in_graph, got {others} too. A call of its name has no place "
+                "for other arguments."
+            )
+        values, spec = pytree.tree_flatten(self._current.meta["val"])
+        results = stablehlo_custom_call(
+            leaves, str(target), [v.shape for v in values], [v.dtype for v in values]
+        )
+        return pytree.tree_unflatten([results] if len(values) == 1 else results, spec)
 
     def _writes(self) -> bool:
         """Whether the graph has operators that write, maybe through a view."""
@@ -120,9 +143,27 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         if isinstance(value, torch.Tensor):
             return value.to(self._device)
         if isinstance(value, torch.fx.GraphModule):
-            inner = XLAExportInterpreter(value, self._device)
+            inner = XLAExportInterpreter(value, self._device, self._as_calls)
             return lambda *inputs: inner.run(*inputs, enable_io_processing=False)
         return value
+
+
+# By what an operator computes on xla: a kernel of its own, or others that it is made of.
+_KERNELS = ("XLA", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+
+
+def _check_kernel(target: torch._ops.OpOverload) -> None:
+    """Refuses a custom operator that has a kernel for other devices only."""
+    if target.namespace in ("aten", "prims", "prim"):
+        return
+    if any(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), k) for k in _KERNELS):
+        return
+    raise NotImplementedError(
+        f"{target}: expected an operator of PyTorch operators, or with a kernel for xla, got one "
+        f"that exists on other devices only: a program cannot hold it. Register one with "
+        f'torch.library.impl("{target.name()}", "XLA"), or name {target.namespace} in '
+        "StableHLOExportOptions.custom_ops_allowed_in_graph, for a call of its name."
+    )
 
 
 def _without_checks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -244,6 +285,7 @@ def _record(
     program: ExportedProgram,
     inputs: list[Input],
     with_locations: bool,
+    as_calls: set[str],
     size_of: Callable[[Any], int] | None = None,
 ) -> _Recorded:
     """Records the graph on stand-ins of the inputs. `size_of` gives the sizes of dynamic ones."""
@@ -263,7 +305,7 @@ def _record(
                 placed.append(size_of(input.value))
             else:
                 placed.append(input.value)
-        results[:] = run(program, inputs, placed)
+        results[:] = run(program, inputs, placed, as_calls)
         return [r for r in results if isinstance(r, torch.Tensor)]
 
     all_arguments = [i for i in inputs if i.is_argument]
@@ -277,7 +319,7 @@ def _record(
     if state:
         for i in state:
             inputs[i].inlined = False
-        return _record(program, inputs, with_locations, size_of)
+        return _record(program, inputs, with_locations, as_calls, size_of)
     results = [like(r) if isinstance(r, torch.Tensor) else r for r in results]
     return _Recorded(
         text=text,
@@ -288,13 +330,17 @@ def _record(
     )
 
 
-def run(program: ExportedProgram, inputs: list[Input], placed: list[Any]) -> list[Any]:
+def run(
+    program: ExportedProgram,
+    inputs: list[Input],
+    placed: list[Any],
+    as_calls: set[str] | None = None,
+) -> list[Any]:
     """Runs the graph on `placed`, values on xla of its inputs, and writes to those; gives the
     results of the model."""
     with torch.no_grad():
-        outputs = XLAExportInterpreter(program.graph_module, "xla").run(
-            *placed, enable_io_processing=False
-        )
+        interpreter = XLAExportInterpreter(program.graph_module, "xla", as_calls)
+        outputs = interpreter.run(*placed, enable_io_processing=False)
         return list(_written_back(program, inputs, placed, outputs))
 
 
@@ -314,7 +360,13 @@ def _written_back(
 
 
 def _signature_of(tensor: torch.Tensor) -> VariableSignature:
-    return VariableSignature.of(tensor, dynamic_dims_of(tensor))
+    dynamic = dynamic_dims_of(tensor)
+    signature = VariableSignature.of(tensor, dynamic)
+    for dim in dynamic:
+        line = export_dynamic.line_of(tensor.shape[dim])
+        if line is not None:
+            signature.dynamic_sizes[str(dim)] = list(line)
+    return signature
 
 
 def bundle_of(
@@ -325,15 +377,18 @@ def bundle_of(
     with_weights: bool,
     with_locations: bool,
     version: str | None,
+    as_calls: set[str],
 ) -> StableHLOModelBundle:
     """Records a program for these flat arguments."""
     inputs, constants = inputs_of(program, flat, inline_constants)
     if any(i.is_argument and dynamic_dims_of(i.value) for i in inputs):
         recorded = export_dynamic.record(
-            program, lambda size_of: _record(program, inputs, True, size_of), with_locations
+            program,
+            lambda size_of: _record(program, inputs, True, as_calls, size_of),
+            with_locations,
         )
     else:
-        recorded = _record(program, inputs, with_locations)
+        recorded = _record(program, inputs, with_locations, as_calls)
     meta = StableHLOFunctionMeta(
         name="forward",
         stablehlo_version=version or "",
@@ -353,6 +408,7 @@ def bundle_of(
             for i in inputs
             if i.location.type_ == VariableType.INPUT_ARG and not isinstance(i.value, torch.Tensor)
         },
+        size_ranges=export_dynamic.ranges_of(program),
         other_results={
             str(i): r for i, r in enumerate(recorded.results) if not isinstance(r, torch.Tensor)
         },

@@ -92,11 +92,11 @@ def _place_to_device_impl(a: torch.Tensor) -> torch.Tensor:
 
 
 def to_host_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    return torch.ops.xla.place_to_device(grad)
+    return grad
 
 
 def to_device_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    return torch.ops.xla.place_to_host(grad)
+    return grad
 
 
 def _(t: torch.Tensor) -> torch.Tensor:
@@ -112,3 +112,13 @@ for _name, _function, _backward in (
     _library.impl(_name, _function, "XLA")
     _library.impl(_name, _, "Meta")
     torch.library.register_autograd(f"xla::{_name}", _backward, lib=_library)
+
+
+def place_to_host(t: torch.Tensor | None) -> torch.Tensor | None:
+    """The same values in the host's memory. A gradient passes as it is; None stays None."""
+    return None if t is None else torch.ops.xla.place_to_host(t)
+
+
+def place_to_device(t: torch.Tensor | None) -> torch.Tensor | None:
+    """The same values in the device's memory. A gradient passes as it is; None stays None."""
+    return None if t is None else torch.ops.xla.place_to_device(t)

@@ -41,6 +41,9 @@ class BoundaryMetadataSerializer(JSONEncoder):
         return super().default(obj)
 
 
+_LISTS = ({int}, {float}, {bool})  # the types of their items
+
+
 def _assert_valid_composite_attr(attr: dict | None) -> None:
     """Raises ValueError unless all names are texts and all values have a form in MLIR."""
     if attr is None:
@@ -50,13 +53,12 @@ def _assert_valid_composite_attr(attr: dict | None) -> None:
     for name, value in attr.items():
         if not isinstance(name, str):
             raise ValueError(f"composite: expected a text as an attribute's name, got {name!r}.")
-        is_list = isinstance(value, (list, tuple)) and value
-        if is_list and all(type(v) is type(value[0]) and type(v) in (int, float) for v in value):
+        if isinstance(value, (list, tuple)) and {type(v) for v in value} in _LISTS:
             continue
         if type(value) not in (bool, int, float, str):
             raise ValueError(
-                f"composite: expected an int, float, bool, text or list of numbers of one type as "
-                f"the attribute {name}, got {value!r}."
+                f"composite: expected an int, float, bool, text or list of numbers or bools of one "
+                f"type as the attribute {name}, got {value!r}."
             )
 
 
@@ -81,7 +83,7 @@ def _mlir(value: Any) -> str:
         return f"{value:e} : f32"
     if isinstance(value, str):
         return json.dumps(value)
-    kind = "i64" if isinstance(value[0], int) else "f32"
+    kind = {bool: "i1", int: "i64", float: "f32"}[type(value[0])]
     items = ", ".join(_mlir(v).split(" ")[0] for v in value)
     return f"dense<[{items}]> : tensor<{len(value)}x{kind}>"
 
