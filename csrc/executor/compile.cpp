@@ -221,7 +221,8 @@ void NotMade::raise() const { fail(error, context); }
 // From the disk where there is a cache that has it, else from the compiler.
 std::optional<double> make(const Missing& missing, const Cause& cause) {
   Program& program = *missing.program;
-  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile");
+  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile"),
+      as_stablehlo("StableHloCompile");  // all are
   static const debug::Metric time("CompileTime");
   DiskCache* disk = DiskCache::get();
   std::vector<size_t> absent;
@@ -249,6 +250,7 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
   WaitScope::pause(taken.count());
   read_shardings(program);
   misses.add();
+  as_stablehlo.add();
   tell_compiled(program);
   if (disk != nullptr) {
     for (const size_t i : absent) {

@@ -148,11 +148,6 @@ void init_graph(py::module_& m) {
   m.def("_get_xla_tensors_hlo", [](const Tensors& tensors) { return hlo(tensors).text; });
   m.def("_get_xla_tensors_hlo_proto",
         [](const Tensors& tensors) { return py::bytes(hlo(tensors).module); });
-  // Both, from one compilation.
-  m.def("_get_xla_tensors_hlo_dump", [](const Tensors& tensors) {
-    const executor::HloDump dump = hlo(tensors);
-    return py::make_tuple(dump.text, py::bytes(dump.module));
-  });
   m.def("_graph_leaves", &graph_leaves);
   m.def("_clear_pending_irs", &clear_pending);
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");

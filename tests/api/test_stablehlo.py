@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -120,6 +121,30 @@ def test_keys_of_dicts_in_any_order(x):
     for wrong in ({"x": x}, {"x": x, "y": {"a": x, "b": x}}, {"x": x, "y": {"a": x, "c": [x]}}):
         with pytest.raises(ValueError, match="structure that was exported"):
             program(wrong)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.ops.aten.select_copy.int(x, 1, -1) + 1,
+        lambda x: torch.ops.aten.slice_copy.Tensor(x, 1, 1, 3, 2) + 1,
+        lambda x: torch.ops.aten.split_copy.Tensor(x, 2, 1),
+    ],
+    ids=["select", "slice", "split"],
+)
+def test_copies_of_views(function, x):
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    program = exported(Model(), (x,))
+    torch.testing.assert_close(program(x), function(x))
+    y, z = x.clone().requires_grad_(), x.to("xla").requires_grad_()
+    a, b = (pytree.tree_leaves(function(t)) for t in (y, z))
+    assert [t.stride() for t in a] == [t.stride() for t in b]
+    sum(t.square().sum() for t in a).backward()
+    sum(t.square().sum() for t in b).backward()
+    torch.testing.assert_close(z.grad.cpu(), y.grad)
 
 
 @pytest.mark.parametrize(

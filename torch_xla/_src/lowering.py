@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import extension_graphs
+from torch_xla._src import extension_graphs, hlo_proto
 
 
 class LoweringContext:
@@ -27,7 +27,6 @@ class LoweringContext:
     def __init__(self, name: str = "LoweringContext"):
         self._name = name
         self._hlo = b""
-        self._text = ""
         self._parameters: list[torch.Tensor] = []
         self._ids: dict[int, int] = {}
 
@@ -45,7 +44,8 @@ class LoweringContext:
             )
         parameters = extension_graphs.leaves_of(tensors)
         with extension_graphs.constant_numbers():
-            self._text, self._hlo = _XLAC._get_xla_tensors_hlo_dump(pending)
+            program = _XLAC._get_xla_tensors_hlo_proto(pending)
+        self._hlo = hlo_proto.renamed(program, self._name)
         self._parameters = parameters
         self._ids = {_XLAC._xla_get_tensor_id(t): i for i, t in enumerate(parameters)}
 
@@ -61,17 +61,14 @@ class LoweringContext:
         return self._hlo
 
     def hlo_text(self) -> str:
-        """The same as text."""
+        """The same in protobuf's text format: `name: "step"`, `opcode: "add"`."""
         self._check()
-        return self._text
+        return hlo_proto.text_of(self._hlo)
 
     def hlo_json(self) -> str:
-        """Raises NotImplementedError: nothing here knows the fields of the proto by name."""
-        raise NotImplementedError(
-            "LoweringContext.hlo_json: expected the definition of HloModuleProto, which neither "
-            "PyTorch nor jaxlib has. Parse hlo() with it, and call "
-            "google.protobuf.json_format.MessageToJson."
-        )
+        """The same as JSON: `hostProgramShape`, `computations`."""
+        self._check()
+        return hlo_proto.json_of(self._hlo)
 
     def parameter_id_tensor_mapping(self) -> dict[int, torch.Tensor]:
         """By number, copies of the parameters on the CPU."""

@@ -18,6 +18,7 @@
 #include <ATen/ops/permute_ops.h>
 #include <ATen/ops/select_ops.h>
 #include <ATen/ops/slice_ops.h>
+#include <ATen/ops/split_ops.h>
 #include <ATen/ops/squeeze_ops.h>
 #include <ATen/ops/t_ops.h>
 #include <ATen/ops/transpose_ops.h>
@@ -227,6 +228,22 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
 at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size,
                            c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
   return as_strided(self, size, stride, std::move(offset)).clone(at::MemoryFormat::Contiguous);
+}
+
+// PyTorch has these, alone of the copies of views, for other devices only.
+at::Tensor select_copy(const at::Tensor& self, int64_t dim, c10::SymInt index) {
+  return at::_ops::select_int::call(self, dim, std::move(index))
+      .clone(at::MemoryFormat::Contiguous);
+}
+at::Tensor slice_copy(const at::Tensor& self, int64_t dim, std::optional<c10::SymInt> start,
+                      std::optional<c10::SymInt> end, c10::SymInt step) {
+  return at::_ops::slice_Tensor::call(self, dim, std::move(start), std::move(end), std::move(step))
+      .clone(at::MemoryFormat::Contiguous);
+}
+std::vector<at::Tensor> split_copy(const at::Tensor& self, c10::SymInt size, int64_t dim) {
+  std::vector<at::Tensor> parts = at::_ops::split_Tensor::call(self, std::move(size), dim);
+  for (at::Tensor& part : parts) part = part.clone(at::MemoryFormat::Contiguous);
+  return parts;
 }
 
 const at::Tensor& as_strided_(const at::Tensor& self, c10::SymIntArrayRef size,
@@ -456,6 +473,9 @@ TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("detach", TORCH_FN(detach));
   m.impl("as_strided_", TORCH_FN(as_strided_));
   m.impl("as_strided_copy", TORCH_FN(as_strided_copy));
+  m.impl("select_copy.int", TORCH_FN(select_copy));
+  m.impl("slice_copy.Tensor", TORCH_FN(slice_copy));
+  m.impl("split_copy.Tensor", TORCH_FN(split_copy));
   m.impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
   m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_storage));
