@@ -74,6 +74,14 @@ def test_all_rewritings(name):
     )
 
 
+def test_no_view_of_the_indices_of_an_embedding_is_left():
+    model = rewritings.wrap_func_as_nn_module(CASES["flatten_embedding_indices_tensor"][0])
+    ep = torch.export.export(model, (torch.randn(6, 4),), dynamic_shapes=(({0: ROWS},),))
+    rewritings.process_exported_program_with_symbolic_input(ep)
+    assert count(ep, "xla.dynamic_view") == 2
+    assert count(ep, "aten.reshape") == count(ep, "aten.view") == 0
+
+
 def test_patterns_are_what_is_replaced():
     x = torch.randn(3, 4, 5)
     args = (x, [5], torch.ones(5) * 2, torch.ones(5), 1e-5)

@@ -7,6 +7,8 @@ the graph in place and leaves its values.
 
 from __future__ import annotations
 
+import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +42,8 @@ def process_exported_program_with_symbolic_input(ep: torch.export.ExportedProgra
         decompose_dynamic_native_group_norm,
         decompose_dynamic_native_layer_norm,
         dynamic_unsqueeze_to_view,
+        replace_dynamic_expand_with_xla_op,
+        replace_dynamic_view_with_xla_op,
     ):
         rewrite(ep.graph_module)
 
@@ -163,6 +167,15 @@ def dynamic_unsqueeze_to_view(gm: GraphModule) -> None:
     _rewrite(gm, aten.unsqueeze.default, make)
 
 
+def _product(graph: Graph, sizes: list[Any]) -> Any:
+    """That of sizes of which one is a node; else -1, by which a view finds it."""
+    nodes = [size for size in sizes if isinstance(size, Node)]
+    if len(nodes) != 1:
+        return -1
+    times = math.prod(size for size in sizes if not isinstance(size, Node))
+    return call_function(graph, operator.mul, (nodes[0], times))
+
+
 def flatten_embedding_indices_tensor(gm: GraphModule) -> None:
     """Gives `embedding` its indices as one row."""
 
@@ -170,10 +183,11 @@ def flatten_embedding_indices_tensor(gm: GraphModule) -> None:
         weight, indices = node.args[:2]
         if indices.meta["val"].dim() == 1:
             return None
-        flat = call_function(graph, aten.reshape.default, (indices, [-1]))
+        sizes = _sizes(graph, indices)
+        flat = call_function(graph, aten.reshape.default, (indices, [_product(graph, sizes)]))
         rows = call_function(graph, aten.embedding.default, (weight, flat))
         width = weight.meta["val"].shape[1]
-        return call_function(graph, aten.view.default, (rows, [*_sizes(graph, indices), width]))
+        return call_function(graph, aten.view.default, (rows, [*sizes, width]))
 
     _rewrite(gm, aten.embedding.default, make)
 
@@ -311,5 +325,6 @@ def replace_dynamic_expand_with_xla_op(gm: GraphModule) -> None:
 
 
 def replace_dynamic_view_with_xla_op(gm: GraphModule) -> None:
-    """Makes `view` with one dynamic size `torch.ops.xla.dynamic_view`."""
-    _with_xla_op(gm, aten.view.default, torch.ops.xla.dynamic_view.default, True)
+    """Makes `view` and `reshape` with one dynamic size `torch.ops.xla.dynamic_view`."""
+    for target in (aten.view.default, aten.reshape.default, aten._unsafe_view.default):
+        _with_xla_op(gm, target, torch.ops.xla.dynamic_view.default, True)
