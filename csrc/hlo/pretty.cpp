@@ -79,7 +79,7 @@ class Printer {
                                               : end_of_bracket(program, program.find('{')));
     line_of_module(program.substr(0, head));
     program.remove_prefix(program.find('\n', head) + 1);
-    while (!program.starts_with("}")) {
+    while (program != "}\n") {
       if (program.starts_with("  func.func ")) {
         function(read_function(program));
       } else if (program.starts_with("func.func ")) {  // from elsewhere, in this form already

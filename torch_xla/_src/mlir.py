@@ -122,10 +122,13 @@ def as_functions(text: str, name: str) -> tuple[str, list[ArrayType], list[Array
                     del function.attributes[attributes]
             new = name if symbol == "main" else f"{name}.{symbol}"
             function.attributes["sym_name"] = mlir.ir.StringAttr.get(new)
-        code = "\n".join(str(function) for function in functions.values())
+        # The verifier would miss functions by their names of before, and print another form.
+        code = "\n".join(f.get_asm(assume_verified=True).strip() for f in functions.values())
         for symbol in functions:  # where others of the module name it
             if symbol != "main":
-                code = re.sub(rf"@{re.escape(symbol)}\b", f'@"{name}.{symbol}"', code)
+                new = f"{name}.{symbol}"
+                new = new if re.fullmatch(r"[A-Za-z_][\w$.]*", new) else f'"{new}"'
+                code = re.sub(rf"@{re.escape(symbol)}\b", f"@{new}", code)
         main = mlir.ir.FunctionType(
             mlir.ir.TypeAttr(functions["main"].attributes["function_type"]).value
         )
