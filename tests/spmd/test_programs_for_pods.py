@@ -18,7 +18,7 @@ def program(step, *args):
     made = aot_programs.of_call(step, args, {}, "TPU")
     head = next(line for line in made.text.splitlines() if "func.func @main" in line)
     takes, _, gives = head.partition(" -> ")
-    of = lambda side: re.findall(r"sdy.sharding = #sdy.sharding<@mesh, (.*?)>}", side)
+    of = lambda side: re.findall(r"sdy.sharding = #sdy.sharding<@mesh, (.*?)>[,}]", side)
     return made, of(takes), of(gives)
 """
 
