@@ -269,6 +269,15 @@ def test_plugins_that_compile_only_for_what_is_there(plugin):
         aot.compile(nn.Linear(2, 2, device="meta"), torch.empty(2), plugin=plugin)
 
 
+@pytest.mark.parametrize(
+    ("topology", "error"), [("", aot.UnknownTopology), (" ", aot.UnknownTopology), (5, TypeError)]
+)
+def test_a_topology_has_a_name(topology, error):
+    model = nn.Linear(2, 2, device="meta")
+    with pytest.raises(error, match="aot.compile: expected the name of a topology"):
+        aot.compile(model, torch.empty(2, device="meta"), topology=topology)
+
+
 def run_script(tmp_path, script, *options):
     path = tmp_path / "script.py"
     path.write_text(script)
