@@ -202,7 +202,7 @@ def test_whole_and_local(run):
         assert made.placements == (Shard(0),) and spec(made) == spec(w)
         close(made, plain)
     file = io.BytesIO()
-    torch.save({"w": w.detach(), "optimizer": o.state_dict()}, file)
+    torch.save({"w": w.detach(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     loaded = torch.load(file)
     assert loaded["w"].placements == (Shard(0),)
