@@ -90,7 +90,7 @@ std::string format_time(double nanoseconds) {
       text += buffer;
     }
   }
-  std::snprintf(buffer, sizeof(buffer), "%llu.%03lluus",
+  std::snprintf(buffer, sizeof(buffer), "%03llu.%03lluus",
                 static_cast<unsigned long long>(rest / 1000),
                 static_cast<unsigned long long>(rest % 1000));
   return text + buffer;
@@ -110,6 +110,12 @@ std::string format_bytes(double bytes) {
 
 std::string format_number(double value) {
   char buffer[64];
+  std::snprintf(buffer, sizeof(buffer), "%.2f", value);
+  return buffer;
+}
+
+std::string format_rate(double value) {
+  char buffer[64];
   std::snprintf(buffer, sizeof(buffer), "%g", value);
   return buffer;
 }
@@ -117,7 +123,7 @@ std::string format_number(double value) {
 void append_metric(std::string& report, const std::string& name, const MetricData& data) {
   report += "Metric: " + name + "\n";
   report += "  TotalSamples: " + std::to_string(data.total_samples) + "\n";
-  report += "  Counter: " + format_value(data.accumulator, data.unit) + "\n";
+  report += "  Accumulator: " + format_value(data.accumulator, data.unit) + "\n";
 
   // The rates are those of the samples kept, over the time they span.
   const std::vector<Sample>& samples = data.samples;
@@ -132,7 +138,7 @@ void append_metric(std::string& report, const std::string& name, const MetricDat
   if (seconds > 0) {
     report += "  ValueRate: " + format_value(sum / seconds, data.unit) + " / second\n";
     report +=
-        "  Rate: " + format_number(static_cast<double>(samples.size()) / seconds) + " / second\n";
+        "  Rate: " + format_rate(static_cast<double>(samples.size()) / seconds) + " / second\n";
   }
 
   std::sort(values.begin(), values.end());
@@ -145,6 +151,11 @@ void append_metric(std::string& report, const std::string& name, const MetricDat
     first = false;
   }
   report += "\n";
+}
+
+// Recorded calls are counted as `xla::<operator>`.
+bool counts_host_operator(std::string_view name) {
+  return name.find("::") != name.npos && !name.starts_with("xla::");
 }
 
 // `wanted` says by name which metrics and counters are printed.
@@ -295,7 +306,7 @@ std::string short_metrics_report(const std::vector<std::string>& counters,
   const std::set<std::string> wanted_metrics(metrics.begin(), metrics.end());
   return report_of([&](const std::string& name) { return wanted_metrics.contains(name); },
                    [&](const std::string& name) {
-                     return wanted_counters.contains(name) || name.starts_with("aten::");
+                     return wanted_counters.contains(name) || counts_host_operator(name);
                    });
 }
 

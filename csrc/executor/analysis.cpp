@@ -1,5 +1,6 @@
 #include "executor/analysis.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "debug/metrics.h"
 #include "executor/dumps.h"
+#include "executor/recompiles.h"
 #include "lazy/stack.h"
 #include "util/flags.h"
 
@@ -51,18 +53,38 @@ class Block {
   std::string text_;
 };
 
-void tell(const std::string& what, std::string_view cause, const Program& program) {
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), seconds < 0.01 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
+  return text;
+}
+
+// The lines of the calling thread's stack, innermost first.
+void add_frames(Block& block) {
+  constexpr size_t kMost = 8;
+  const lazy::SourceFrames frames = lazy::stack_here();
+  for (size_t i = 0; i < std::min(frames.size(), kMost); ++i) {
+    block.line("  " + frames[i].short_str());
+  }
+  if (frames.size() > kMost) block.line("  ..........");
+}
+
+// Each operation is a program there: that would say nothing.
+bool is_eager(const Cause& cause) { return cause.of_run == kEagerMode.of_run; }
+
+// Headings that a list follows end in a blank: that is how others read them.
+void tell(const std::string& what, std::string_view cause, const Program& program,
+          std::optional<double> loading = std::nullopt) {
   Block block(what + " Analysis");
   block.line(what + " Cause");
   block.line("  " + std::string(cause));
-  block.line("Graph Info:");
+  if (loading) block.line("  taken from the disk cache in " + milliseconds(*loading));
+  block.line("Graph Info: ");
   block.line("  Graph Hash: " + program.key.hex());
   block.line("  Number of Graph Inputs: " + std::to_string(program.recipe.num_parameters));
   block.line("  Number of Graph Outputs: " + std::to_string(program.results.size()));
-  block.line("Python Frame Triggered Execution:");
-  for (const lazy::SourceFrame& frame : lazy::stack_here()) {
-    block.line("  " + frame.short_str());
-  }
+  block.line("Python Frame Triggered Execution: ");
+  add_frames(block);
   block.finish();
 }
 
@@ -96,7 +118,13 @@ std::optional<std::string> not_lowered() {
 bool tells_compilations() { return level() >= 1; }
 
 void tell_compilation(const Program& program, const Cause& cause) {
-  if (tells_compilations()) tell("Compilation", cause.of_compilation, program);
+  if (tells_compilations() && !is_eager(cause)) tell("Compilation", cause.of_compilation, program);
+}
+
+void tell_loaded(const Program& program, const Cause& cause, double seconds) {
+  if (!tells_compilations() || is_eager(cause)) return;
+  tell("Compilation", cause.of_compilation, program, seconds);
+  tell_compiled(program);
 }
 
 void tell_compiled(const Program& program) {
@@ -115,7 +143,7 @@ void tell_compiled(const Program& program) {
 }
 
 void tell_run(const Program& program, const Cause& cause) {
-  if (level() >= 2) tell("Execution", cause.of_run, program);
+  if (level() >= 2 && !is_eager(cause)) tell("Execution", cause.of_run, program);
 }
 
 void tell_metrics() {

@@ -72,6 +72,14 @@ AlsoLowered& also_lowered() {  // guarded by the graph lock
   return all;
 }
 
+// How many parameters' memory results take over.
+size_t num_reused(const Program& program) {
+  if (!program.reuses_buffers) return 0;
+  return static_cast<size_t>(
+      std::ranges::count_if(program.interface.parameters,
+                            [](const Parameter& parameter) { return parameter.reused_by >= 0; }));
+}
+
 }  // namespace
 
 void lower_also_for(std::string platform) {
@@ -138,6 +146,8 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
     made->can_fail |= lowered.can_fail;
   }
   also_lowered().add(name, graph, made->interface);
+  static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
+  aliases.add(static_cast<double>(num_reused(*made)));
   missing.program = std::move(made);
   missing.options = compile_options_of(graph.device);
   for (const spmd::Sharding* s : graph.shardings) {
@@ -221,10 +231,13 @@ void NotMade::raise() const { fail(error, context); }
 // From the disk where there is a cache that has it, else from the compiler.
 std::optional<double> make(const Missing& missing, const Cause& cause) {
   Program& program = *missing.program;
+  using Seconds = std::chrono::duration<double>;
   static const debug::Counter hits("CachedCompile"), misses("UncachedCompile"),
-      as_stablehlo("StableHloCompile");  // all are
-  static const debug::Metric time("CompileTime");
+      made("CreateCompileHandles"), as_stablehlo("StableHloCompile");  // all are
+  static const debug::Metric time("CompileTime"), eager_time("EagerOpCompileTime");
+  made.add();
   DiskCache* disk = DiskCache::get();
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<size_t> absent;
   for (const Lowered& lowered : missing.lowered) {
     DiskCache::Loaded loaded;
@@ -234,24 +247,27 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
     program.files.push_back(std::move(loaded.file));
   }
   if (absent.empty()) {
+    const Seconds taken = std::chrono::steady_clock::now() - begin;
     read_shardings(program);
     hits.add();
+    tell_loaded(program, cause, taken.count());
     return std::nullopt;
   }
+  const bool is_eager = cause.of_run == kEagerMode.of_run;  // each call is a program
   tell_compilation(program, cause);
   const auto start = std::chrono::steady_clock::now();
   {
-    const debug::TimedScope scope(time);
+    const debug::TimedScope scope(is_eager ? eager_time : time);
     debug::Span span("compile");
     add_details(program, span);
     compile(missing, absent, program);
   }
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  const Seconds taken = std::chrono::steady_clock::now() - start;
   WaitScope::pause(taken.count());
   read_shardings(program);
   misses.add();
   as_stablehlo.add();
-  tell_compiled(program);
+  if (!is_eager) tell_compiled(program);
   if (disk != nullptr) {
     for (const size_t i : absent) {
       disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);

@@ -54,18 +54,20 @@ bool append(const std::string& path, const std::string& text) {
 
 // In the form that scripts of PyTorch/XLA's users read.
 void save_graph(const Graph& graph) {
-  const std::string path = util::flag::XLA_SAVE_TENSORS_FILE();
+  std::string path = util::flag::XLA_SAVE_TENSORS_FILE();
   if (path.empty()) return;
+  path += "." + std::to_string(graph.device);
   const lazy::GraphLock lock;
   std::string head = "[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n";
   for (const lazy::SourceFrame& frame : lazy::stack_here()) {
     head += "  " + frame.short_str() + "\n";
   }
-  head += "\nHashes: (" + graph.key.hex() + ")\n";
+  head += "\nRoot Hashes: (" + graph.key.hex() + ")\n";
   const std::string forms = util::flag::XLA_SAVE_TENSORS_FMT();
   for (std::string_view left = forms;;) {
     const std::string_view form = left.substr(0, left.find('|'));
-    const std::string text = "\n## BEGIN_GRAPH\n" + text_in(form, graph) + "\n## END_GRAPH\n\n";
+    const std::string text = "\n## BEGIN_GRAPH\n" + text_in(form, graph) +
+                             "\nGraph Hash: " + graph.key.hex() + "\n\n## END_GRAPH\n\n";
     TXLA_CHECK(append(path, head + text),
                "XLA_SAVE_TENSORS_FILE: expected a file that can be written, got '", path,
                "'. Name another, or unset it.");

@@ -228,6 +228,7 @@ Difference of_calls(const Recipe& recipe, const Recipe& earlier, size_t i) {
   }
   if (!now) return went(earlier.calls.size() - i);
   if (!before) return came(recipe.calls.size() - i);
+  if (now->signature->op == before->signature->op) return of_signatures(*now, *before);
   return {Kind::Calls,
           concat(now->signature->op->name, " stands where ", before->signature->op->name, " was"),
           now, before};

@@ -259,9 +259,10 @@ bool is_told(uint64_t number) { return ((number - 1) & (number - 2)) == 0; }
 
 std::string Recompile::str() const {
   char time[32];
-  std::snprintf(time, sizeof(time), "%.2f s", seconds);
-  std::string text = concat("Recompiled \"", name, "\"", place.empty() ? "" : " of " + place,
-                            " in ", time, ": its program ", number, ".\n  ", what);
+  std::snprintf(time, sizeof(time), " in %.2f s", seconds);
+  std::string text = concat(
+      from_disk ? "Loaded" : "Recompiled", " \"", name, "\"", place.empty() ? "" : " of " + place,
+      from_disk ? " from the disk cache" : time, ": its program ", number, ".\n  ", what);
   if (!line.empty()) text += ", at " + line;
   if (!earlier_line.empty() && earlier_line != line) text += ", before at " + earlier_line;
   return text + ".\n  " + advice;
@@ -272,7 +273,7 @@ void note_program(const Program& program, const Cause& cause, std::optional<doub
   if (!cause.is_of_line || cause.of_run == kExamined.of_run) return;
   const lazy::GraphLock lock;
   const uint64_t number = history().count(program);
-  if (number == 1 || !seconds) return;
+  if (number == 1) return;
   const Programs earlier = cached_programs();
   const std::shared_ptr<const Program> before = nearest(earlier, program);
   if (before == nullptr) return;  // it was dropped
@@ -280,7 +281,8 @@ void note_program(const Program& program, const Cause& cause, std::optional<doub
   r.number = number;
   r.name = program.name;
   r.place = program.place;
-  r.seconds = *seconds;
+  r.seconds = seconds.value_or(0);
+  r.from_disk = !seconds;
   r.key = program.key.hex();
   r.earlier_key = before->key.hex();
   if (is_told(number) && util::flag::XLA_EXPLAIN()) {

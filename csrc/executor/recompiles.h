@@ -16,7 +16,8 @@ struct Recompile {
   uint64_t number;   // of the program among those of its line, from 2
   std::string name;  // Program::name
   std::string place;
-  double seconds;  // that the compiler took
+  double seconds;  // that the compiler took; 0 where it was not asked
+  bool from_disk;
   std::string key, earlier_key;
   // What differs: that of Difference::Kind, "memory", "sharding" or "settings"; and where.
   std::string kind, what, line, earlier_line;
@@ -25,6 +26,8 @@ struct Recompile {
   std::string str() const;
 };
 
+// Tells of a program that the disk cache had, where PT_XLA_DEBUG_LEVEL asks for it.
+void tell_loaded(const Program& program, const Cause& cause, double seconds);
 // Called for each new program before it is kept, with the seconds that its compiler took, or none
 // if it came from the disk. Warns of recompiles, the less often the more a line has had, unless
 // XLA_EXPLAIN says not to.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -27,6 +28,13 @@ std::map<Key, Entry>& entries() {
   return all;
 }
 
+// A copy of a text that stays: an operator may be taken back, and its name with it.
+std::string_view kept(std::string_view text) {
+  static auto& all = *new std::set<std::string, std::less<>>;
+  const auto it = all.find(text);
+  return it != all.end() ? *it : *all.emplace(text).first;
+}
+
 thread_local int depth = 0;
 thread_local double paused = 0;  // of the outermost scope
 
@@ -43,7 +51,7 @@ WaitScope::~WaitScope() {
   const lazy::GraphLock lock;
   lazy::Source place;
   lazy::take_source(place);
-  const Key key = {place.code.get(), place.instruction, why_};
+  const Key key = {place.code.get(), place.instruction, kept(why_)};
   if (entries().size() >= kMost && !entries().contains(key)) return;
   Entry& entry = entries()[key];
   entry.place = std::move(place);

@@ -20,7 +20,7 @@ std::vector<py::dict> recompiles(bool clear) {
   std::vector<py::dict> all;
   for (const executor::Recompile& r : executor::recompiles(clear)) {
     all.push_back(py::dict("number"_a = r.number, "name"_a = r.name, "place"_a = r.place,
-                           "seconds"_a = r.seconds, "key"_a = r.key,
+                           "seconds"_a = r.seconds, "from_disk"_a = r.from_disk, "key"_a = r.key,
                            "earlier_key"_a = r.earlier_key, "kind"_a = r.kind, "what"_a = r.what,
                            "line"_a = r.line, "earlier_line"_a = r.earlier_line,
                            "advice"_a = r.advice, "text"_a = r.str()));

@@ -12,7 +12,7 @@ import torch_xla.debug.metrics as met
 from torch_xla.debug import metrics_saver
 from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
 
-GRAPH = re.compile(r"## BEGIN_GRAPH\n(.*?)\n## END_GRAPH\n", re.S)
+GRAPH = re.compile(r"## BEGIN_GRAPH\n(.*?)\nGraph Hash: [0-9a-f]{32}\n\n## END_GRAPH\n\n", re.S)
 VARIABLES = (
     "XLA_SAVE_TENSORS_FILE",
     "XLA_SAVE_TENSORS_FMT",
@@ -43,9 +43,9 @@ def step(x):
 
 
 def test_graphs_are_added(x, tmp_path, monkeypatch):
-    path = tmp_path / "graphs"
+    path = tmp_path / "graphs.0"
     path.write_text("kept\n")
-    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(path))
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
     step(x)
     once = path.read_text()
     assert once.startswith("kept\n[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n  sync (")
@@ -53,10 +53,10 @@ def test_graphs_are_added(x, tmp_path, monkeypatch):
     assert f"  test_graphs_are_added ({__file__}:" in once
     (graph,) = GRAPH.findall(once)
     assert graph.startswith("IR {\n") and "aten::tanh(%0) : Float[2,3]" in graph
-    hashes = re.findall(r"^Hashes: \(([0-9a-f]{32})\)$", once, re.M)
+    hashes = re.findall(r"^Root Hashes: \(([0-9a-f]{32})\)$", once, re.M)
     step(x)
     assert GRAPH.findall(path.read_text()) == [graph, graph]
-    assert re.findall(r"^Hashes: \((.*)\)$", path.read_text(), re.M) == 2 * hashes
+    assert re.findall(r"^Root Hashes: \((.*)\)$", path.read_text(), re.M) == 2 * hashes
     float(x.sum())  # a read is a run, too
     assert "aten::sum" in GRAPH.findall(path.read_text())[2]
     monkeypatch.delenv("XLA_SAVE_TENSORS_FILE")
@@ -75,8 +75,8 @@ def test_graphs_are_added(x, tmp_path, monkeypatch):
     ],
 )
 def test_forms_of_graphs(x, tmp_path, monkeypatch, form, has):
-    path = tmp_path / "graphs"
-    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(path))
+    path = tmp_path / "graphs.0"
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
     monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", form)
     step(x)
     graphs = GRAPH.findall(path.read_text())
@@ -86,12 +86,12 @@ def test_forms_of_graphs(x, tmp_path, monkeypatch, form, has):
 
 
 def test_frames_in_the_documents_recipe(x, tmp_path, monkeypatch):
-    path = tmp_path / "graphs"
+    path = tmp_path / "graphs.0"
     for name, value in [
         ("XLA_IR_DEBUG", "1"),
         ("XLA_HLO_DEBUG", "1"),
         ("XLA_SAVE_TENSORS_FMT", "hlo|text"),
-        ("XLA_SAVE_TENSORS_FILE", str(path)),
+        ("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs")),
     ]:
         monkeypatch.setenv(name, value)
     torch_xla.sync()  # from here on stacks are kept

@@ -36,16 +36,16 @@ class Block:
 
     @property
     def cause(self) -> str:
-        (cause,) = self.after(self.title.split()[0] + " Cause")
-        return cause
+        heading = "Execution Cause" if self.title == EXECUTION else "Compilation Cause"
+        return self.after(heading)[0]
 
     @property
     def frames(self) -> list[str]:
-        return self.after("Python Frame Triggered Execution:")
+        return self.after("Python Frame Triggered Execution: ")
 
     def number(self, name: str) -> str:
         return next(
-            line.split(": ")[1] for line in self.after("Graph Info:") if line.startswith(name)
+            line.split(": ")[1] for line in self.after("Graph Info: ") if line.startswith(name)
         )
 
 
@@ -116,7 +116,7 @@ def test_inputs_outputs_and_frames(told, x):
     compiled, memory, ran = told()
     assert memory.title == "Post " + COMPILATION
     for block in (compiled, ran):
-        assert block.cause == "user mark_step"
+        assert block.cause == "user torch_xla.sync"
         assert block.number("Number of Graph Inputs") == "2"
         assert block.number("Number of Graph Outputs") == "2"
         assert block.frames[0].startswith(f"mark_step ({xm.__file__}:")
@@ -125,6 +125,60 @@ def test_inputs_outputs_and_frames(told, x):
             f"test_inputs_outputs_and_frames ({__file__}:{first + 6})",
         ]
     del kept
+
+
+def test_long_stacks_are_cut(told, x):
+    def deeper(n):
+        if n:
+            return deeper(n - 1)
+        y = x.sin() + 2
+        torch_xla.sync()
+        return y
+
+    deeper(12)
+    frames = told()[0].frames
+    assert frames[0].startswith("sync (") and len(frames) == 9
+    assert frames[-1] == ".........."
+
+
+FROM_DISK = """
+import torch, torch_xla, torch_xla.debug as debug
+for rows in (3, 4):
+    x = torch.ones(rows, 2).to("xla")
+    y = x.exp() * 7
+    torch_xla.sync()
+for r in debug.recompiles():
+    print(r.from_disk, r.number, r.kind)
+"""
+
+
+def test_programs_from_the_disk_are_told(run_python, tmp_path):
+    told = []
+    for _ in range(2):
+        done = run_python(
+            FROM_DISK,
+            env={
+                "PT_XLA_DEBUG_LEVEL": "2",
+                "XLA_PERSISTENT_CACHE_PATH": str(tmp_path),
+                "PT_XLA_DEBUG_FILE": "",
+            },
+        )
+        told.append((blocks(done.stderr), done.stderr, done.stdout.split()))
+    (first, stderr, printed), (again, stderr_again, printed_again) = told
+    assert [b.title for b in first] == [b.title for b in again]
+    assert [b.title for b in first] == 2 * [COMPILATION, "Post " + COMPILATION, EXECUTION]
+    from_disk = r"taken from the disk cache in [\d.]+ ms"
+    for block, other in zip(first, again, strict=True):
+        if block.title != COMPILATION:
+            continue
+        (cause,) = block.after("Compilation Cause")
+        cause_again, where = other.after("Compilation Cause")
+        assert cause == cause_again == "user torch_xla.sync" and re.fullmatch(from_disk, where)
+        assert block.number("Graph Hash") == other.number("Graph Hash")
+    assert 'Recompiled "sync" of' in stderr and "Loaded" not in stderr
+    assert re.search(r'Loaded "sync" of .* from the disk cache: its program 2\.', stderr_again)
+    assert "`self` of aten::exp is Float[4,2], was Float[3,2]" in stderr_again
+    assert printed == ["False", "2", "shape"] and printed_again == ["True", "2", "shape"]
 
 
 def test_sizes_of_a_compiled_program(told):
@@ -181,7 +235,7 @@ def test_sync_synchronize_and_the_loader(told, x):
     loader = pl.MpDeviceLoader([torch.ones(3, 5), torch.ones(3, 5)], torch.device("xla"))
     for batch in loader:
         y = batch.cos() * x
-    assert causes(told()) >= both("mark_step in parallel loader at step end")
+    assert causes(told()) >= both("torch_xla.sync in parallel loader at step end")
     del y
 
 
@@ -192,8 +246,9 @@ def test_compiled_functions(told, x):
 
     y = x * 8.5 - x
     z = step(x)
-    assert causes(told()) == {
-        *both("torch_xla.compile clear pending graph"),
+    blocks_of_step = told()
+    assert causes(blocks_of_step) == {
+        *both("torch_xla.compile clear the pending graph prior calling the target function"),
         *both("torch_xla.compile"),
     }
     run = torch.compile(lambda a: a.sinh() * 2, backend="openxla")
@@ -208,7 +263,7 @@ def test_compiled_functions(told, x):
     del y, z
     with torch_xla.experimental.eager_mode_context(True):
         x.cosh()
-    assert causes(told()) == both("an operation in eager mode")
+    assert told() == []  # each call is a program
 
 
 def test_level_1_leaves_the_runs_out(told, x, monkeypatch):

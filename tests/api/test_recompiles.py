@@ -471,3 +471,17 @@ def test_another_sharding(run_python):
     kind, what = done.stdout.strip().splitlines()[-1].split("|")
     assert kind == "sharding"
     assert "is split as {devices=[1,2]0,1}, was as {devices=[2,1]0,1}" in what
+
+
+def test_the_same_operator_on_another_line():
+    def add(x):
+        if x.shape[0] == 4:
+            return x.exp() + 1
+        return x.exp() + 1
+
+    for rows in (4, 3):
+        y = add(torch.ones(rows).to("xla"))
+        torch_xla.sync()
+        del y
+    r = only()
+    assert " stands where " not in r.what and "was Float[4]" in r.what and r.kind == "shape"

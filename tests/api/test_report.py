@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -194,6 +195,12 @@ def test_what_is_compiled_again_in_one_way_is_one_entry(path):
     assert "5 programs" in told["recompiles"] and "1 program" in told["recompiles"]
     assert recompiles[4].what in told["recompiles"]
     assert recompiles[3].what not in told["recompiles"]
+
+    loaded = [dataclasses.replace(r, from_disk=True) for r in recompiles]
+    run = dataclasses.replace(report_module.collect(), recompiles=loaded, compiled=0)
+    page = Page(report_page.page(run))
+    assert "6 programs of 2 lines were taken from the disk" in page.sections[""]
+    assert "none again" in page.sections[""] and "from the disk" in page.sections["recompiles"]
 
 
 def test_one_total_of_waits_and_one_fullest_moment(path):

@@ -176,3 +176,14 @@ def test_no_summary_of_a_line_that_reads_now_and_then(run_python):
     """
     assert "waited" not in run_python(code.replace("EVERY", "20")).stderr
     assert "10 times" in run_python(code.replace("EVERY", "10")).stderr
+
+
+def test_an_operator_that_is_taken_back(recwarn):
+    waits(clear=True)
+    with torch.library._scoped_library("waits_test", "DEF") as library:
+        library.define("an_operator_with_a_name_of_its_own(Tensor x) -> Tensor")
+        library.impl("an_operator_with_a_name_of_its_own", torch.Tensor.exp, "CPU")
+        library.impl("an_operator_with_a_name_of_its_own", torch.empty_like, "Meta")
+        torch.ops.waits_test.an_operator_with_a_name_of_its_own(torch.ones(3, device="xla"))
+    whys = [w.why for w in waits(clear=True)]
+    assert whys == ["waits_test::an_operator_with_a_name_of_its_own"]

@@ -166,14 +166,14 @@ TEST_F(Metrics, FormatTime) {
   const auto time = [](double ns) { return format_value(ns, Unit::Time); };
   EXPECT_EQ(time(369'401'746'001.0), "06m09s401ms746.001us");
   EXPECT_EQ(time(778'572'062.0), "778ms572.062us");
-  EXPECT_EQ(time(1'032'778.0), "001ms32.778us");
+  EXPECT_EQ(time(1'032'778.0), "001ms032.778us");
   EXPECT_EQ(time(21'102'853'173.0), "21s102ms853.173us");
-  EXPECT_EQ(time(0), "0.000us");
-  EXPECT_EQ(time(21), "0.021us");
-  EXPECT_EQ(time(3'600e9), "01h00m00s000ms0.000us");
-  EXPECT_EQ(time(90'061e9), "1d01h01m01s000ms0.000us");
-  EXPECT_EQ(time(999'999.6), "001ms0.000us");
-  EXPECT_EQ(time(-1'500), "-1.500us");
+  EXPECT_EQ(time(0), "000.000us");
+  EXPECT_EQ(time(21), "000.021us");
+  EXPECT_EQ(time(3'600e9), "01h00m00s000ms000.000us");
+  EXPECT_EQ(time(90'061e9), "1d01h01m01s000ms000.000us");
+  EXPECT_EQ(time(999'999.6), "001ms000.000us");
+  EXPECT_EQ(time(-1'500), "-001.500us");
 }
 
 TEST_F(Metrics, FormatBytesAndValues) {
@@ -190,10 +190,10 @@ TEST_F(Metrics, ReportOfOneSampleHasNoRates) {
   EXPECT_EQ(metrics_report(),
             "Metric: CompileTime\n"
             "  TotalSamples: 1\n"
-            "  Counter: 001ms32.778us\n"
-            "  Percentiles: 1%=001ms32.778us; 5%=001ms32.778us; 10%=001ms32.778us; "
-            "20%=001ms32.778us; 50%=001ms32.778us; 80%=001ms32.778us; 90%=001ms32.778us; "
-            "95%=001ms32.778us; 99%=001ms32.778us\n");
+            "  Accumulator: 001ms032.778us\n"
+            "  Percentiles: 1%=001ms032.778us; 5%=001ms032.778us; 10%=001ms032.778us; "
+            "20%=001ms032.778us; 50%=001ms032.778us; 80%=001ms032.778us; 90%=001ms032.778us; "
+            "95%=001ms032.778us; 99%=001ms032.778us\n");
 }
 
 TEST_F(Metrics, ReportOfAHundredSamples) {
@@ -207,15 +207,15 @@ TEST_F(Metrics, ReportOfAHundredSamples) {
   EXPECT_TRUE(
       report.starts_with("Metric: StepValue\n"
                          "  TotalSamples: 150\n"
-                         "  Counter: 11175\n"
+                         "  Accumulator: 11175.00\n"
                          "  ValueRate: "))
       << report;
-  EXPECT_TRUE(
-      report.ends_with(" / second\n"
-                       "  Percentiles: 1%=1; 5%=5; 10%=10; 20%=20; 50%=50; 80%=80; "
-                       "90%=90; 95%=95; 99%=99\n"
-                       "Counter: CachedSyncTensors\n"
-                       "  Value: 395\n"))
+  EXPECT_TRUE(report.ends_with(
+      " / second\n"
+      "  Percentiles: 1%=1.00; 5%=5.00; 10%=10.00; 20%=20.00; 50%=50.00; 80%=80.00; "
+      "90%=90.00; 95%=95.00; 99%=99.00\n"
+      "Counter: CachedSyncTensors\n"
+      "  Value: 395\n"))
       << report;
 
   const MetricData data = metric_data("StepValue").value();

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_xla import _XLAC
 from torch_xla._src.replay import NO_REPLAY, Replays
-from torch_xla._src.step import barrier
+from torch_xla._src.step import CLEARS, barrier
 
 
 def compile(
@@ -79,7 +79,7 @@ def compile(
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if _XLAC._xla_in_region():
             return f(*args, **kwargs)
-        barrier("", "torch_xla.compile clear pending graph")
+        barrier("", CLEARS)
         result = replays.call(args, kwargs)
         if result is NO_REPLAY:
             with _launched_if_it_raises(region):
@@ -141,7 +141,7 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
     if _XLAC._xla_in_region():
         yield
         return
-    barrier("", "torch_xla.compile clear pending graph")
+    barrier("", CLEARS)
     with _launched_if_it_raises(region):
         yield
     barrier("", "torch_xla.compile", region=region)

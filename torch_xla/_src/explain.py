@@ -29,7 +29,8 @@ class Recompile:
         name: What asked for it: "sync", "read", "torch.compile" for its graphs that run at once, or
             the name of a function of `torch_xla.compile`.
         place: The line that asked, "train.py:31 (train)".
-        seconds: That the compiler took.
+        seconds: That the compiler took; 0 where it was not asked.
+        from_disk: Whether it came from the disk cache, so that nothing was compiled.
         key, earlier_key: Of the program and of the nearest of those before it, as
             `PT_XLA_DEBUG_LEVEL` prints them ("Graph Hash").
         kind: What differs: "shape", "dtype", "attribute", "calls", "inputs", "results", "memory",
@@ -44,6 +45,7 @@ class Recompile:
     name: str
     place: str
     seconds: float
+    from_disk: bool
     key: str
     earlier_key: str
     kind: str

@@ -408,7 +408,7 @@ def _dynamic_shape_detector_start_session(name: str) -> None:
             f"_dynamic_shape_detector_start_session: expected no session, got {_thread.session!r} "
             "on this thread. End it first."
         )
-    step.barrier("", "torch_xla.compile clear pending graph")
+    step.barrier("", step.CLEARS)
     if name not in _sessions:
         _sessions[name] = _XLAC._Region(name, False, _most_graphs)
     _thread.session = name

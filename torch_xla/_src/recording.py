@@ -38,7 +38,6 @@ _KINDS = {
     "TransferFromDevice": "wait",
     _FOR_COMPILER: "compile",
 }
-_CLEARS = "torch_xla.compile clear pending graph"  # a barrier that ends no step of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +283,7 @@ class Recording:
         with self._lock:
             if not self.is_on:
                 return
-            if cause != _CLEARS:
+            if cause != step.CLEARS:
                 self.newest_steps.append((now - self._last_step) / 1e9)
                 self.steps.add(now, self.newest_steps[-1])
             self._last_step = now

@@ -212,7 +212,8 @@ def _causes(timeline: Recording | None, counts: Counts, compile_seconds: float) 
     elif compile_seconds > 0:
         again: dict[str, list[float]] = {}
         for r in counts.recompiles:
-            again.setdefault(r.place, []).append(r.seconds)
+            if not r.from_disk:
+                again.setdefault(r.place, []).append(r.seconds)
         for line, each in again.items():
             causes.append(Cause("compile", "compiling again", line, sum(each), len(each)))
         first = compile_seconds - sum(sum(each) for each in again.values())

@@ -123,7 +123,8 @@ def _figures(run: RunReport) -> str:
             typical = statistics.median(run.timeline.newest_steps)
             note = f"typically {duration(typical)}"
         figures.append(_figure("Steps", (f"{run.steps:,}", ""), note))
-    again = f"{len(run.recompiles):,} of them again" if run.recompiles else "none again"
+    recompiled = [r for r in run.recompiles if not r.from_disk]
+    again = f"{len(recompiled):,} of them again" if recompiled else "none again"
     figures.append(
         _figure(
             "Compiled", (f"{run.compiled:,}", "program" if run.compiled == 1 else "programs"), again
@@ -151,14 +152,15 @@ def _findings(run: RunReport) -> str:
             f"The compiler took {duration(run.compile_seconds)}, "
             f"{percent(run.compile_seconds / whole)} of the time."
         )
-    if run.recompiles:
-        taken = sum(r.seconds for r in run.recompiles)
-        lines = len({r.place for r in run.recompiles})
-        found.append(
-            f'<a href="#recompiles">{plural(len(run.recompiles), "program")}</a> of '
-            f"{plural(lines, 'line')} {'was' if len(run.recompiles) == 1 else 'were'} compiled "
-            f"again, in {duration(taken)}."
-        )
+    for from_disk, what in ((False, "compiled again"), (True, "taken from the disk")):
+        again = [r for r in run.recompiles if r.from_disk == from_disk]
+        if again:
+            found.append(
+                f'<a href="#recompiles">{plural(len(again), "program")}</a> of '
+                f"{plural(len({r.place for r in again}), 'line')} "
+                f"{'was' if len(again) == 1 else 'were'} {what}, in "
+                f"{duration(sum(r.seconds for r in again))}."
+            )
     if run.wait_seconds > 0.05 * whole and run.waits:
         longest = run.waits[0]
         found.append(
@@ -279,14 +281,16 @@ def _recompiles(run: RunReport) -> str:
     """An entry for what changes in the same way at the same line, with the newest as an example."""
     if not run.recompiles:
         return "<p>Every line used the program that it had.</p>"
-    alike: dict[tuple[str, str, str, str], list[Recompile]] = {}
+    alike: dict[tuple[str, str, str, str, bool], list[Recompile]] = {}
     for r in run.recompiles:
-        alike.setdefault((r.name, r.place, r.kind, r.line), []).append(r)
+        alike.setdefault((r.name, r.place, r.kind, r.line, r.from_disk), []).append(r)
     groups = sorted(alike.values(), key=lambda group: -sum(r.seconds for r in group))
     out = ['<ol class="recompiles">']
     for group in groups[:_MOST]:
         r = group[-1]
         facts = [text(r.kind), plural(len(group), "program")]
+        if r.from_disk:
+            facts.append("from the disk")
         where = f", at {place(r.line)}" if r.line else ""
         if r.earlier_line and r.earlier_line != r.line:
             where += f", before at {place(r.earlier_line)}"

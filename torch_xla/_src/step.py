@@ -15,6 +15,9 @@ from torch_xla import _XLAC
 # What is called after each barrier, with its cause: by torch_xla.debug.record() while it is on.
 on_barrier: Callable[[str], None] | None = None
 
+# What `PT_XLA_DEBUG_LEVEL` says of the barrier before a compiled function, which ends no step.
+CLEARS = "torch_xla.compile clear the pending graph prior calling the target function"
+
 # Of programs that no torch_xla.compile names: set by `_XLAC._set_current_graph_name`.
 named: _XLAC._Region | None = None
 named_name = ""

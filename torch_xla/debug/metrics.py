@@ -21,8 +21,8 @@ _SHORT_METRICS = [
 def metrics_report() -> str:
     """The report of every counter and metric that has counted since the last clear.
 
-    For a metric it gives the number of samples (`TotalSamples`), their sum (`Counter`), and over
-    the samples that are kept the sum and the number per second (`ValueRate`, `Rate`) and the
+    For a metric it gives the number of samples (`TotalSamples`), their sum (`Accumulator`), and
+    over the samples that are kept the sum and the number per second (`ValueRate`, `Rate`) and the
     percentiles.
     """
     return _XLAC._xla_metrics_report()

@@ -45,13 +45,13 @@ class PerDeviceLoader:
         synced = self._batches_to_barrier == 0
         if synced:
             # Before waiting for the batch, so that the device computes meanwhile.
-            _step.barrier(self._name, "mark_step in parallel loader at step end")
+            _step.barrier(self._name, "torch_xla.sync in parallel loader at step end")
             self._batches_to_barrier = self._loader.batches_per_execution
         try:
             batch = self._loader._next(self._device)
         except StopIteration:
             if not synced:
-                _step.barrier(self._name, "mark_step in parallel loader at step end")
+                _step.barrier(self._name, "torch_xla.sync in parallel loader at step end")
                 self._batches_to_barrier = 0
             raise
         self._batches_to_barrier -= 1
