@@ -165,6 +165,12 @@ def profiling_plugin() -> Path:
 
 
 @pytest.fixture(scope="session")
+def fault_plugin() -> Path:
+    """Builds the CPU plugin in which chosen calls fail (tests/fault_plugin.py tells which)."""
+    return built("fault_plugin") / "fault_plugin.so"
+
+
+@pytest.fixture(scope="session")
 def plugin_without_shardy() -> Path:
     """The CPU plugin that refuses programs in Shardy's words (tests/cpp/fake_plugin, the 8th)."""
     return built("fake_plugin_8") / "fake_plugin_8.so"

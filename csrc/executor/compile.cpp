@@ -277,6 +277,7 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
 }
 
 void keep(const Missing& missing, const Cause& cause, std::optional<double> seconds) {
+  missing.program->needs = needs_of(*missing.program);
   note_program(*missing.program, cause, seconds);
   if (util::flag::XLA_CHECK_GRAPH_KEY()) missing.program->text = text_of(missing.lowered);
   const lazy::GraphLock lock;

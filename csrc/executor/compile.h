@@ -1,6 +1,7 @@
 // Gives the programs of graphs: from memory by key, from the disk, or from the compiler.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@ struct Missing {
   Unplanned unplanned;
   std::shared_ptr<Compilation> compilation;
   bool runs = false;
+  std::exception_ptr refusal;  // why the program could not be made
   util::Hash128 key;
   std::vector<Lowered> lowered;  // of each executable
   pjrt::CompileOptions options;

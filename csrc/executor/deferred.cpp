@@ -4,10 +4,14 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+
+#include <c10/util/Exception.h>
 
 #include "debug/metrics.h"
 #include "executor/background.h"
@@ -20,6 +24,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
+#include "executor/undo.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
 #include "lazy/tensor.h"
@@ -43,6 +48,7 @@ struct Deferred {
   std::vector<lazy::Numbers> numbers_of_calls;
   std::vector<std::weak_ptr<pjrt::Array>> results;
   std::vector<c10::weak_intrusive_ptr<Node>> leaves = {};  // that have them
+  OverwrittenStorages overwritten;
   int device;
   std::string line;
 
@@ -50,17 +56,13 @@ struct Deferred {
 };
 
 void launch(Deferred& deferred) {
-  if (deferred.program == nullptr) deferred.program = deferred.compilation->take();
   Run run{*deferred.program, {}, deferred.reused_by, deferred.numbers, deferred.device};
   for (const DeviceData& input : deferred.inputs) run.inputs.push_back(&input.array);
   Launched launched;
   try {
     launched = launch(run, false);
   } catch (const pjrt::Error& e) {
-    fail_launch(run, e,
-                deferred.line.empty()
-                    ? ""
-                    : "\nThe run that failed was launched at " + deferred.line + ".");
+    fail_launch(run, e, deferred.line);
   }
   for (size_t i = 0; i < deferred.results.size(); ++i) {
     if (const ArrayPtr promised = deferred.results[i].lock()) {
@@ -68,14 +70,15 @@ void launch(Deferred& deferred) {
     }
   }
   InFlight::of(deferred.device)
-      .add(std::move(launched.done), deferred.line, std::move(launched.taken_over));
+      .add({std::move(launched.done), deferred.line, std::move(launched.taken_over),
+            std::move(deferred.overwritten), deferred.program});
 }
 
 // What runs that are given up were to give, recorded anew.
 using Recorded = std::unordered_map<const pjrt::Array*, Value>;
 
-// Makes leaves the calls again that they were before the run was put off.
-void record_again(const Deferred& run, Recorded& recorded) {
+// Makes leaves the calls again that they were before the run was put off. Returns all of its calls.
+std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded& recorded) {
   const Program& program = run.known();
   const Recipe& recipe = program.recipe;
   std::vector<c10::intrusive_ptr<Node>> leaf_of_call(recipe.calls.size());
@@ -125,6 +128,7 @@ void record_again(const Deferred& run, Recorded& recorded) {
     leaf->become_call(copy.node->shared_signature(), lazy::Operands(copy.node->operands()), {});
     leaf->source() = value.node->source();
   }
+  return calls;
 }
 
 // In the order in which they are to be launched. Guarded by the GraphLock.
@@ -154,13 +158,17 @@ class Queue {
     while (!runs_.empty()) {
       Deferred& first = runs_.front();
       if (first.program == nullptr && !first.compilation->ended()) return;
+      bool is_compiled = first.program != nullptr;
       try {
+        if (!is_compiled) first.program = first.compilation->take();
+        is_compiled = true;
         launch(first);
       } catch (const Compilation::Refused&) {
-        return give_up();
+        return give_up(nullptr);
+      } catch (const c10::OutOfMemoryError&) {
+        return fail(std::current_exception(), true);
       } catch (...) {
-        if (failure_ == nullptr) failure_ = std::current_exception();
-        return give_up();
+        return fail(std::current_exception(), is_compiled);
       }
       pop();
     }
@@ -174,10 +182,26 @@ class Queue {
   }
 
  private:
-  void give_up() {
+  void fail(const std::exception_ptr& why, bool is_undone) {
+    if (failure_ == nullptr) failure_ = why;
+    give_up(is_undone ? why : nullptr);
+  }
+  // All are recorded again. What the first was to do is undone, where `why` says that it failed.
+  void give_up(const std::exception_ptr& why) {
     Recorded recorded;
-    for (const Deferred& run : runs_) record_again(run, recorded);
+    std::vector<c10::intrusive_ptr<Node>> held;
+    std::vector<const Node*> calls;  // of the first
+    OverwrittenStorages overwritten;
+    const int device = runs_.front().device;
+    for (Deferred& run : runs_) {
+      auto of_run = record_again(run, recorded);
+      if (held.empty()) held = std::move(of_run);
+      if (run.device == device) std::ranges::move(run.overwritten, std::back_inserter(overwritten));
+    }
     while (!runs_.empty()) pop();
+    if (why == nullptr) return;
+    for (const auto& call : held) calls.push_back(call.get());
+    undo(failed_calls(calls, why), device, {}, overwritten);
   }
   void pop() {
     for (const DeviceData& input : runs_.front().inputs) {
@@ -218,8 +242,10 @@ bool has_deferred_before(const Graph& graph) {
   return false;
 }
 
-std::optional<Given> defer(const Graph& graph, std::shared_ptr<const Program> program,
-                           Missing& missing, const Cause& cause) {
+std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>& storages,
+                           const std::vector<size_t>& root_of,
+                           std::shared_ptr<const Program> program, Missing& missing,
+                           const Cause& cause) {
   static const debug::Counter counter("DeferredRuns");
   constexpr size_t kMost = 8;  // that wait: each holds the data of a step
   Queue& queue = Queue::get();
@@ -238,6 +264,8 @@ std::optional<Given> defer(const Graph& graph, std::shared_ptr<const Program> pr
                .numbers = graph.numbers,
                .numbers_of_calls = {},
                .results = {},
+               .overwritten =
+                   overwritten_by(graph, storages, root_of, known.reuses_buffers && known.has_run),
                .device = graph.device,
                .line = lazy::source_line()};
   Given given;
@@ -267,7 +295,9 @@ std::optional<Given> defer(const Graph& graph, std::shared_ptr<const Program> pr
 }
 
 void note_deferred(const std::vector<Value>& leaves) {
-  for (const Value& leaf : leaves) Queue::get().last().leaves.emplace_back(leaf.node);
+  Deferred& last = Queue::get().last();
+  for (const Value& leaf : leaves) last.leaves.emplace_back(leaf.node);
+  note_leaves(last.overwritten, leaves);
 }
 
 size_t num_deferred() {

@@ -20,9 +20,11 @@ bool has_deferred_before(const Graph& graph);
 // How many references to an array are those of runs that wait.
 long deferred_references(const pjrt::Array& array);
 // Puts a run off if that is possible. `program` is null where it is still to be made of `missing`,
-// which is taken.
-std::optional<Given> defer(const Graph& graph, std::shared_ptr<const Program> program,
-                           Missing& missing, const Cause& cause);
+// which is taken. `storages` get the results `root_of` says.
+std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>& storages,
+                           const std::vector<size_t>& root_of,
+                           std::shared_ptr<const Program> program, Missing& missing,
+                           const Cause& cause);
 // Says which leaves have the data that the last defer() gave.
 void note_deferred(const std::vector<lazy::Value>& leaves);
 

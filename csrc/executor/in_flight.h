@@ -8,14 +8,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "executor/undo.h"
 #include "pjrt/client.h"
 
 namespace torch_xla::executor {
 
+struct Program;
+
 // Throws a plugin's error; out of memory has its own type in Python.
 [[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
+
+// Says for an error where the run that failed was launched, if that is known, and what became of
+// the tensors that it was to overwrite, of which it had taken over `lost`.
+std::string describe_failure(const std::string& line, int64_t lost);
 
 // Returns how many programs this process has launched, and how often it has read values, so far.
 uint64_t runs_and_reads();
@@ -42,15 +50,26 @@ class Mark {
 
 class InFlight {
  public:
+  explicit InFlight(int device) : device_(device) {}
   static InFlight& of(int device);
 
   using Arrays = std::vector<std::shared_ptr<pjrt::Array>>;
 
-  // Adds a run that was launched at `line` of the user's program (may be empty); `done` has an
-  // event per device. `donated` is kept until the run ends: PJRT's CPU client waits for the run
-  // before it releases a buffer that the run takes over.
-  void add(std::vector<pjrt::Event> done, std::string line, Arrays donated);
-  // Throws if a run has failed since the last report. Each failure is reported once.
+  struct Run {
+    std::vector<pjrt::Event> done;  // an event per device
+    std::string line;               // of the user's program, that launched it; may be empty
+    // Kept until the run ends: PJRT's CPU client waits for the run before it releases a buffer that
+    // the run takes over.
+    Arrays donated;
+    OverwrittenStorages overwritten = {};
+    std::shared_ptr<const Program> program = nullptr;
+  };
+  // Adds a run that was launched. Called with the GraphLock.
+  void add(Run run);
+  // Returns the storages to which runs that have not ended give values, and which may go back.
+  std::unordered_set<const lazy::Storage*> overwritten();
+  // Throws if a run has failed since the last report, after all that was launched behind it has
+  // ended, and what these runs have overwritten was taken back. Each failure is reported once.
   void report();
   // Waits for all runs, then reports.
   void wait();
@@ -62,18 +81,19 @@ class InFlight {
   [[noreturn]] void fail_read(const pjrt::Error& error, const std::string& context = "");
 
  private:
-  struct Run {
-    std::vector<pjrt::Event> done;
-    std::string line;
-    Arrays donated;
-  };
-  // Keeps the failure of a finished run, if it is the first.
-  void finish(const Run& run);
-  void finish_ready_runs();
+  using Runs = std::deque<std::shared_ptr<const Run>>;
 
-  std::mutex mutex_;                             // never held while a device works
-  std::deque<std::shared_ptr<const Run>> runs_;  // in the order of launch
-  std::exception_ptr failure_;
+  // Takes note of the failure of a finished run, if it is the first; from then on keeps all runs.
+  void finish(std::shared_ptr<const Run> run);
+  // Returns the runs that are done with: what they hold is let go without the mutex.
+  Runs finish_ready_runs();
+  void await_all();
+
+  int device_;
+  std::mutex mutex_;            // never held while a device works
+  Runs runs_;                   // in the order of launch
+  std::exception_ptr failure_;  // a pjrt::Error
+  Runs failed_;                 // the run that failed, and those behind it that have ended
 };
 
 }  // namespace torch_xla::executor

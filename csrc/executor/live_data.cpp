@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "lazy/lock.h"
 #include "spmd/sharding.h"
@@ -44,7 +45,7 @@ class Registry {
   template <class F>
   void for_each(F&& visit) {
     const std::lock_guard lock(mutex_);
-    for (const Counted* data = first_; data != nullptr; data = data->next) visit(*data);
+    for (Counted* data = first_; data != nullptr; data = data->next) visit(*data);
   }
 
  private:
@@ -125,6 +126,38 @@ std::vector<LiveData> live_data() {
     all.push_back({&array, data.device, bytes_of(array), std::move(type), data.maker});
   });
   return all;
+}
+
+int64_t live_bytes(int device) {
+  const bool is_shared = Runtime::get().device_type() == "CPU";
+  int64_t bytes = 0;
+  const lazy::GraphLock lock;
+  registry().for_each([&](const Counted& data) {
+    const pjrt::Array& array = data.array;
+    if (array.num_buffers() == 0 || array.is_deleted()) return;
+    if (is_shared) {
+      bytes += bytes_of(array);
+    } else if (data.device == device) {
+      bytes += bytes_of(array) / static_cast<int64_t>(array.num_buffers());
+    }
+  });
+  return bytes;
+}
+
+void note_lost_data(int device, const std::string& why) {
+  registry().for_each([&](Counted& data) {
+    pjrt::Array& array = data.array;
+    if (data.device != device || array.num_buffers() == 0 || array.is_deleted()) return;
+    if (array.loss() != nullptr) return;
+    try {
+      for (size_t i = 0; i < array.num_buffers(); ++i) {
+        const pjrt::Event made = array.buffer(i).ready();
+        if (made.ready()) made.await();
+      }
+    } catch (const pjrt::Error&) {
+      array.set_loss(why);
+    }
+  });
 }
 
 std::string describe_live_data() {

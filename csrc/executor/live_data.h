@@ -26,6 +26,11 @@ struct LiveData {
 // What lives now, but for what a run has taken over.
 std::vector<LiveData> live_data();
 
+// Returns their bytes on the fullest real device; on the CPU, which has one memory, on all.
+int64_t live_bytes(int device);
+// Says of the data that is there but for an error why it is lost (pjrt::Array::loss).
+void note_lost_data(int device, const std::string& why);
+
 // "1.5 MB": 10^6 bytes.
 std::string size_text(int64_t bytes);
 // Describes for an error what takes the memory: the lines that made the most, and how to let it go.

@@ -75,6 +75,19 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
 
 }  // namespace
 
+std::optional<MemoryNeeds> needs_of(const Program& program) {
+  MemoryNeeds needs;
+  for (const auto& executable : program.executables) {
+    const auto stats = executable->memory_stats();
+    if (!stats) return std::nullopt;
+    needs.arguments = std::max(needs.arguments, stats->argument_bytes);
+    needs.results = std::max(needs.results, stats->output_bytes - stats->alias_bytes);
+    needs.temporaries = std::max(needs.temporaries, stats->temp_bytes);
+    needs.reused = std::max(needs.reused, stats->alias_bytes);
+  }
+  return needs;
+}
+
 void add_details(const Program& program, debug::Span& span) {
   span.detail("program", [&] { return program.name; });
   span.detail("graph", [&] { return program.key.hex(); });

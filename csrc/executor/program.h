@@ -2,6 +2,7 @@
 // was made from. launch() runs it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,15 @@
 
 namespace torch_xla::executor {
 
+// What a program asks of the memory of a device, in bytes: of its largest piece, where there is a
+// plan.
+struct MemoryNeeds {
+  int64_t arguments = 0, results = 0, temporaries = 0;
+  int64_t reused = 0;  // of the arguments: results have that memory, and do not count
+
+  int64_t more() const { return results + temporaries; }
+};
+
 struct Program {
   std::string name;   // who asked for it: "sync", "read", ..
   std::string place;  // the user's line that did so first; empty where not known
@@ -34,9 +44,14 @@ struct Program {
   bool reuses_buffers = false;                   // those that its interface names
   bool can_fail = false;                         // once it runs: such a program is waited for
   Recipe recipe;
-  std::string text;   // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
-  std::string flags;  // util::flags::cache_key_text() when it was made
+  std::string text;                           // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
+  std::string flags;                          // util::flags::cache_key_text() when it was made
+  std::optional<MemoryNeeds> needs;           // none where the plugin does not tell
+  mutable std::atomic<bool> has_run = false;  // to its end, without a failure
 };
+
+// Reads what the compiler tells of the program's executables.
+std::optional<MemoryNeeds> needs_of(const Program& program);
 
 // Adds to a span of a profile which program it is of.
 void add_details(const Program& program, debug::Span& span);

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
+#include <optional>
 #include <utility>
+
+#include <unistd.h>
 
 #include "debug/trace.h"
 #include "executor/donation.h"
@@ -14,21 +18,79 @@
 namespace torch_xla::executor {
 namespace {
 
-// What a program asks of the memory of a device, where the plugin tells.
 std::string memory_needs(const Program& program) {
-  int64_t arguments = 0, results = 0, temporaries = 0;
-  for (const auto& executable : program.executables) {
-    const auto stats = executable->memory_stats();
-    if (!stats) return "";
-    arguments = std::max(arguments, stats->argument_bytes);
-    results = std::max(results, stats->output_bytes - stats->alias_bytes);
-    temporaries = std::max(temporaries, stats->temp_bytes);
-  }
+  const std::optional<MemoryNeeds>& needs = program.needs;
+  if (!needs) return "";
   return "\nThe program \"" + program.name + "\"" +
-         (program.place.empty() ? "" : " of " + program.place) + " reads " + size_text(arguments) +
-         " and needs " + size_text(results) + " for results and " + size_text(temporaries) +
-         " for what it computes on the way" +
+         (program.place.empty() ? "" : " of " + program.place) + " reads " +
+         size_text(needs->arguments) + " and needs " + size_text(needs->results) +
+         " for results and " + size_text(needs->temporaries) + " for what it computes on the way" +
          (program.plan ? ", in the largest of its pieces." : ".");
+}
+
+// The memory of the machine, or as much of it as the control groups of this process may have.
+int64_t host_memory() {
+  int64_t most = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const auto limit_by = [&](const std::string& path) {
+    int64_t limit = 0;
+    if (std::ifstream(path) >> limit && limit > 0) most = std::min(most, limit);  // else "max"
+  };
+  limit_by("/sys/fs/cgroup/memory/memory.limit_in_bytes");  // of version 1
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::")) continue;
+    for (std::string group = line.substr(3); !group.empty();
+         group.resize(group.rfind('/') == group.npos ? 0 : group.rfind('/'))) {
+      limit_by("/sys/fs/cgroup" + group + "/memory.max");
+    }
+  }
+  limit_by("/sys/fs/cgroup/memory.max");
+  return most;
+}
+
+// The bytes of a device's memory, where the plugin tells; on the CPU, of what this process may
+// have.
+std::optional<int64_t> device_memory() {
+  static const std::optional<int64_t> found = [] {
+    Runtime& runtime = Runtime::get();
+    std::optional<int64_t> least;
+    if (runtime.device_type() == "CPU") least = host_memory();
+    for (const pjrt::Device& device : runtime.client().addressable_devices()) {
+      const auto stats = device.memory_stats();
+      if (!stats || !stats->bytes_limit) continue;
+      least = least ? std::min(*least, *stats->bytes_limit) : *stats->bytes_limit;
+    }
+    return least;
+  }();
+  return found;
+}
+
+// Throws for what cannot fit, before it takes anything over. Returns whether there is memory for a
+// run that keeps all of its inputs.
+bool check_memory(const Program& program, int device) {
+  const Runtime& runtime = Runtime::get();
+  const std::optional<int64_t> all = device_memory();
+  if (!all || !program.needs) return false;
+  // On the CPU all devices have one memory.
+  const int64_t runs = runtime.device_type() == "CPU" ? runtime.devices(device).size() : 1;
+  const int64_t more = program.needs->more() * runs, most = more + program.needs->reused * runs;
+  constexpr int64_t kSmall = 64;  // part of the memory: what needs less is not worth a look
+  if (most < *all / kSmall) return true;
+  const int64_t alive = live_bytes(device);
+  if (more > *all - alive) {
+    throw pjrt::Error("launch", PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                      "Out of memory: expected a run that fits beside the " + size_text(alive) +
+                          " of what is alive, into " + size_text(*all) + ", got one that needs " +
+                          size_text(more) + ".");
+  }
+  return most <= (*all - alive) / 2;
+}
+
+[[noreturn]] void fail_lost(const std::string& why) {
+  util::fail(util::ErrorKind::Runtime,
+             "expected the values that this step reads, got one that was lost when the run that "
+             "was to make or overwrite it failed (",
+             why, "). Assign the tensor anew, or load it from a checkpoint.");
 }
 
 // Adds the run to a profile, as an event of each device that ends when the device has finished. It
@@ -50,6 +112,8 @@ void trace(const Program& program, const std::vector<pjrt::Event>& done, int dev
 }  // namespace
 
 Launched launch(const Run& run, bool keeps_inputs) {
+  const bool has_room = check_memory(run.program, run.device);
+  keeps_inputs = keeps_inputs || (has_room && !run.program.has_run);
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(run.device);
   std::vector<const pjrt::Array*> arrays;
   arrays.reserve(run.inputs.size() + 2);  // the program's launch adds the numbers
@@ -61,6 +125,7 @@ Launched launch(const Run& run, bool keeps_inputs) {
   try {
     for (size_t i = 0; i < run.inputs.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = *run.inputs[i];
+      if (const std::string* why = array->loss()) fail_lost(*why);
       send(*array, devices);
       arrays.push_back(array.get());
       if (!run.takes_over(i)) continue;
@@ -83,22 +148,21 @@ Launched launch(const Run& run, bool keeps_inputs) {
   return launched;
 }
 
-void fail_launch(const Run& run, const pjrt::Error& error, const std::string& context) {
+void fail_launch(const Run& run, const pjrt::Error& error, const std::string& line,
+                 const std::string& context) {
   for (const auto* input : run.inputs) {
-    if (const std::string* why = (*input)->loss()) {
-      util::fail(
-          util::ErrorKind::Runtime,
-          "expected the values that this step reads, got one that was lost when the run that "
-          "was to overwrite it failed (",
-          *why, "). Assign the tensor anew, or load it from a checkpoint.");
-    }
+    if (const std::string* why = (*input)->loss()) fail_lost(*why);
   }
+  int64_t lost = 0;
   for (size_t i = 0; i < run.inputs.size(); ++i) {
     pjrt::Array& array = **run.inputs[i];
-    if (run.reused_by[i] >= 0 && array.is_deleted()) array.set_loss(error.what());
+    if (run.reused_by[i] < 0 || !array.is_deleted()) continue;
+    array.set_loss(error.what());
+    ++lost;
   }
   const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
-  fail(error, (no_memory ? memory_needs(run.program) : "") + context);
+  fail(error,
+       (no_memory ? memory_needs(run.program) : "") + describe_failure(line, lost) + context);
 }
 
 }  // namespace torch_xla::executor

@@ -34,10 +34,13 @@ struct Given {
   InFlight::Arrays taken_over;         // where DonationCheck asks for it
 };
 
-// Throws pjrt::Error. Nothing is taken over where `keeps_inputs`.
+// Throws pjrt::Error, also where the run cannot have the memory that it needs by the compiler's
+// figures. Nothing is taken over where `keeps_inputs`, nor, where there is memory for that, by a
+// program that has not run before: most failures come with its first run.
 Launched launch(const Run& run, bool keeps_inputs);
-// Throws for a run that could not be launched. It may have taken inputs over: their values are
-// lost, and later runs that need them say why.
-[[noreturn]] void fail_launch(const Run& run, const pjrt::Error& error, const std::string& context);
+// Throws for a run that could not be launched, at `line` of the user's program. It may have taken
+// inputs over: their values are lost, and later runs that need them say why.
+[[noreturn]] void fail_launch(const Run& run, const pjrt::Error& error, const std::string& line,
+                              const std::string& context = "");
 
 }  // namespace torch_xla::executor

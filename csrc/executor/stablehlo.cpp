@@ -55,7 +55,8 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
   std::vector<lazy::Value> results;
   try {
     auto launched = launch(program, std::move(arrays), {}, devices, kept);
-    InFlight::of(device).add(std::move(launched.done), lazy::source_line(), std::move(taken_over));
+    InFlight::of(device).add(
+        {std::move(launched.done), lazy::source_line(), std::move(taken_over)});
     for (auto& array : launched.outputs) {
       const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(*array), array->dims());
       results.push_back(data_value(g, device, counted(std::move(*array), device)));

@@ -10,6 +10,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "debug/metrics.h"
 #include "debug/trace.h"
 #include "executor/background.h"
@@ -26,6 +28,7 @@
 #include "executor/run.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
+#include "executor/undo.h"
 #include "executor/waits.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
@@ -43,11 +46,18 @@ using lazy::Node;
 using lazy::Storage;
 using lazy::Value;
 
-// A call whose kernel has found fault with values, and the exception for that.
-struct CallFailed {
-  const Node* call;
+// A run that could not be had, and the exception for that.
+struct RunFailed {
+  std::unordered_set<const Node*>
+      calls;  // all, or the one whose kernel has found fault with values
   std::exception_ptr why;
 };
+
+// Throws the exception that is being handled as the failure of the run.
+[[noreturn]] void throw_run_failed(const Graph& graph) {
+  const std::exception_ptr why = std::current_exception();
+  throw RunFailed{failed_calls(graph.calls, why), why};
+}
 
 // Throws that if it is why the run failed.
 void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
@@ -60,7 +70,7 @@ void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
   try {
     fail(error, line.empty() ? "" : "\nThe call that failed was recorded at " + line + ".");
   } catch (...) {
-    throw CallFailed{*call, std::current_exception()};
+    throw RunFailed{{*call}, std::current_exception()};
   }
 }
 
@@ -72,8 +82,12 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
     for (const pjrt::Event& event : done) event.await();
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
-    // An earlier run may have failed, whose results it reads.
-    InFlight::of(graph.device).fail_read(e, show_failed(graph));
+    try {  // an earlier run may have failed, whose results it reads
+      const std::string context = describe_failure(lazy::source_line(), 0) + show_failed(graph);
+      InFlight::of(graph.device).fail_read(e, context);
+    } catch (...) {
+      throw_run_failed(graph);
+    }
   }
 }
 
@@ -89,7 +103,9 @@ std::vector<DeviceData> data_of(const Graph& graph,
   return data;
 }
 
-Given run(const Graph& graph, const Program& program, const Cause& cause) {
+// Launches the run. `started` is for InFlight, unless it has ended by then.
+Given run(const Graph& graph, const Program& program, const Cause& cause,
+          std::optional<InFlight::Run>& started) {
   Run run{program, {}, graph.reused_by, graph.numbers, graph.device};
   run.inputs.reserve(graph.parameters.size());
   for (const Node* input : graph.parameters) run.inputs.push_back(&input->data().array);
@@ -102,16 +118,20 @@ Given run(const Graph& graph, const Program& program, const Cause& cause) {
     launched = launch(run, keeps);
   } catch (const pjrt::Error& e) {
     throw_call_failed(graph, e);
-    fail_launch(run, e, show_failed(graph));
+    try {
+      fail_launch(run, e, lazy::source_line(), show_failed(graph));
+    } catch (...) {
+      throw_run_failed(graph);
+    }
   }
   Given given;
   if (donation_check() != DonationCheck::Off) given.taken_over = launched.taken_over;
   if (program.can_fail || shows_failed()) {
     const WaitScope scope("a run that may fail");
     await(launched.done, graph);
+    program.has_run = true;
   } else {
-    InFlight::of(graph.device)
-        .add(std::move(launched.done), lazy::source_line(), std::move(launched.taken_over));
+    started = {std::move(launched.done), lazy::source_line(), std::move(launched.taken_over)};
   }
   given.data = data_of(graph, std::move(launched.results));
   return given;
@@ -134,14 +154,14 @@ struct Pending {
   std::vector<WantedSplit> wanted;  // of the first roots
   std::vector<const Node*> ending;  // what `storages` and their views refer to until they have data
 
-  explicit Pending(int device) {
+  explicit Pending(int device) : may_go_back_(InFlight::of(device).overwritten()) {
     Storage::for_each_pending(device, [this](Storage& storage) { add(storage); });
   }
 
   // The values that are read, and all that waits for something on the way to them or is computed on
   // the way to what does: nothing is computed twice, neither what a loop of `item()` carries on nor
   // a forward pass whose loss is read before its gradients.
-  Pending(int device, std::vector<Value> read) {
+  Pending(int device, std::vector<Value> read) : may_go_back_(InFlight::of(device).overwritten()) {
     for (const Value& value : read) root(value);
     std::unordered_set<const Storage*> wanted;
     for (bool grows = true; grows;) {
@@ -168,7 +188,8 @@ struct Pending {
   void add(Storage& storage) {
     const Value value = storage.value();
     if (value.node->is_data()) {  // computed meanwhile, for another tensor or in the background
-      if (!value.node->data().array->is_promise()) storage.materialize(value);
+      const bool waits = value.node->data().array->is_promise() || may_go_back_.contains(&storage);
+      if (!waits) storage.materialize(value);
       return;
     }
     storages.push_back(&storage);
@@ -204,6 +225,7 @@ struct Pending {
   }
 
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  const std::unordered_set<const Storage*> may_go_back_;  // where a run fails that has not ended
   std::unordered_map<const Node*, std::vector<size_t>> seen_;  // the roots, by output
 };
 
@@ -236,7 +258,13 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
       try {
         keep(missing, cause, make(missing, cause));
       } catch (const NotMade& failure) {
-        failure.raise();
+        try {
+          failure.raise();
+        } catch (...) {
+          missing.refusal = std::current_exception();
+        }
+      } catch (...) {
+        missing.refusal = std::current_exception();
       }
       missing.lowered.clear();
       missing.program.reset();
@@ -249,6 +277,20 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
       if (tries >= kPatience) settle();
     }
     if (tries < kPatience) settle();
+  }
+}
+
+// Returns the program of a graph, or null after filling `missing`. Where it cannot be had, its
+// calls stay recorded: others may need it no more. Where the compiler says that it lacks memory,
+// the run would, too: throws RunFailed.
+std::shared_ptr<const Program> program_of(const Graph& graph, std::string_view name,
+                                          Missing& missing) {
+  try {
+    const std::exception_ptr refusal = std::exchange(missing.refusal, nullptr);
+    if (refusal != nullptr && missing.key == graph.key) std::rethrow_exception(refusal);
+    return find_program(name, graph, missing);
+  } catch (const c10::OutOfMemoryError&) {
+    throw_run_failed(graph);
   }
 }
 
@@ -290,13 +332,33 @@ std::vector<Value> take_results(const Pending& pending, const Graph& graph, Give
   return leaves;
 }
 
-// Launches the run, and does that. Throws CallFailed.
-std::vector<Value> compute(const Pending& pending, const Graph& graph, const Program& program,
-                           bool replay_views, const Cause& cause) {
+// Launches the run, and does that. Throws RunFailed.
+std::vector<Value> compute(const Pending& pending, const Graph& graph,
+                           const std::shared_ptr<const Program>& program, bool replay_views,
+                           const Cause& cause) {
+  const bool takes_over = program->reuses_buffers && program->has_run;
+  OverwrittenStorages overwritten =
+      overwritten_by(graph, pending.storages, pending.root_of, takes_over);
+  std::unordered_set<const Storage*> may_go_back;
+  std::optional<InFlight::Run> started;
+  Given given = run(graph, *program, cause, started);
+  if (started) {
+    for (const Overwritten& o : overwritten) may_go_back.insert(o.storage);
+  }
   const auto take = [&](Storage& storage, const Value& leaf) {
-    storage.materialize(leaf, replay_views);
+    if (may_go_back.contains(&storage)) {
+      storage.promise(leaf);
+    } else {
+      storage.materialize(leaf, replay_views);
+    }
   };
-  std::vector<Value> leaves = take_results(pending, graph, run(graph, program, cause), take);
+  std::vector<Value> leaves = take_results(pending, graph, std::move(given), take);
+  if (started) {
+    note_leaves(overwritten, leaves);
+    started->overwritten = std::move(overwritten);
+    started->program = program;
+    InFlight::of(graph.device).add(std::move(*started));
+  }
   watch_results(leaves, graph.device);
   return leaves;
 }
@@ -306,7 +368,7 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
                                           const std::shared_ptr<const Program>& program,
                                           Missing& missing, const Cause& cause, bool may_wait) {
   std::optional<Given> given;
-  if (may_wait) given = defer(graph, program, missing, cause);
+  if (may_wait) given = defer(graph, pending.storages, pending.root_of, program, missing, cause);
   if (!given) {
     missing.runs = program != nullptr;
     return std::nullopt;
@@ -315,49 +377,6 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
   std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
   note_deferred(leaves);
   return leaves;
-}
-
-// What the failure of a call does: where PyTorch raises at the call, nothing that needs its result
-// happens. A storage that does goes back to what it held before it was first written so; where that
-// is gone or there was nothing, it is set aside. Returns whether one of `read` needs the call.
-bool undo(const Node* failed, int device, const std::vector<Value>& read) {
-  std::vector<Storage*> storages;
-  std::vector<Value> roots;
-  Storage::for_each_pending(device, [&](Storage& storage) {
-    if (storage.value().node->is_data()) return;
-    storages.push_back(&storage);
-    roots.push_back(storage.value());
-  });
-  for (const Value& value : read) {
-    if (!value.node->is_data()) roots.push_back(value);
-  }
-  const Graph graph(std::move(roots), device);
-  std::unordered_map<uint64_t, const Node*> alive;
-  for (const Node* input : graph.parameters) alive[input->id()] = input;
-  std::unordered_set<const Node*> dependents = {failed};
-  for (const Node* call : graph.calls) {  // operands before users
-    alive[call->id()] = call;
-    const auto needs = [&](const Value& v) { return dependents.contains(v.node.get()); };
-    if (std::ranges::any_of(call->operands(), needs)) dependents.insert(call);
-  }
-  const auto depends = [&](const Value& value) { return dependents.contains(value.node.get()); };
-  for (Storage* storage : storages) {
-    if (!depends(storage->value())) continue;
-    std::optional<size_t> last;
-    const std::vector<Storage::Past>& past = storage->past();
-    for (size_t i = 0; i < past.size(); ++i) {
-      const auto it = alive.find(past[i].node);
-      if (it != alive.end() && dependents.contains(it->second)) break;
-      last = it == alive.end() ? std::nullopt : std::optional(i);
-    }
-    if (last) {
-      auto* node = const_cast<Node*>(alive.at(past[*last].node));
-      storage->take_back(*last, {c10::intrusive_ptr<Node>::reclaim_copy(node), past[*last].index});
-    } else {
-      storage->set_aside();
-    }
-  }
-  return std::ranges::any_of(read, depends);
 }
 
 }  // namespace
@@ -379,19 +398,19 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     if (region != nullptr) region->check_number(graph);
     std::string_view name = "sync";
     if (region != nullptr) name = region->name();
-    const auto program = find_program(name, graph, missing);
-    if (program == nullptr || has_deferred_before(graph)) {
-      const bool may_wait = cause.is_barrier && !wait;
-      const bool is_put_off =
-          put_off(pending, graph, program, missing, cause, may_wait).has_value();
-      if (is_put_off && region != nullptr) region->add(graph);
-      return is_put_off;
-    }
-    if (region != nullptr) region->add(graph);
     try {
-      compute(pending, graph, *program, true, cause);
-    } catch (const CallFailed& failed) {
-      undo(failed.call, device, {});
+      const auto program = program_of(graph, name, missing);
+      if (program == nullptr || has_deferred_before(graph)) {
+        const bool may_wait = cause.is_barrier && !wait;
+        const bool is_put_off =
+            put_off(pending, graph, program, missing, cause, may_wait).has_value();
+        if (is_put_off && region != nullptr) region->add(graph);
+        return is_put_off;
+      }
+      if (region != nullptr) region->add(graph);
+      compute(pending, graph, program, true, cause);
+    } catch (const RunFailed& failed) {
+      undo(failed.calls, device);
       if (failure == nullptr) failure = failed.why;
       complete = false;  // the rest can be computed
     }
@@ -430,7 +449,6 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device);
-    const auto program = find_program(cause.program, graph, missing);
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     const auto take = [&](const std::vector<Value>& leaves) {
@@ -438,15 +456,16 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
         if (waits[i]) values[i] = leaves[root_of[i]];
       }
     };
-    if (program == nullptr || has_deferred_before(graph)) {
-      const auto leaves = put_off(pending, graph, program, missing, cause, cause.is_barrier);
-      if (leaves) take(*leaves);
-      return leaves.has_value();
-    }
     try {
-      take(compute(pending, graph, *program, program->reuses_buffers, cause));
-    } catch (const CallFailed& failed) {
-      if (undo(failed.call, device, values)) std::rethrow_exception(failed.why);
+      const auto program = program_of(graph, cause.program, missing);
+      if (program == nullptr || has_deferred_before(graph)) {
+        const auto leaves = put_off(pending, graph, program, missing, cause, cause.is_barrier);
+        if (leaves) take(*leaves);
+        return leaves.has_value();
+      }
+      take(compute(pending, graph, program, program->reuses_buffers, cause));
+    } catch (const RunFailed& failed) {
+      if (undo(failed.calls, device, values)) std::rethrow_exception(failed.why);
       complete = false;  // it was computed for others
     }
     return true;
@@ -469,6 +488,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
     }
     if (roots.empty()) return true;
     const Graph graph(std::move(roots), device);
+    if (missing.refusal != nullptr) std::rethrow_exception(missing.refusal);
     const auto program = find_program(kExamined.program, graph, missing);
     if (program == nullptr) return false;
     if ((missing.runs = has_deferred_before(graph))) return false;

@@ -89,10 +89,11 @@ def test_calls_with_several_results_do_not_keep_what_is_overwritten():
     x = torch.zeros(64, device="xla")
     step()
     torch_xla.sync(wait=True)
-    where = pointer(x)
-    for _ in range(3):
+    for i in range(4):
         values = step()
         assert values[0].item() == 0  # a result of `sort`, beside which `x` is computed
+        if i == 0:
+            where = pointer(x)  # the first run of a program takes nothing over
     assert pointer(x) == where
 
 

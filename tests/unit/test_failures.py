@@ -31,34 +31,86 @@ REPORTS = {
 def test_failing_run(report):
     column = torch.ones(TOO_LARGE, 1, device="xla")
     torch_xla.sync()
-    square = launch(column)
     line = launch.__code__.co_firstlineno + 2
     with pytest.raises(torch.OutOfMemoryError) as caught:
+        square = launch(column)  # raises where the program is there, and refused
         for _ in range(600):  # a sync only looks: the failure may come later
             report(square)
             time.sleep(0.05)
     assert "Out of memory" in str(caught.value)
     assert f"The run that failed was launched at {__file__}:{line} (launch)." in str(caught.value)
-    del square
     for _ in range(2):  # reported once
         xm.wait_device_ops()
         torch_xla.sync()
     assert (torch.ones(3, device="xla") + 1).tolist() == [2, 2, 2]
 
 
-def test_a_launch_that_fails_loses_nothing():
-    """What the plugin refuses at once stays recorded: without the part that failed, it runs."""
+@pytest.mark.parametrize("background", ["0", "1"])
+def test_a_launch_that_is_refused_loses_nothing(background, monkeypatch):
+    """What has nothing to do with the part that does not fit is computed all the same."""
+    monkeypatch.setenv("XLA_BACKGROUND_COMPILE", background)
     x = torch.ones(3, device="xla")
     torch_xla.sync()
     x += 1
     column = torch.ones(TOO_LARGE, 1, device="xla")
     square = torch.mm(column, column.t())
-    for _ in range(2):
-        with pytest.raises(torch.OutOfMemoryError, match="Out of memory"):
-            torch_xla.sync(wait=True)
-    del square, column
-    torch_xla.sync()
+    with pytest.raises(torch.OutOfMemoryError, match="Out of memory"):
+        torch_xla.sync()
+        torch_xla.sync(wait=True)
+    torch_xla.sync(wait=True)
+    assert square.shape == (TOO_LARGE, TOO_LARGE)  # no sync computes it
     assert x.tolist() == [2, 2, 2]
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1),
+}
+
+
+@pytest.mark.parametrize("flags", [{}, {"XLA_NO_DONATION": "1"}, {"XLA_BACKGROUND_COMPILE": "0"}])
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_a_step_whose_temporaries_do_not_fit_is_undone(optimizer, wait, flags, monkeypatch):
+    for name, value in flags.items():
+        monkeypatch.setenv(name, value)
+    torch.manual_seed(0)
+    cpu = torch.nn.Linear(4, 4)
+    ours = torch.nn.Linear(4, 4)
+    ours.load_state_dict(cpu.state_dict())
+    ours.to("xla")
+    optimizers = {m: optimizer(m.parameters()) for m in (cpu, ours)}
+
+    def step(model, n):
+        x = torch.ones(n, 4, device=model.weight.device)
+        optimizers[model].zero_grad()
+        h = model(x)
+        loss = (h @ h.t()).sigmoid().mean()
+        loss.backward()
+        optimizers[model].step()
+        torch_xla.sync(wait=wait)
+        return loss
+
+    step(ours, 8), step(cpu, 8)
+    with pytest.raises(torch.OutOfMemoryError, match="(?s)Out of memory.*test_failures.py:[0-9]"):
+        step(ours, TOO_LARGE).item()
+    for _ in range(2):
+        torch.testing.assert_close(step(ours, 8).cpu(), step(cpu, 8))
+    for a, b in zip(ours.parameters(), cpu.parameters(), strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+def test_writes_before_a_call_that_does_not_fit_have_happened():
+    w = torch.ones(3, device="xla")
+    torch_xla.sync(wait=True)
+    w.mul_(2)
+    values = torch.rand(1 << 42, device="xla").sort()
+    with pytest.raises(torch.OutOfMemoryError):
+        torch_xla.sync()
+        torch_xla.sync(wait=True)
+    del values
+    assert w.tolist() == [2, 2, 2]
 
 
 def nans(device: str) -> torch.Tensor:
@@ -230,7 +282,8 @@ def test_training_reuses_its_buffers():
         tensors = [*model.parameters(), *moments]
         return {torch.from_dlpack(t.detach()).data_ptr() for t in tensors}
 
-    step(lambda y: y.square().mean())
+    for _ in range(2):  # the first run of a program takes nothing over
+        step(lambda y: y.square().mean())
     before = pointers()
     step(lambda y: y.square().mean())
     assert len(pointers() & before) >= 8  # gradients take others
