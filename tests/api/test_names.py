@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 import sys
 import threading
 import types
@@ -323,8 +324,40 @@ def test_identity_of_tensors_and_data():
     assert before == unique(y) and before.startswith("ir")
     torch_xla.sync()
     assert unique(y).startswith("data")
-    info = _XLAC._get_xla_tensor_debug_info(y * 2)
-    assert "shape (2, 3), held as f32 on xla:0" in info and "aten::mul" in info
+
+
+def test_what_a_tensor_is():
+    told = _XLAC._get_xla_tensor_debug_info
+    assert told(torch.ones(2)) == "Not a XLATensor\n"
+    x = torch.ones(3, 4).to("xla")
+    torch_xla.sync()
+
+    def lines(tensor):
+        text = told(tensor)
+        assert text.startswith("XLATensor {\n") and text.endswith("}\n")
+        found = text.splitlines()[1:-1]
+        tensor_id, alias_id = (line.split(": ")[1] for line in found[:2])
+        assert found[:2] == [f"TensorID: {tensor_id}", f"AliasID: {alias_id}"]
+        return found[2:], tensor_id
+
+    device = "Device: CPU:0"
+    waiting, id_of_waiting = lines(x + x)
+    assert waiting == [
+        device,
+        "XLA Shape: f32[3,4]",
+        "ShardingSpec: None",
+        "IR: [] aten::add, xla_shape=f32[3,4]{1,0}, dynamic_dims: ()",
+        "XLAData: None",
+        "Tensor on host: None",
+    ]
+    data, id_of_data = lines(x)
+    assert data[:4] == [device, "XLA Shape: f32[3,4]", "ShardingSpec: None", "IR: None"]
+    assert data[4:7] == ["XLAData: ", f"  Data {device}", "  Data Shape: f32[3,4]"]
+    assert re.fullmatch(r"  Data Handle: \d+", data[7]) and data[8:] == ["Tensor on host: None"]
+    assert lines(x)[1] == id_of_data != id_of_waiting
+    values = lines((x * 2).max(0)[0])[0]
+    assert "IR: [] aten::max, num_outputs=2, xla_shape=(f32[4]{0}, s64[4]{0})" in values[3]
+    assert "XLA Shape: c64[]" in lines(torch.ones((), dtype=torch.complex64, device="xla"))[0]
 
 
 @pytest.mark.parametrize(

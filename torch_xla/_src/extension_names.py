@@ -259,13 +259,10 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
 
 @_name
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
-    """What a tensor is, and the graph that it waits for."""
-    return (
-        f"XLA tensor of shape {tuple(tensor.shape)}, held as "
-        f"{_XLAC._get_xla_tensor_shape_type(tensor)} on {tensor.device}, storage "
-        f"{_XLAC._xla_get_tensor_id(tensor)}, {_XLAC._unique_id_for_ir_and_data(tensor)}\n"
-        f"{_XLAC._get_xla_tensors_text([tensor])}"
-    )
+    """`old_names.tensor_info.debug_info`."""
+    from torch_xla._src.old_names import tensor_info
+
+    return tensor_info.debug_info(tensor)
 
 
 @_name
