@@ -569,3 +569,12 @@ def test_jax_runs_what_is_exported(name, jax):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(program(x), wanted, rtol=1e-4, atol=1e-5)
     assert "custom_call" not in program.get_stablehlo_text()
+
+
+def test_compilations_are_counted_as_those_of_stablehlo():
+    counts = [(_XLAC._xla_counter_value(n) or 0) for n in ("StableHloCompile", "UncachedCompile")]
+    y = torch.full((3, 17), 2.0, device="xla").cosh()
+    torch_xla.sync(wait=True)
+    now = [_XLAC._xla_counter_value(n) for n in ("StableHloCompile", "UncachedCompile")]
+    assert now[1] > counts[1] and now[0] - counts[0] == now[1] - counts[1]
+    torch.testing.assert_close(y.cpu(), torch.full((3, 17), 2.0).cosh())
