@@ -278,7 +278,10 @@ def test_all_kinds_of_values(run, ours):
                 return xs.mark_sharding(t, mesh, ("data",) + (None,) * (t.dim() - 1)).global_tensor
             w = split(draw(8, 4))
             return {
-                "wrapped": xs.wrap_if_sharded(w), "part": nn.Parameter(split(draw(8))),
+                # PyTorch's planner wants a mesh.
+                "wrapped": xs.wrap_if_sharded(w) if ours else xs.mark_sharding(
+                    draw(8, 4).to("xla"), mesh, ("data", None)),
+                "part": nn.Parameter(split(draw(8))),
                 "half": split(draw(8, 4).bfloat16()), "complex": split(draw(8, dtype=torch.cfloat)),
                 "bool": split(draw(8) > 0), "long": split((draw(8, 2) * 9).long()),
                 "empty": torch.zeros(0, 3, device="xla"), "split empty": split(torch.zeros(8, 0)),
@@ -340,6 +343,7 @@ def test_what_planners_hold_and_plan(run):
             for item in items:
                 if item.index.fqn in split:
                     assert saver.resolve_data(item).shape == item.tensor_data.chunk.sizes
+        given["of"]["wrapped"] = given["of"]["wrapped"].global_tensor  # which has no mesh
         dcp.save(given, checkpoint_id="saved")  # each tensor as one chunk
 
         loader, loaded = SPMDLoadPlanner(), state(0)

@@ -217,6 +217,8 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     ) -> None:
         """Takes the state dict, and computes the tensors that wait. Called by every process."""
         super().set_up_planner(state_dict, metadata, is_coordinator)
+        # PyTorch asks a wrapped one for its mesh, which what is computed has none of.
+        self.state_dict = {n: _unwrap_xla_sharded_tensor(v) for n, v in self.state_dict.items()}
         self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(self.state_dict)
 
     def create_local_plan(self) -> LoadPlan:
