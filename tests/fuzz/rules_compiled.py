@@ -28,6 +28,7 @@ WRITES = [
     *("{x}.detach().add_({n})", "{x}.t().mul_({n})", "{x}.clamp_(-1, 1)", "{x}.relu_()"),
 ]
 LARGEST = 1e3
+MOST = 3  # compiled functions of one program: each takes some time
 
 
 def _tame(value: Any) -> bool:
@@ -71,19 +72,22 @@ def _function(d: Draw, taken: list[torch.Tensor]) -> tuple[str, int] | None:
     return f"lambda {', '.join(arguments)}: ({steps}, ({', '.join(results)},))[-1]", count
 
 
-@rule("compiled", 60, mode=MODE)
+@rule("compiled", 150, mode=MODE)
 def call(d: Draw) -> str | None:
+    if sum(step.kind == "compiled" for step in d.steps) >= MOST:
+        return None
     usable = d.tensors(lambda t: _tame(t) and t.numel() > 0 and not t.is_inference())
     wanted = [n for n in usable if d.tensor(n).requires_grad] or usable
     if not usable:
         return None
-    names = [d.one(wanted), *(d.one(usable) for _ in range(d.choose.randint(0, 2)))]
-    made = _function(d, [d.tensor(n) for n in names])
-    if made is None:
-        return None
-    function, count = made
-    results = ", ".join(d.new() for _ in range(count))
-    return f"{results}, = compiled({function})({', '.join(names)})"
+    for _ in range(10):
+        names = [d.one(wanted), *(d.one(usable) for _ in range(d.choose.randint(0, 2)))]
+        made = _function(d, [d.tensor(n) for n in names])
+        if made is not None:
+            function, count = made
+            results = ", ".join(d.new() for _ in range(count))
+            return f"{results}, = compiled({function})({', '.join(names)})"
+    return None
 
 
 @rule("parameter", 15, mode=MODE)
@@ -92,7 +96,7 @@ def parameter(d: Draw) -> str | None:
     return f"{d.new()} = torch.nn.Parameter({name}.detach().clone())" if name else None
 
 
-@rule("write between", 60, mode=MODE)
+@rule("write between", 90, mode=MODE)
 def write_between(d: Draw) -> str | None:
     """Of what a compiled function has just taken or given."""
     calls = [step for step in d.steps[-3:] if step.kind == "compiled"]
