@@ -126,6 +126,10 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   made->place = lazy::source_line();
   made->key = graph.key;
   made->interface = graph.interface();
+  if (graph.plan != nullptr) {
+    static const debug::Counter planned("CompileWithAutoSharding");
+    planned.add();
+  }
   for (const Value& result : graph.results) made->results.push_back(&result.geometry());
   made->recipe = Recipe(graph);
   made->flags = util::flags::cache_key_text();

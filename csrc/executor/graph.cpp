@@ -235,14 +235,12 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   find_replaced(wanted);
   if (all.empty()) return;
   mesh = named.common_mesh();
-  TXLA_CHECK(mesh != nullptr,
-             "sharding: expected meshes over the same devices in the same order in one step, got ",
-             all.front()->text, " beside others. Use one mesh, or call torch_xla.sync() between.");
   shardings.resize(results.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto& sizes = results[i].geometry().sizes;
     if (wanted[i].sharding != nullptr) {
-      shardings[i] = wanted[i].sharding->evened(sizes);
+      const spmd::Sharding* held = held_sharding(wanted[i].sharding, sizes);
+      shardings[i] = held != nullptr ? held : whole(sizes.size());
     } else if (replaces[i] >= 0) {
       const pjrt::Array& array = *parameters[static_cast<size_t>(replaces[i])]->data().array;
       shardings[i] = array.sharding() != nullptr ? array.sharding() : whole(sizes.size());

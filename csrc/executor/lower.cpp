@@ -135,6 +135,23 @@ std::vector<hlo::Attributes> result_shardings(const hlo::Builder& b,
   return attributes;
 }
 
+// Devices hold equal parts of a value: its array is padded where the parts do not divide it.
+hlo::Value without_padding(const hlo::Value& held, const Parameter& parameter) {
+  const spmd::Sharding* s = parameter.sharding;
+  const hlo::Dims& sizes = parameter.geometry->sizes;
+  if (s == nullptr || s->is_manual || held.dims() == sizes) return held;
+  return hlo::slice(held, hlo::Dims(sizes.size(), 0), sizes, hlo::Dims(sizes.size(), 1));
+}
+
+hlo::Value with_padding(const hlo::Value& x, const spmd::Sharding* s) {
+  if (s == nullptr || s->is_manual) return x;
+  hlo::Dims high = s->held_sizes(x.dims());
+  if (high == x.dims()) return x;
+  for (size_t i = 0; i < high.size(); ++i) high[i] -= x.dims()[i];
+  const hlo::Dims none(high.size(), 0);
+  return hlo::pad(x, hlo::splat(x.builder(), 0, {x.dtype(), {}}), none, high, none);
+}
+
 // `Calls`: a lazy::Function or a Stretch.
 template <class Calls>
 std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
@@ -168,8 +185,9 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   const hlo::Values given = b.begin_function("main", types, attributes);
   hlo::Values arguments;
   for (size_t i = 0; i < interface.parameters.size(); ++i) {
-    arguments.push_back(
-        hlo::convert(given[i], ops::to_hlo(*interface.parameters[i].geometry).dtype));
+    const Parameter& parameter = interface.parameters[i];
+    arguments.push_back(hlo::convert(without_padding(given[i], parameter),
+                                     ops::to_hlo(*parameter.geometry).dtype));
   }
   Lowerer::NumberSource numbers;
   size_t next = arguments.size();
@@ -189,7 +207,11 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
       if (s != nullptr && s->is_manual) lowerer.take_manual(calls.parameters[i]);
     }
   }
-  b.end_function(lowerer.lower(calls, arguments, &numbers), result_attributes);
+  hlo::Values results = lowerer.lower(calls, arguments, &numbers);
+  for (size_t i = 0; i < interface.results.size(); ++i) {
+    results[i] = with_padding(results[i], interface.results[i]);
+  }
+  b.end_function(results, result_attributes);
   return b.finish();
 }
 

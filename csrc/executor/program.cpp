@@ -99,8 +99,10 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
                                      const PackedNumbers& numbers,
                                      std::span<const pjrt::Device> devices,
                                      std::span<const int64_t> kept) {
-  static const debug::Metric time("ExecuteTime");
+  static const debug::Metric time("ExecuteTime"), time_of_all("ExecuteReplicatedTime");
   const debug::TimedScope scope(time);
+  std::optional<debug::TimedScope> scope_of_all;
+  if (devices.size() > 1) scope_of_all.emplace(time_of_all);
   debug::Span span("launch");
   add_details(program, span);
   count_run_or_read();
@@ -113,6 +115,11 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
   if (program.plan) return run_pieces(program, arrays, numbers, devices, kept);
   pjrt::Executable::ArrayResult result =
       run(*program.executables[0], std::move(arrays), numbers, devices, kept);
+  if (devices.size() > 1) {
+    static const debug::Counter runs("ExecuteReplicated"), shardings("SetShardingSpec");
+    runs.add();
+    shardings.add(static_cast<int64_t>(result.outputs.size()));
+  }
   for (size_t i = 0; i < program.shardings.size(); ++i) {
     if (program.shardings[i] == nullptr) continue;
     result.outputs[i]->set_sharding(program.shardings[i], program.results[i]->sizes);

@@ -5,6 +5,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include "debug/metrics.h"
 #include "debug/trace.h"
@@ -17,6 +18,7 @@
 #include "ops/manual_sharding.h"
 #include "ops/sharding.h"
 #include "ops/target.h"
+#include "spmd/place.h"
 #include "util/error.h"
 #include "util/lock_order.h"
 #include "util/unlocked.h"
@@ -79,9 +81,8 @@ const debug::Metric& outbound_bytes() {
 }  // namespace
 
 const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes) {
-  if (sharding == nullptr) return nullptr;
-  const spmd::Sharding* even = sharding->evened(sizes);
-  return even->is_replicated() ? nullptr : even;
+  const bool is_split = sharding != nullptr && !sharding->is_replicated();
+  return is_split && c10::multiply_integers(sizes) != 0 ? sharding : nullptr;
 }
 
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
@@ -279,15 +280,15 @@ std::vector<int64_t> holders_of(const spmd::Sharding& sharding) {
 at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
                     const std::vector<at::Tensor>& parts) {
   at::Tensor whole = at::empty(sizes, parts.at(0).options());
-  const std::vector<int64_t> part_sizes = sharding.part_sizes(sizes);
   size_t next = 0;
   for (const int64_t device : holders_of(sharding)) {
-    const std::vector<int64_t> index = sharding.part_of(device);
-    at::Tensor place = whole;
-    for (size_t i = 0; i < index.size(); ++i) {
-      place = place.narrow(static_cast<int64_t>(i), index[i] * part_sizes[i], part_sizes[i]);
+    at::Tensor place = whole, part = parts.at(next++);
+    int64_t dim = 0;
+    for (const auto [start, end] : spmd::place_of(sharding, device, sizes)) {
+      place = place.slice(dim, start, end);
+      part = part.slice(dim++, 0, end - start);
     }
-    place.copy_(parts.at(next++));
+    place.copy_(part);
   }
   return whole;
 }
@@ -307,10 +308,12 @@ std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   std::vector<std::shared_ptr<const void>> on_host(values.size());
   {
     const lazy::GraphLock lock;  // a run may send an array
+    static const debug::Counter reads("ReplicateShardedData");
     for (size_t v = 0; v < values.size(); ++v) {
       const pjrt::Array& array = *values[v].node->data().array;
       on_host[v] = array.host_data();
       if (on_host[v] != nullptr) continue;
+      if (array.num_buffers() > 1) reads.add();
       if (array.sharding() == nullptr) {
         buffers.emplace_back(&array.whole(), &values[v].geometry());
         continue;

@@ -16,9 +16,9 @@ at::ScalarType to_torch(pjrt::DType dtype);
 // Returns the dtype of the device's buffer, which may be narrower than the tensor's.
 at::ScalarType held_dtype(const pjrt::Array& array);
 
-// Makes a leaf that holds a copy of the CPU tensor, split among the devices in equal parts where
-// there is a sharding that allows it. On several devices at once nothing is sent before it is
-// needed: until then it may be said how the value is to be split.
+// Makes a leaf that holds a copy of the CPU tensor, split among the devices where there is a
+// sharding, in parts that are padded to be equal. On several devices at once nothing is sent before
+// it is needed: until then it may be said how the value is to be split.
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding = nullptr);
 // Sends the devices what they lack of an array.
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
@@ -26,8 +26,8 @@ void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
 lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding);
 // Splits data so, for all who refer to it. What is on the host is not sent yet.
 void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding);
-// Returns how devices hold a value of these sizes of which `sharding` is said: split in equal parts
-// only. Null where each holds the whole.
+// Returns how devices hold a value of these sizes of which `sharding` is said. Null where each holds
+// the whole, as of a value without elements.
 const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes);
 
 // Returns new CPU tensors, row-major, with the values' contents. One run computes whatever still

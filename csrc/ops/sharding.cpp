@@ -1,5 +1,7 @@
 #include "ops/sharding.h"
 
+#include <array>
+
 #include "hlo/partition.h"
 #include "lazy/operator.h"
 #include "ops/manual_sharding.h"
@@ -45,6 +47,19 @@ void NamedShardings::add(const lazy::Function& function) {
     if (s.expansion != nullptr) add(*s.expansion);
     for (const auto& region : s.regions) add(*region);
   }
+}
+
+const spmd::Mesh* NamedShardings::common_mesh() const {
+  if (const spmd::Mesh* mesh = spmd::common_mesh(all, of_boundaries)) return mesh;
+  const spmd::Sharding* other = all.back();
+  for (const spmd::Sharding* s : all) {
+    if (spmd::common_mesh(std::array{all.front(), s}) == nullptr) other = s;
+  }
+  util::fail(util::ErrorKind::Runtime,
+             "sharding: expected meshes over the same devices in the same order in one step, got ",
+             all.front()->text, " and ", other->text,
+             ". Use one mesh: call clear_sharding() on the tensors of one of them, and mark them "
+             "along the other.");
 }
 
 namespace rules {

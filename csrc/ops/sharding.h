@@ -17,7 +17,8 @@ struct NamedShardings {
   std::vector<const spmd::Sharding*> of_boundaries;  // of manual code (ops/manual_sharding.h)
 
   void add(const lazy::Function& function);
-  const spmd::Mesh* common_mesh() const { return spmd::common_mesh(all, of_boundaries); }
+  // Returns a mesh that can say all of them. Throws where there is none, and names two.
+  const spmd::Mesh* common_mesh() const;
 };
 
 }  // namespace torch_xla::ops

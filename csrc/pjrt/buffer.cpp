@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "pjrt/client.h"
+#include "spmd/place.h"
 
 namespace torch_xla::pjrt {
 
@@ -267,6 +269,30 @@ Array Array::copy_to(std::span<const Device> devices) const {
   return copy;
 }
 
+namespace {
+
+// A dense row-major part with zeros beyond what is `there`, which lies at `data`.
+std::vector<char> padded_part(const char* data, std::span<const int64_t> strides,
+                              std::span<const int64_t> there, std::span<const int64_t> part,
+                              size_t element_size) {
+  std::vector<size_t> stride(part.size(), element_size);  // of the part
+  for (size_t i = part.size(); i-- > 1;) stride[i - 1] = stride[i] * static_cast<size_t>(part[i]);
+  std::vector<char> padded(stride[0] * static_cast<size_t>(part[0]));
+  const auto copy = [&](const auto& self, const char* from, char* to, size_t dim) -> void {
+    if (dim + 1 == part.size()) {
+      std::memcpy(to, from, static_cast<size_t>(there[dim]) * element_size);
+      return;
+    }
+    for (int64_t i = 0; i < there[dim]; ++i) {
+      self(self, from + i * strides[dim], to + static_cast<size_t>(i) * stride[dim], dim + 1);
+    }
+  };
+  copy(copy, data, padded.data(), 0);
+  return padded;
+}
+
+}  // namespace
+
 size_t Array::extend_to(std::span<const Device> devices) {
   if (host_data() == nullptr) {
     for (size_t i = num_buffers(); i < devices.size(); ++i) {
@@ -282,14 +308,24 @@ size_t Array::extend_to(std::span<const Device> devices) {
   size_t bytes = 0;
   std::vector<std::unique_ptr<Buffer>> sent;
   for (size_t d = 0; d < devices.size(); ++d) {
-    int64_t offset = 0;
+    const auto* data = static_cast<const char*>(host_data().get());
+    std::vector<char> padded;
     if (split != nullptr) {
-      const std::vector<int64_t> index = split->part_of(static_cast<int64_t>(d));
-      for (size_t i = 0; i < index.size(); ++i) offset += index[i] * part[i] * strides[i];
+      std::vector<int64_t> there;  // without padding
+      int64_t i = 0;
+      for (const auto [start, end] : spmd::place_of(*split, static_cast<int64_t>(d), all)) {
+        data += start * strides[i++];
+        there.push_back(end - start);
+      }
+      if (there != part) {
+        padded = padded_part(data, strides, there, part, host_element_size(dtype()));
+        data = padded.data();
+      }
     }
+    const bool is_strided = split != nullptr && padded.empty();
     sent.push_back(first_.client_->from_host(
-        static_cast<const char*>(host_data().get()) + offset, dtype(), part,
-        split == nullptr ? std::nullopt : std::optional(std::span<const int64_t>(strides)),
+        data, dtype(), part,
+        is_strided ? std::optional(std::span<const int64_t>(strides)) : std::nullopt,
         HostSemantics::ImmutableOnlyDuringCall, devices[d]));
     bytes += sent.back()->host_size();
   }

@@ -86,7 +86,7 @@ class Array {
   static Array from_host(const Client& client, const void* data, DType dtype,
                          std::span<const int64_t> dims, std::span<const Device> devices);
   // A value that is still in dense row-major host memory; extend_to() sends each device what it is
-  // to hold, and lets the memory go. A sharding must divide the value evenly.
+  // to hold, a part padded with zeros where parts would not be equal, and lets the memory go.
   static Array on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
                        std::span<const int64_t> dims, const spmd::Sharding* sharding);
   // A value of one device whose run is still to be launched: fulfil() gives it its buffer.

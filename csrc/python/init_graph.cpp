@@ -1,7 +1,10 @@
 // The recorded graph as text: IR, StableHLO, HLO, Graphviz, and its hash.
+#include <cstdlib>
+
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "executor/auto_sharding.h"
 #include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/hlo_dump.h"
@@ -63,12 +66,20 @@ void clear_pending(const std::string& device) {
   });
 }
 
-// The hash of the graph that computes these tensors, as the debugging tools print it.
+// The hash of the graph that computes these tensors, as the debugging tools print it. Where its
+// split is chosen, or is to be along a mesh that the environment names, this is a part of it.
 py::bytes graph_hash(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
   const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
-  return executor::graph_hash_of(values, device).hex();
+  util::Hash128 hash = executor::graph_hash_of(values, device);
+  const char* mesh = std::getenv("XLA_AUTO_SPMD_MESH");
+  if (mesh != nullptr || executor::has_split_planner()) {
+    util::Hasher whole;
+    whole.add(hash).add(executor::has_split_planner()).add_bytes(mesh == nullptr ? "" : mesh);
+    hash = whole.finish();
+  }
+  return hash.hex();
 }
 
 std::string graph_text(const Tensors& tensors) {

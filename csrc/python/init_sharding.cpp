@@ -12,6 +12,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "debug/metrics.h"
 #include "dispatch/calls/sharding.h"
 #include "executor/auto_sharding.h"
 #include "executor/compile.h"
@@ -22,6 +23,7 @@
 #include "python/init.h"
 #include "python/values.h"
 #include "spmd/compiled_module.h"
+#include "spmd/place.h"
 #include "spmd/sharding.h"
 #include "util/error.h"
 
@@ -94,8 +96,14 @@ void flatten(const py::handle& nested, size_t depth, std::vector<int64_t>& sizes
 
 // torch_xla's arguments. The group assignment follows from the tile assignment; in that of a partly
 // replicated sharding, `replication_groups` lists the devices that hold each part.
+const debug::Counter& made_op_shardings() {
+  static const debug::Counter made("CreateOpSharding");
+  return made;
+}
+
 OpSharding make_op_sharding(const py::object& tile_assignment, const py::object& /*groups*/,
                             const py::object& replication_groups, int sharding_type) {
+  made_op_shardings().add();
   const auto type = static_cast<Type>(sharding_type);
   if (type == Type::Replicated) return {};
   if (type == Type::Manual) return {.is_manual = true};
@@ -121,6 +129,7 @@ OpSharding make_op_sharding(const py::object& tile_assignment, const py::object&
 OpSharding along_mesh(const std::vector<std::string>& names, const std::vector<int64_t>& sizes,
                       const std::vector<int64_t>& devices,
                       const std::vector<std::vector<int64_t>>& spec) {
+  made_op_shardings().add();
   const spmd::Mesh* mesh = spmd::Mesh::of(names, sizes, devices);
   std::vector<std::vector<spmd::Axis>> dims;
   for (const std::vector<int64_t>& axes : spec) {
@@ -137,16 +146,15 @@ OpSharding along_mesh(const std::vector<std::string>& names, const std::vector<i
 
 std::string spec_of(const at::Tensor& tensor) {
   const spmd::Sharding* s = dispatch::sharding_of(tensor);
-  return s == nullptr ? "" : s->gspmd();
+  if (s != nullptr) return s->gspmd();
+  return dispatch::is_on_all_devices(tensor) ? "{replicated}" : "";
 }
 
 py::object slices(const spmd::Sharding* s, const at::Tensor& tensor, int64_t device) {
   if (s == nullptr || s->is_manual || s->is_replicated()) return py::ellipsis();
-  const std::vector<int64_t> part = s->part_of(device), sizes = s->part_sizes(tensor.sizes());
   py::list list;
-  for (size_t i = 0; i < part.size(); ++i) {
-    const int64_t start = part[i] * sizes[i];
-    list.append(py::slice(py::int_(start), py::int_(start + sizes[i]), py::int_(1)));
+  for (const auto [start, end] : spmd::place_of(*s, device, tensor.sizes())) {
+    list.append(py::slice(py::int_(start), py::int_(end), py::int_(1)));
   }
   return list;
 }
@@ -190,32 +198,32 @@ std::vector<std::vector<std::pair<int64_t, py::object>>> replicas_and_indices(
 }
 
 // The value whose parts on all devices these are, in the devices' order.
-at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding* s,
+at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding& s,
                     at::IntArrayRef sizes, const char* who) {
   const size_t n = executor::Runtime::get().devices(0).size();
-  TXLA_CHECK_KIND(util::ErrorKind::Value, shards.size() == n, who,
-                  ": expected a shard for each of ", n, " devices, got ", shards.size(), ".");
-  const spmd::Sharding* even = s == nullptr ? nullptr : s->evened(sizes);
-  const std::vector<int64_t> part = even == nullptr ? sizes.vec() : even->part_sizes(sizes);
+  TXLA_CHECK(shards.size() == n, who, ": expected a shard for each of ", n, " devices, got ",
+             shards.size(), ".");
+  TXLA_CHECK(sizes.size() == s.dims.size(), who, ": expected the sizes of the whole, of ",
+             s.dims.size(), " dimensions as the shards, got ", sizes, ".");
+  const std::vector<int64_t> part = s.part_sizes(sizes);
   for (const at::Tensor& shard : shards) {
-    TXLA_CHECK_KIND(util::ErrorKind::Value, shard.is_cpu() && shard.sizes() == part, who,
-                    ": expected CPU shards of the sizes ", at::IntArrayRef(part), ", got ",
-                    shard.sizes(), " on ", shard.device().str(), ".");
+    TXLA_CHECK(shard.is_cpu() && shard.sizes() == part, who, ": expected CPU shards of the sizes ",
+               at::IntArrayRef(part), ", padding included, got ", shard.sizes(), " on ",
+               shard.device().str(), ".");
   }
-  if (even == nullptr) return shards[0];
   std::vector<at::Tensor> parts;
-  for (const int64_t device : executor::holders_of(*even)) {
+  for (const int64_t device : executor::holders_of(s)) {
     parts.push_back(shards[static_cast<size_t>(device)]);
   }
-  return executor::assemble(*even, sizes, parts);
+  return executor::assemble(s, sizes, parts);
 }
 
 // torch_xla's functions at the boundaries of manual code.
 at::Tensor full_to_shard_shape(const at::Tensor& tensor) {
   const spmd::Sharding* s = dispatch::sharding_of(tensor);
-  TXLA_CHECK_KIND(util::ErrorKind::Value, s != nullptr && !s->is_manual,
-                  "_spmd_full_to_shard_shape: expected a tensor that mark_sharding has split, got ",
-                  s == nullptr ? "another" : s->gspmd(), ".");
+  TXLA_CHECK(s != nullptr && !s->is_manual,
+             "_spmd_full_to_shard_shape: expected a tensor that mark_sharding has split, got ",
+             s == nullptr ? "another" : s->gspmd(), ".");
   return dispatch::full_to_shard(tensor, *s);
 }
 
@@ -224,6 +232,10 @@ at::Tensor shard_to_full_shape(const at::Tensor& tensor, const OpSharding& op_sh
   constexpr const char* kWho = "_spmd_shard_to_full_shape";
   TXLA_CHECK_KIND(util::ErrorKind::Value, !op_sharding.is_manual, kWho,
                   ": expected an OpSharding that splits a value, got {manual}.");
+  const spmd::Sharding* present = dispatch::sharding_of(tensor);
+  TXLA_CHECK(present != nullptr && present->is_manual, kWho,
+             ": expected a manual tensor, of which each device has its own, got ",
+             present == nullptr ? "another" : present->gspmd(), ".");
   const spmd::Sharding* s = op_sharding.of_rank(tensor.dim());
   const at::Tensor converted = tensor.to(dtype);
   at::Tensor whole = dispatch::shard_to_full(converted, *s);
@@ -236,14 +248,14 @@ at::Tensor shard_to_full_shape(const at::Tensor& tensor, const OpSharding& op_sh
 void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& shards,
                        const std::vector<std::string>& devices) {
   constexpr const char* kWho = "_load_local_shards";
-  TXLA_CHECK_KIND(util::ErrorKind::Value, shards.size() == devices.size(), kWho,
-                  ": expected a device for each of ", shards.size(), " shards, got ",
-                  devices.size(), ".");
+  TXLA_CHECK(shards.size() == devices.size(), kWho, ": expected a device for each of ",
+             shards.size(), " shards, got ", devices.size(), ".");
   std::vector<at::Tensor> by_device;
   for (const pjrt::Device& real : executor::Runtime::get().devices(0)) {
     const auto it = std::ranges::find(devices, real_device_name(real));
-    TXLA_CHECK_KIND(util::ErrorKind::Value, it != devices.end(), kWho, ": expected a shard for ",
-                    real_device_name(real), ", got none.");
+    TXLA_CHECK(std::ranges::count(devices, real_device_name(real)) == 1, kWho,
+               ": expected one shard for ", real_device_name(real), ", got ",
+               std::ranges::count(devices, real_device_name(real)), ".");
     by_device.push_back(shards[static_cast<size_t>(it - devices.begin())].to(tensor.scalar_type()));
   }
   const c10::AutoGradMode no_grad(false);
@@ -251,22 +263,28 @@ void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& 
   TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, split == nullptr || !split->is_manual, kWho,
                   ": expected a tensor of all devices, got a manual one. Load the shards into the "
                   "tensor that enable_manual_sharding takes.");
+  TXLA_CHECK(split != nullptr && !split->is_replicated(), kWho,
+             ": expected a tensor that is split, got one that each device has the whole of. Use "
+             "copy_().");
   at::Tensor target = tensor;
-  target.copy_(whole_of(by_device, split, tensor.sizes(), kWho));
+  target.copy_(whole_of(by_device, *split, tensor.sizes(), kWho));
 }
 
 at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpSharding& op_sharding,
                            const std::optional<std::vector<int64_t>>& global_shape) {
   constexpr const char* kWho = "_global_tensor_from_cpu_shards";
-  TXLA_CHECK_KIND(util::ErrorKind::Value, !shards.empty(), kWho, ": expected shards, got none.");
+  TXLA_CHECK(!shards.empty(), kWho, ": expected shards, got none.");
   TXLA_CHECK_KIND(util::ErrorKind::Value, !op_sharding.is_manual, kWho,
                   ": expected an OpSharding that splits a value, got {manual}.");
   const spmd::Sharding* s = op_sharding.of_rank(shards[0].dim());
   std::vector<int64_t> sizes = shards[0].sizes().vec();
   const std::vector<int64_t> parts = s->parts();
+  TXLA_CHECK(sizes.size() == parts.size(), kWho, ": expected shards of ", parts.size(),
+             " dimensions for ", op_sharding.text(), ", got one of the sizes ", shards[0].sizes(),
+             ".");
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] *= parts[i];
   if (global_shape) sizes = *global_shape;
-  lazy::Value value = executor::upload(whole_of(shards, s, sizes, kWho), 0, s);
+  lazy::Value value = executor::upload(whole_of(shards, *s, sizes, kWho), 0, s);
   const lazy::Geometry* geometry = &value.geometry();
   const at::Tensor made = lazy::make_tensor(std::move(value), geometry, 0);
   dispatch::mark_sharding(made, s);
@@ -348,12 +366,33 @@ void init_sharding(py::module_& m) {
     return s == nullptr ? std::string() : s->text;
   });
   m.def("_xla_mark_sharding", [](const at::Tensor& t, const OpSharding& s) {
+    static const debug::Counter marks("XlaMarkSharding");
+    marks.add();
+    const spmd::Sharding* sharding = s.of_rank(t.dim());
+    dispatch::expect_unmarked(t, sharding);
+    dispatch::mark_sharding(t, sharding);
+  });
+  // The same, whatever the tensor is split as.
+  m.def("_split_anew", [](const at::Tensor& t, const OpSharding& s) {
     dispatch::mark_sharding(t, s.of_rank(t.dim()));
   });
   m.def("_xla_annotate_custom_sharding", [](const at::Tensor& t, const OpSharding& s) {
+    static const debug::Counter annotations("XlaAnnotateCustomSharding");
+    annotations.add();
     dispatch::annotate_sharding(t, s.of_rank(t.dim()));
   });
   m.def("_xla_clear_sharding", &dispatch::clear_sharding);
+  m.def("_send_to_all_devices", [](const std::vector<at::Tensor>& tensors) {
+    const std::vector<pjrt::Device>& devices = executor::Runtime::get().devices(0);
+    int device = 0;
+    const std::vector<lazy::Value> values = values_of(tensors, "_send_to_all_devices", &device);
+    const lazy::GraphLock lock;
+    for (const lazy::Value& value : values) {
+      if (!value.node->is_data()) continue;
+      pjrt::Array& array = *value.node->data().array;
+      if (!array.is_deleted()) executor::send(array, devices);
+    }
+  });
   m.def("_get_xla_sharding_spec", &spec_of);
   m.def("_get_xla_sharding_specs", [](const std::vector<at::Tensor>& tensors) {
     std::vector<std::string> all;
@@ -362,8 +401,9 @@ void init_sharding(py::module_& m) {
   });
   m.def("_get_xla_sharding_type", [](const at::Tensor& t) -> std::optional<int> {
     const spmd::Sharding* s = dispatch::sharding_of(t);
-    if (s == nullptr) return std::nullopt;
-    return static_cast<int>(type_of(*s));
+    if (s != nullptr) return static_cast<int>(type_of(*s));
+    if (!dispatch::is_on_all_devices(t)) return std::nullopt;
+    return static_cast<int>(Type::Replicated);
   });
   m.def("_get_xla_op_sharding", [](const at::Tensor& t) -> std::optional<OpSharding> {
     const spmd::Sharding* s = dispatch::sharding_of(t);

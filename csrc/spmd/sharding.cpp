@@ -9,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "spmd/place.h"
 #include "util/error.h"
 #include "util/fork_mutex.h"
 
@@ -260,8 +261,14 @@ const Sharding* Sharding::find(const std::string& text) {
 }
 
 Dims Sharding::held_sizes(std::span<const int64_t> sizes) const {
-  Dims held(sizes.begin(), sizes.end());
-  if (is_manual) held.insert(held.begin(), static_cast<int64_t>(num_devices()));
+  if (is_manual) {
+    Dims held(sizes.begin(), sizes.end());
+    held.insert(held.begin(), static_cast<int64_t>(num_devices()));
+    return held;
+  }
+  Dims held = part_sizes(sizes);
+  const Dims count = parts();
+  for (size_t i = 0; i < held.size(); ++i) held[i] *= count[i];
   return held;
 }
 
@@ -315,8 +322,19 @@ int64_t Sharding::replica_of(int64_t device) const {
 
 Dims Sharding::part_sizes(std::span<const int64_t> sizes) const {
   Dims part = parts();
-  for (size_t i = 0; i < part.size(); ++i) part[i] = sizes[i] / part[i];
+  for (size_t i = 0; i < part.size(); ++i) part[i] = (sizes[i] + part[i] - 1) / part[i];
   return part;
+}
+
+std::vector<Span> place_of(const Sharding& sharding, int64_t device,
+                           std::span<const int64_t> sizes) {
+  const Dims index = sharding.part_of(device), part = sharding.part_sizes(sizes);
+  std::vector<Span> place;
+  for (size_t i = 0; i < index.size(); ++i) {
+    const int64_t start = std::min(index[i] * part[i], sizes[i]);
+    place.push_back({start, std::min(start + part[i], sizes[i])});
+  }
+  return place;
 }
 
 const Sharding* Sharding::evened(std::span<const int64_t> sizes) const {

@@ -61,7 +61,7 @@ struct Sharding {
   static const Sharding* find(const std::string& text);
 
   size_t num_devices() const { return mesh->devices.size(); }
-  // Of a value of these sizes, the sizes of the array that a program holds.
+  // Of a value of these sizes, those of the array that a program holds, padded to equal parts.
   std::vector<int64_t> held_sizes(std::span<const int64_t> sizes) const;
   bool is_replicated() const;  // each device holds all of the value
   // The next four are not of manual values.
@@ -70,10 +70,10 @@ struct Sharding {
   std::vector<int64_t> part_of(int64_t device) const;
   // Numbers the devices that hold the same part.
   int64_t replica_of(int64_t device) const;
-  // Sizes of a part, of a value whose sizes divide.
+  // Sizes of a part, with the padding that makes parts equal.
   std::vector<int64_t> part_sizes(std::span<const int64_t> sizes) const;
 
-  // Returns the sharding that splits only what divides evenly, which is how devices hold a value.
+  // Returns the sharding that splits only what divides evenly.
   const Sharding* evened(std::span<const int64_t> sizes) const;
   // Returns the same split along the axes of another mesh, or null where that cannot say it.
   const Sharding* in_mesh(const Mesh* other) const;

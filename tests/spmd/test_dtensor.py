@@ -152,10 +152,11 @@ def test_placements_and_redistribution(run):
     pending = DTensor.from_local(value.to(device) * 2, tp, [Shard(1)])
     assert pending.placements == (ByCompiler(),) and "ByCompiler()" in repr(pending)
     close(pending.redistribute(placements=[Replicate()]), value * 2)
-    # Sizes that do not divide are said, and whole on each device.
+    # Parts of sizes that do not divide are padded.
     odd = distribute_tensor(torch.randn(7, 3), grid, [Shard(0), Shard(1)])
     assert odd.placements == (Shard(0), Shard(1))
-    assert len({str(s.indices) for s in odd.local_shards}) == 1
+    assert [tuple(s.data.shape) for s in odd.local_shards] == [(2, 2)] * N
+    assert len({str(s.indices) for s in odd.local_shards}) == N
     for bad, error, text in [
         ([Shard(0)], ValueError, "a placement for each of the 2 mesh dimensions"),
         ([Shard(2), Replicate()], ValueError, "dimensions of a tensor of 2"),

@@ -378,7 +378,14 @@ def test_the_functions_of_the_extension(run):
     torch.testing.assert_close(whole.cpu(), value)
     assert spec(whole) == str(op)
 
-    own_copy = torch.arange(4.0).to(device)
+    import pytest
+    with pytest.raises(RuntimeError, match="Marking any data tensors as manual is not supported"):
+        xs._mark_manual_sharding(torch.arange(4.0).to(device))
+    with pytest.raises(RuntimeError, match="expected a tensor that mark_sharding has split"):
+        _XLAC._spmd_full_to_shard_shape(torch.arange(4.0).to(device))
+    with pytest.raises(RuntimeError, match="expected a manual tensor"):
+        _XLAC._spmd_shard_to_full_shape(torch.ones(4, device=device), op, (16,), torch.float32)
+    own_copy = torch.arange(4.0).to(device) * 1
     assert xs._mark_manual_sharding(own_copy).global_tensor is own_copy
     assert spec(own_copy) == "{manual}"
     again = xs._mark_manual_sharding(own_copy)

@@ -108,7 +108,7 @@ def test_gradients_and_parameters_of_what_is_marked(run):
     assert spec(p.global_tensor) == spec(w)
 
     again = copy.deepcopy(x.detach())
-    assert type(again) is S and again.placements == x.placements
+    assert type(again) is S and again.placements == x.placements and again.sharding_spec == spec(w)
     again.zero_()
     assert w.sum().item() != 0
     file = io.BytesIO()

@@ -170,6 +170,119 @@ def test_sizes_that_do_not_divide(run):
     """)
 
 
+def test_a_part_of_what_does_not_divide_is_padded(run):
+    run("""
+    mesh = xs.Mesh(np.arange(N), (N,), ("d",))
+    value = torch.arange(1.0, 12.0)  # of 8 devices each has 2, the last ones 1 and none
+    t = value.to(device)
+    xs.mark_sharding(t, mesh, ("d",))
+    places = [slice(min(2 * i, 11), min(2 * i + 2, 11), 1) for i in range(N)]
+
+    def check(t, value):
+        torch.testing.assert_close(t.cpu(), value)
+        padded = torch.cat([value, torch.zeros(5)]).view(N, 2)
+        for i, shard in enumerate(shards(t)):
+            assert shard.indices == [places[i]] and shard.replica_id == 0
+            assert torch.equal(shard.data, padded[i])
+            assert torch.equal(shard.unpadded_data, value[places[i]])
+
+    check(t, value)
+    t.mul_(2)  # the buffers stay, the padding is zero
+    torch_xla.sync()
+    check(t, value * 2)
+    t.add_(1)
+    torch_xla.sync()
+    check(t, value * 2 + 1)
+    u = (t + 1).cos()
+    xs.mark_sharding(u, mesh, ("d",))
+    check(u, (value * 2 + 2).cos())
+    t[3] = 7.0
+    t.view(1, 11)[0, 10] = 5.0
+    expected = value * 2 + 1
+    expected[3], expected[10] = 7.0, 5.0
+    check(t, expected)
+    for name in ("sum", "min", "prod", "argmin", "norm"):
+        torch.testing.assert_close(getattr(t, name)().cpu(), getattr(expected, name)())
+
+    s = xs.wrap_as_sharded_tensor(t)
+    loaded = s.local_shards
+    for shard in loaded:
+        shard.unpadded_data = shard.unpadded_data + 1
+        assert shard.data.shape == (2,)
+    s.load_local_shards_(loaded)
+    check(t, expected + 1)
+
+    # In two dimensions, of other dtypes, with gradients, through an optimizer.
+    square = xs.Mesh(np.arange(N), (4, 2), ("a", "b"))
+    for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        value = torch.arange(15).view(5, 3).to(dtype)
+        t = value.to(device)
+        xs.mark_sharding(t, square, ("a", "b"))
+        check_shards(t, value)
+        torch.testing.assert_close((t == 1).cpu(), value == 1)
+        assert torch.equal(t.clone().cpu(), value) and t.to("cpu").dtype == dtype
+    both = nn.Linear(7, 5), nn.Linear(7, 5).to(device)
+    both[1].load_state_dict(both[0].state_dict())
+    xs.mark_sharding(both[1].weight, square, ("a", "b"))
+    xs.mark_sharding(both[1].bias, square, (("a", "b"),))
+    for model in both:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 7, device=model.weight.device)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if model is both[1]:
+                torch_xla.sync()
+    state = optimizer.state[both[1].weight]["exp_avg"]
+    for t, value in ((both[1].weight, both[0].weight), (both[1].bias, both[0].bias)):
+        torch.testing.assert_close(t.cpu(), value)
+    assert spec(state) == spec(both[1].weight)
+    assert [tuple(s.data.shape) for s in shards(state)] == [(2, 4)] * N
+    assert [tuple(s.data.shape) for s in shards(both[1].bias)] == [(1,)] * N
+    """)
+
+
+def test_shards_from_the_host_that_do_not_fit(run):
+    run("""
+    mesh = xs.Mesh(np.arange(N), (N,), ("d",))
+    op = mesh.get_op_sharding(("d",))
+    shards = [torch.full((2,), float(i)) for i in range(N)]
+    make = _XLAC._global_tensor_from_cpu_shards
+
+    def refused(f, *words):
+        try:
+            f()
+        except RuntimeError as e:
+            assert all(word in str(e) for word in words), e
+        else:
+            raise AssertionError("expected a RuntimeError")
+
+    refused(lambda: make(shards[1:], op), "8 devices, got 7")
+    refused(lambda: make([], op), "got none")
+    refused(lambda: make([s[None] for s in shards], op), "of 1 dimensions")
+    refused(lambda: make(shards, op, (17,)), "[3]")
+    refused(lambda: make(shards, op, (8,)), "[1]")
+    refused(lambda: make(shards, op, (16, 1)), "dimensions")
+    refused(lambda: make([*shards[1:], torch.ones(1)], op), "padding included, got [1]")
+    for count in range(9, 17):
+        assert torch.equal(make(shards, op, (count,)).cpu(), torch.cat(shards)[:count])
+    assert make(shards, op).shape == (16,)
+    two = xs.Mesh(np.arange(N), (4, 2), ("a", "b")).get_op_sharding(("a", None))
+    assert make([torch.ones(2, 3)] * N, two, (7, 3)).shape == (7, 3)
+    assert make([torch.ones(2, 3)] * N, mesh.get_op_sharding((None, None))).shape == (2, 3)
+
+    t = torch.arange(11.0).to(device)
+    s = xs.mark_sharding(t, mesh, ("d",))
+    good = s.local_shards
+    refused(lambda: s.load_local_shards_(good[:5]), "CPU:5")
+    refused(lambda: s.load_local_shards_(good + good), "got 2")
+    good[5].data = good[5].unpadded_data
+    refused(lambda: s.load_local_shards_(good), "padding included")
+    whole = xs.wrap_as_sharded_tensor(torch.ones(3).to(device))
+    refused(lambda: whole.load_local_shards_(whole.local_shards), "copy_()")
+    """)
+
+
 def test_a_training_step_keeps_its_shardings_and_is_one_program(run):
     run("""
     from torch_xla import _XLAC
@@ -488,7 +601,7 @@ def test_loader_splits_its_batches(run):
     loader = pl.MpDeviceLoader(batches, device, input_sharding=split)
     for batch, host in zip(loader, batches, strict=True):
         assert check_shards(batch["x"], host["x"]) == 4
-        assert spec(batch["y"]) == "" and check_shards(batch["y"], host["y"]) == 1
+        assert spec(batch["y"]) == "{replicated}" and check_shards(batch["y"], host["y"]) == 1
         torch.testing.assert_close(batch["n"].cpu(), host["n"])
     by_name = {"x": split, "y": xs.ShardingSpec(mesh, (("data", "model"),)), "n": None}
     loader = pl.MpDeviceLoader(batches, device)

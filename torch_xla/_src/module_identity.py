@@ -72,7 +72,7 @@ def _split_alike(tensor: torch.Tensor, converted: torch.Tensor) -> None:
     if tensor.device.type == "xla" and converted.device.type == "xla":
         sharding = _XLAC._get_xla_op_sharding(tensor)
         if sharding is not None:
-            _XLAC._xla_mark_sharding(converted, sharding)
+            _XLAC._split_anew(converted, sharding)
 
 
 def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:

@@ -490,6 +490,8 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
             if input_sharding is not None and input_sharding.can_apply(t):
                 _check_minibatch(t, input_sharding)
                 input_sharding.apply(t)
+        if device.type == "xla" and _XLAC._xla_is_spmd():
+            _XLAC._send_to_all_devices(moved)
         return moved
 
     def is_cpu_tensor(value: Any) -> bool:

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "dispatch/calls/call.h"
+#include "debug/metrics.h"
 #include "dispatch/calls/own_operator.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
@@ -120,6 +121,13 @@ void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char*
   if (spmd::Sharding::any_manual()) expect_of_all(sharding_of(tensor), who);
 }
 
+void say(lazy::Storage& storage, const spmd::Sharding* sharding) {
+  if (storage.sharding() == sharding) return;
+  static const debug::Counter shardings("SetShardingSpec");
+  shardings.add();
+  storage.set_sharding(sharding);
+}
+
 // Whether the tensor is all of its storage, as it lies there.
 bool is_whole(const lazy::TensorImpl& impl) {
   return impl.view() == nullptr && impl.geometry() == &impl.lazy_storage().geometry();
@@ -140,7 +148,10 @@ void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
   if (is_known(value) && is_whole(impl)) {
     lazy::Value split = executor::reshard(value, device, sharding);
     const lazy::GraphLock lock;
-    if (!(split == value)) impl.lazy_storage().set_value(std::move(split));
+    if (split == value) return;
+    static const debug::Counter splits("VirtualDeviceUsage");
+    splits.add();
+    impl.lazy_storage().set_value(std::move(split));
     return;
   }
   const lazy::GraphLock lock;
@@ -157,7 +168,20 @@ void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
   // What has no value yet (torch.empty) is split when it gets one.
   if (!is_whole(impl) || impl.lazy_storage().has_value()) split(impl, sharding);
   const lazy::GraphLock lock;
-  if (is_whole(impl)) impl.lazy_storage().set_sharding(sharding);
+  if (is_whole(impl)) say(impl.lazy_storage(), sharding);
+}
+
+void expect_unmarked(const at::Tensor& tensor, const spmd::Sharding* sharding) {
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "mark_sharding");
+  const lazy::GraphLock lock;
+  const spmd::Sharding* asked = asked_sharding(impl);
+  if (asked == nullptr || asked == sharding || asked->is_replicated()) return;
+  lazy::Storage& storage = impl.lazy_storage();
+  if (!storage.has_value() || !is_known(storage.value())) return;
+  TXLA_CHECK(asked->gspmd() == sharding->gspmd(),
+             "mark_sharding: Existing annotation must be cleared first: expected a tensor that is "
+             "not split otherwise, got one that is split as ",
+             asked->gspmd(), ", for ", sharding->gspmd(), ". Call clear_sharding() before.");
 }
 
 void annotate_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
@@ -176,6 +200,10 @@ void mark_manual(const at::Tensor& tensor, const spmd::Sharding* sharding) {
   TXLA_CHECK_KIND(util::ErrorKind::Value, asked_sharding(impl) == nullptr, kWho,
                   ": expected a tensor that mark_sharding has not split, got one. Use "
                   "enable_manual_sharding, or clear_sharding first.");
+  TXLA_CHECK(!impl.lazy_storage().has_value() || !impl.lazy_storage().value().node->is_data(),
+             kWho,
+             ": Marking any data tensors as manual is not supported: expected a value that waits "
+             "to be computed, got data. Use enable_manual_sharding.");
   const lazy::Geometry& g = *impl.geometry();
   write(impl, call("torch_xla::mark_manual", impl.device_index(),
                    {impl.read(), c10::IValue(sharding->text)},
@@ -206,7 +234,7 @@ void split_like(const at::Tensor& model, const at::Tensor& made) {
   const lazy::TensorImpl* from = lazy::as_lazy(model);
   const lazy::TensorImpl* to = lazy::as_lazy(made);
   if (from == nullptr || to == nullptr) return;
-  if (const spmd::Sharding* s = asked_sharding(*from)) to->lazy_storage().set_sharding(s);
+  if (const spmd::Sharding* s = asked_sharding(*from)) say(to->lazy_storage(), s);
 }
 
 const spmd::Sharding* asked_sharding(const lazy::TensorImpl& impl) {
@@ -221,6 +249,14 @@ const spmd::Sharding* sharding_of(const at::Tensor& tensor) {
   if (asked != nullptr && !may_be_manual) return asked;
   const spmd::Sharding* present = executor::sharding_of(impl.read());
   return asked != nullptr && (present == nullptr || !present->is_manual) ? asked : present;
+}
+
+bool is_on_all_devices(const at::Tensor& tensor) {
+  lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "is_on_all_devices");
+  const lazy::GraphLock lock;
+  lazy::Storage& storage = impl.lazy_storage();
+  if (!executor::is_spmd() || !is_whole(impl) || !storage.has_value()) return false;
+  return is_known(storage.value()) && storage.value().node->data().array->num_buffers() != 0;
 }
 
 namespace {

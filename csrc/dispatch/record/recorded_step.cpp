@@ -193,9 +193,6 @@ void split(executor::PortableOptions& options, const Call& call, size_t num_resu
   named.add(*call.recorded.function);
   if (all.empty()) return;
   options.mesh = named.common_mesh();
-  TXLA_CHECK(options.mesh != nullptr,
-             "expected meshes over the same devices in the same order in one step, got ",
-             all.front()->text, " beside others. Use one mesh.");
   options.results.resize(num_results);
   for (const size_t i : call.written) {
     const spmd::Sharding* s = of_arguments[arguments.size() + i];

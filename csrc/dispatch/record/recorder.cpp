@@ -207,7 +207,8 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
       cpu_kernel_(*plan_),
       traits_(*plan_->target->traits),
       is_constant_(ops::is_constant(*plan_->target)),
-      is_made_like_(op.operator_name().name.ends_with("_like")),
+      is_made_like_(op.operator_name().name.ends_with("_like") ||
+                    op.operator_name().name.starts_with("aten::clone")),
       device_argument_(is_made_like_ ? op.schema().argumentIndexWithName("device") : std::nullopt),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),

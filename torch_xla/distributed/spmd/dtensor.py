@@ -93,10 +93,10 @@ def marked(
     if present is None:
         present = _XLAC._get_xla_sharding_spec(t)
     sharding = op_sharding(t.dim(), device_mesh, placements, present)
-    _XLAC._xla_mark_sharding(t, sharding)
+    _XLAC._split_anew(t, sharding)
     if _XLAC._get_xla_sharding_spec(t) != str(sharding):
         t = t.clone()  # what is a part of other memory cannot be marked
-        _XLAC._xla_mark_sharding(t, sharding)
+        _XLAC._split_anew(t, sharding)
     return on_mesh(t, device_mesh, placements)
 
 
