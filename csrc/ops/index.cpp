@@ -595,11 +595,14 @@ const Rules registered([](Registry& r) {
       .meta = index_select_meta, .suspects_values = along_dim<>, .reads_elsewhere = true};
   r.all("aten::index_add") = {.meta = write_of_slices,
                               .meta_in_place = write_of_slices,
+                              .checks_numbers = on_one_device,
                               .suspects_values = along_dim<>,
                               .narrow_floats = NarrowFloats::Exact,
                               .reads_elsewhere = true};
-  r.all("aten::index_copy") = {
-      .suspects_values = along_dim<>, .reads_elsewhere = true, .autocast = Autocast::Widest};
+  r.all("aten::index_copy") = {.checks_numbers = on_one_device,
+                               .suspects_values = along_dim<>,
+                               .reads_elsewhere = true,
+                               .autocast = Autocast::Widest};
   r.all("aten::index_fill") = {
       .checks_numbers = check_filled_number,
       .suspects_values = along_dim<true>,
