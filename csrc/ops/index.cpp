@@ -79,6 +79,11 @@ class Subscript {
   Subscript(const Lowering& l, const std::vector<std::optional<Value>>& list, const Value& x,
             PastEnds past)
       : rank_(x.rank()), sizes_(x.dims()) {
+    if (std::ssize(list) > rank_) {
+      throw std::invalid_argument(l.signature().op->name + ": expected at most " +
+                                  std::to_string(rank_) + " indices, got " +
+                                  std::to_string(list.size()) + ".");
+    }
     for (size_t i = 0; i < list.size(); ++i) {
       if (!list[i]) continue;
       if (is_mask(*list[i])) {

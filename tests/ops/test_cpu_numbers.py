@@ -121,7 +121,7 @@ def tags(entry: OpInfo) -> set[torch.Tag]:
 
 # Their operators take what these tests give them otherwise than a tensor of the device.
 LEFT_OUT = {
-    "_unsafe_masked_index_put_accumulate": "an operator of the compiler's own that looks at nothing",
+    "_unsafe_masked_index_put_accumulate": "a compiler's own operator, which looks at nothing",
     "histogramdd": "PyTorch's own kernel looks at shapes only where all tensors are on one device",
 }
 
