@@ -64,14 +64,6 @@ struct Result {
   friend auto operator<=>(const Result&, const Result&) = default;
 };
 
-// A stretch of a function that is a program of its own.
-struct Stretch {
-  std::vector<Result> inputs;
-  std::vector<const lazy::Node*> calls;  // operands before users
-  std::vector<Result> outputs;
-};
-Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target);
-
 // What the program of a call alone tells.
 struct CallFacts {
   bool can_fail = false;        // once it runs

@@ -14,6 +14,7 @@
 #include "executor/manual_run.h"
 #include "executor/marked_calls.h"
 #include "executor/numbers.h"
+#include "executor/stretch.h"
 #include "hlo/partition.h"
 #include "lazy/operator.h"
 #include "ops/host/host_kernel.h"
@@ -89,6 +90,7 @@ class Lowerer {
     for (size_t i = 0; i < stretch.inputs.size(); ++i) {
       value_of(results, stretch.inputs[i].node, stretch.inputs[i].index) = arguments[i];
     }
+    for (const Pack& pack : stretch.packs) lower_pack(pack, results);
     lower_calls(stretch.calls, results, source, {}, {});
     hlo::Values values;
     for (const Result& r : stretch.outputs) values.push_back(results.at(r.node).at(r.index));
@@ -157,6 +159,27 @@ class Lowerer {
     hlo::Values& values = of[node];
     values.resize(std::max(values.size(), index + size_t{1}));
     return values[index];
+  }
+
+  static void lower_pack(const Pack& pack, Results& results) {
+    hlo::Values rows;
+    if (!results.contains(pack.array)) {
+      for (const Result& r : pack.rows) {
+        const hlo::Value& row = results.at(r.node).at(r.index);
+        hlo::Dims dims = row.dims();
+        dims.insert(dims.begin(), 1);
+        rows.push_back(hlo::reshape(row, dims));
+      }
+      results[pack.array] = {hlo::concatenate(rows, 0)};
+      return;
+    }
+    const hlo::Value array = results.at(pack.array)[0];
+    const hlo::Dims dims(array.dims().begin() + 1, array.dims().end());
+    for (size_t i = 0; i < pack.rows.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      value_of(results, pack.rows[i].node, pack.rows[i].index) =
+          hlo::reshape(hlo::slice_dim(array, 0, row, row + 1), dims);
+    }
   }
 
   // `read` are the results of the function of these calls.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "executor/stretch.h"
 #include "util/error.h"
 #include "util/flags.h"
 
@@ -15,6 +16,12 @@ namespace {
 using lazy::Node;
 using lazy::Signature;
 using lazy::Value;
+
+// Where there are so many small inputs of one type, others join them first: the compiler's time
+// grows with the square of their number.
+constexpr size_t kManyInputs = 512;
+constexpr int64_t kMostElements = 256;  // of a small one
+constexpr int64_t kRows = 128;          // of an array of them
 
 // A graph of torch.compile, say, which alone has so many calls that pieces may be worth it. Whole
 // it runs faster, and tracing takes most of its first step.
@@ -105,16 +112,23 @@ class Planner {
         target_(target),
         numbers_(std::move(numbers.of_call)) {
     plan_.constants = std::move(numbers.constants);
+    for (const Node* parameter : function_.parameters) {
+      parameter_of_.emplace(parameter, parameter_of_.size());
+    }
   }
 
   std::optional<LoweredPieces> plan() {
     const auto facts = [this](const Signature& s) { return facts_of(s, target_); };
     const PieceLimits& limits = piece_limits();
-    const std::vector<Repeat> repeats = find_repeats(function_, limits.repeats, facts);
+    std::vector<Repeat> repeats = find_repeats(function_, limits.repeats, facts);
     size_t saved = 0;
     for (const Repeat& r : repeats) saved += r.length * (r.times - 1);
-    if (saved < limits.saved) return std::nullopt;
+    if (saved < limits.saved) {
+      if (function_.parameters.size() < kManyInputs) return std::nullopt;
+      repeats.clear();
+    }
     cut(repeats);
+    if (cuts_.size() == 1) return std::nullopt;
     make_pieces();
     std::vector<Lowered> lowered = lower_all(/*reuse=*/true);
     const auto reuses = [](const Lowered& l) { return l.reuses_buffers; };
@@ -144,7 +158,8 @@ class Planner {
       }
       for (size_t part = 0; part < repeat->times; ++part) {
         const auto& calls = repeat->parts[part];
-        cuts_.push_back({{repeat->inputs[part], calls, {}}, kinds_, calls.size() - repeat->length});
+        cuts_.push_back(
+            {{repeat->inputs[part], calls, {}, {}}, kinds_, calls.size() - repeat->length});
       }
       i = (repeat++)->end();
     }
@@ -159,7 +174,7 @@ class Planner {
   }
 
   // What any stretch of a kind gives to others is an output of all of that kind. What it computes
-  // anew is given by the one that it belongs to.
+  // anew is given by the one that it belongs to; an array of others is what it is there for.
   void find_outputs() {
     std::set<Result> needed;
     for (const Cut& c : cuts_) needed.insert(c.stretch.inputs.begin(), c.stretch.inputs.end());
@@ -195,14 +210,50 @@ class Planner {
       own.insert(call);
       stretch.calls.push_back(call);
     }
+    pack_inputs(stretch);
     cuts_.push_back({std::move(stretch), kinds_});
+  }
+
+  // Of the inputs of one type, where they are many and small, stretches before this one make
+  // arrays. What a result may take over stays as it is.
+  void pack_inputs(Stretch& stretch) {
+    std::map<std::pair<const lazy::Geometry*, at::ScalarType>, std::vector<Result>> by_type;
+    for (const Result& input : stretch.inputs) {
+      const lazy::Geometry* geometry = input.node->output(input.index).row_major();
+      at::ScalarType dtype = geometry->dtype;
+      if (const auto there = parameter_of_.find(input.node); there != parameter_of_.end()) {
+        const Parameter& parameter = interface_.parameters[there->second];
+        if (parameter.reused_by >= 0) continue;
+        dtype = parameter.dtype;
+      }
+      if (geometry->numel <= kMostElements) by_type[{geometry, dtype}].push_back(input);
+    }
+    std::set<Result> packed;
+    for (auto& [type, inputs] : by_type) {
+      if (inputs.size() < kManyInputs) continue;
+      packed.insert(inputs.begin(), inputs.end());
+      std::vector<int64_t> sizes = type.first->sizes;
+      sizes.insert(sizes.begin(), kRows);
+      const lazy::Geometry* joined = lazy::intern_contiguous(type.first->dtype, sizes);
+      for (size_t i = 0; i < inputs.size(); i += kRows) {
+        const auto first = inputs.begin() + static_cast<std::ptrdiff_t>(i);
+        std::vector<Result> rows(first,
+                                 first + std::min<std::ptrdiff_t>(kRows, inputs.end() - first));
+        const Node* array =
+            arrays_.emplace_back(c10::make_intrusive<Node>(joined, 0, lazy::DeviceData{})).get();
+        stretch.packs.push_back({array, rows});
+        rows.resize(kRows, rows.back());
+        cuts_.push_back({{rows, {}, {{array, 0}}, {{array, rows}}}, kinds_});
+      }
+      ++kinds_;
+    }
+    std::erase_if(stretch.inputs, [&](const Result& r) { return packed.contains(r); });
+    for (const Pack& pack : stretch.packs) stretch.inputs.push_back({pack.array, 0});
   }
 
   void make_pieces() {
     std::map<Result, uint32_t> slots;
-    for (const Node* parameter : function_.parameters) {
-      slots.emplace(Result{parameter, 0}, static_cast<uint32_t>(slots.size()));
-    }
+    for (const auto& [parameter, place] : parameter_of_) slots.emplace(Result{parameter, 0}, place);
     for (const Cut& c : cuts_) {
       Piece& piece = plan_.pieces.emplace_back();
       piece.executable = c.kind;
@@ -289,7 +340,9 @@ class Planner {
   const lazy::Function& function_;
   const Interface& interface_;
   const ops::Target& target_;
+  std::unordered_map<const Node*, uint32_t> parameter_of_;
   std::vector<Cut> cuts_;
+  std::vector<c10::intrusive_ptr<Node>> arrays_;  // of inputs that are packed
   uint32_t kinds_ = 0;
   std::unordered_map<const Node*, CallNumbers> numbers_;
   Plan plan_;
@@ -330,7 +383,8 @@ std::optional<LoweredPieces> lower_in_pieces(const Graph& graph, const Interface
     return wanted == Wanted::FunctionsToo && is_large_function(s);
   };
   const auto is_opened = [&](const Node* call) { return opens(call->signature()); };
-  if (graph.calls.size() < piece_limits().saved && std::ranges::none_of(graph.calls, is_opened)) {
+  if (graph.calls.size() < piece_limits().saved && graph.parameters.size() < kManyInputs &&
+      std::ranges::none_of(graph.calls, is_opened)) {
     return std::nullopt;
   }
   const lazy::OpenedFunction opened = lazy::open(graph, opens);

@@ -20,6 +20,8 @@ using lazy::Value;
 
 constexpr size_t kNearest = 32;     // places like one that are looked at
 constexpr int64_t kMostAgain = 32;  // work that is done anew for one value
+// Small parts run together, so many calls at a time, where there are so many of them.
+constexpr size_t kCallsTogether = 256, kManyCalls = 2048;
 
 // Compares stretches of words by hashes of all that begin at the first.
 class Stretches {
@@ -84,6 +86,8 @@ class Finder {
       i = best ? best->end() : i + 1;
       if (best) repeats.push_back(std::move(*best));
     }
+    if (repeats.empty()) return repeats;
+    for (const Node* call : calls_) work_anew(*call);  // operands first: chains are long
     for (Repeat& r : repeats) fill_from_a_model(r);
     std::erase_if(repeats, [&](const Repeat& r) { return r.times < limits_.fewest; });
     return repeats;
@@ -137,7 +141,8 @@ class Finder {
       r.times = stretches.common(begin, *next) / r.length + 1;
       if (r.times < limits_.fewest || !saves_more(r)) continue;
       r.times = alike_parts(r);
-      if (r.times < limits_.fewest || !saves_more(r) || !is_worth(r)) continue;
+      if (r.times >= limits_.fewest && !is_worth(r)) r = several_together(r);
+      if (r.times < limits_.fewest || !saves_more(r)) continue;
       best = std::move(r);
     }
     return best;
@@ -182,6 +187,17 @@ class Finder {
       is_fused = is_fused && facts(call).work;
     }
     return elements >= limits_.elements && !(is_fused && is_chain(r));
+  }
+
+  // The same calls, of which each part has those of several; none where they are not many. The
+  // compiler's time grows with their square.
+  Repeat several_together(Repeat r) const {
+    const size_t calls = r.length * r.times, parts = (kCallsTogether - 1) / r.length + 1;
+    r.length *= parts;
+    r.times = calls < kManyCalls ? 0 : r.times / parts;
+    r.times = r.times < limits_.fewest ? 0 : alike_parts(r);
+    if (r.length * r.times < kManyCalls) r.times = 0;
+    return r;
   }
 
   // Whether the second part reads the first.
@@ -279,7 +295,7 @@ class Finder {
     }
     for (const Value& operand : call.operands()) {
       if (!work || operand.node->is_data()) continue;
-      *work += work_anew(*operand.node).value_or(0);
+      *work = std::min(*work + work_anew(*operand.node).value_or(0), kMostAgain + 1);
     }
     return work_anew_[&call] = work;
   }

@@ -323,6 +323,17 @@ Value concatenate(std::span<const Value> parts, int64_t dim) {
                " only, got ", show(parts[0]), " and ", show(part), ".");
     type.dims[dim] += part.dim(dim);
   }
+  // A compiler that simplifies what leads to an operand looks at all operands anew each time; and
+  // but for the barrier it would make one operation of these.
+  constexpr size_t kMost = 128;
+  if (parts.size() > kMost) {
+    Values joined;
+    for (size_t i = 0; i < parts.size(); i += kMost) {
+      const auto some = parts.subspan(i, std::min(kMost, parts.size() - i));
+      joined.push_back(unary("optimization_barrier", concatenate(some, dim)));
+    }
+    return concatenate(joined, dim);
+  }
   return parts[0].builder().op(kOp, parts, std::span<const Type>(&type, 1),
                                {{"dimension", attr::i64(dim)}})[0];
 }

@@ -46,7 +46,12 @@ Value zeta(const Lowering& l, const Value& exponent, const Value& shift) {
         return Values{hlo::select(here, v[0] + hlo::pow(v[1], -x), v[0]),
                       hlo::select(here, v[1] + 1, v[1])};
       });
-  const Value sum = terms[0] + hlo::chlo_binary("zeta", x, hlo::select(from_pole, 1, terms[1]));
+  const Value from = hlo::select(from_pole, 1, terms[1]);
+  Value rest = hlo::chlo_binary("zeta", x, from);
+  // Of huge exponents CHLO loses the rest: the first term, and beside earlier ones nothing.
+  const Value lost = hlo::is_nan(rest) & hlo::greater(x, 1);
+  rest = hlo::select(lost & hlo::equal(from, 1), 1, hlo::select(lost & hlo::less(q, 1), 0, rest));
+  const Value sum = terms[0] + rest;
   const Value undefined = hlo::less_equal(q, 0) & hlo::not_equal(x, hlo::floor(x));
   const Value value =
       hlo::select(from_pole, hlo::select(hlo::less(x, 1), kNan, hlo::like(q, kInfinity)),

@@ -79,6 +79,11 @@ class Subscript {
   Subscript(const Lowering& l, const std::vector<std::optional<Value>>& list, const Value& x,
             PastEnds past)
       : rank_(x.rank()), sizes_(x.dims()) {
+    if (std::ssize(list) > rank_) {
+      throw std::invalid_argument(l.signature().op->name + ": expected at most " +
+                                  std::to_string(rank_) + " indices, got " +
+                                  std::to_string(list.size()) + ".");
+    }
     for (size_t i = 0; i < list.size(); ++i) {
       if (!list[i]) continue;
       if (is_mask(*list[i])) {
@@ -595,11 +600,14 @@ const Rules registered([](Registry& r) {
       .meta = index_select_meta, .suspects_values = along_dim<>, .reads_elsewhere = true};
   r.all("aten::index_add") = {.meta = write_of_slices,
                               .meta_in_place = write_of_slices,
+                              .checks_numbers = on_one_device,
                               .suspects_values = along_dim<>,
                               .narrow_floats = NarrowFloats::Exact,
                               .reads_elsewhere = true};
-  r.all("aten::index_copy") = {
-      .suspects_values = along_dim<>, .reads_elsewhere = true, .autocast = Autocast::Widest};
+  r.all("aten::index_copy") = {.checks_numbers = on_one_device,
+                               .suspects_values = along_dim<>,
+                               .reads_elsewhere = true,
+                               .autocast = Autocast::Widest};
   r.all("aten::index_fill") = {
       .checks_numbers = check_filled_number,
       .suspects_values = along_dim<true>,

@@ -84,8 +84,10 @@ Values embedding_bag(Lowering& l) {
     for (size_t i = 0; i < 4; ++i) empty.push_back(hlo::zero(l.b, l.out(i)));
     return empty;
   }
-  // A bag starts at each offset; an offset at the end of `index` starts an empty one.
-  const Value starts = row_counts(hlo::slice_dim(offsets, 0, 0, bags), count, index.dtype());
+  // A bag starts at each offset; an offset at the end of `index` starts an empty one. What follows
+  // a last offset that starts none is in no bag, but, as on the CPU, for the greatest.
+  const int64_t ends = mode == kMax ? bags : offsets.dim(0);
+  const Value starts = row_counts(hlo::slice_dim(offsets, 0, 0, ends), count, index.dtype());
   const Value bag = running_sum(starts, 0) - 1;
   Value kept = bag;
   if (padding >= 0) {
@@ -145,8 +147,10 @@ Values embedding_bag_dense_backward(Lowering& l) {
     const Value index = hlo::select(filled, named, hlo::splat_int(l.b, vocabulary, named.type()));
     return result(l, scatter_along(blank, 0, index, grad, hlo::add, l.target()));
   }
-  const Value index = without_padding(l.in(1), l.integer(9), vocabulary);
   const Value bag = l.in(2);
+  Value index = without_padding(l.in(1), l.integer(9), vocabulary);
+  index = hlo::select(hlo::less(bag, static_cast<double>(bags)), index,
+                      hlo::splat_int(l.b, vocabulary, index.type()));
   Value rows = grad;
   if (mode == kMean) {
     const Value divisor = hlo::max(bag_sizes, hlo::one(l.b, bag_sizes.type()));
@@ -172,7 +176,8 @@ Values embedding_bag_weights_backward(Lowering& l) {
     weights = hlo::select(hlo::equal(index, static_cast<double>(l.integer(6))),
                           hlo::like(weights, 0), weights);
   }
-  return result(l, weights);
+  const Value in_bag = hlo::less(l.in(4), static_cast<double>(l.in(0).dim(0)));
+  return result(l, hlo::select(in_bag, weights, 0));
 }
 
 // --- one_hot -------------------------------------------------------------------------------

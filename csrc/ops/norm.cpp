@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ops/rules.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::ops {
 
@@ -192,7 +193,9 @@ const Rules registered([](Registry& r) {
         "aten::_native_batch_norm_legit_functional",
         "aten::_native_batch_norm_legit_no_training"}) {
     // PyTorch's C++ code of some calls the CPU's kernel.
-    r.all(name) = {.python_meta = name.find("legit") == name.npos, .layout = batch_norm_layout};
+    r.all(name) = {.python_meta = name.find("legit") == name.npos,
+                   .layout = batch_norm_layout,
+                   .checks_numbers = on_one_device};
   }
 });
 

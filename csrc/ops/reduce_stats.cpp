@@ -21,7 +21,8 @@ struct Moments {
   Value mean;
 };
 
-// Two passes, mean then squared distances: exact where sums of squares would cancel.
+// Two passes, mean then squared distances: exact where sums of squares would cancel. What a large
+// mean has lost to rounding, the sum of the distances tells.
 Moments moments(const Lowering& l) {
   Value x = l.in(0);
   x = cast(x, compute_dtype(hlo::is_complex(x.dtype()) ? x.dtype() : l.out().dtype));
@@ -31,10 +32,13 @@ Moments moments(const Lowering& l) {
   const Value mean = reduce_sum(x, dims) / n;
   if (n == 0) return {hlo::real(mean), mean};  // nan, whatever the correction
   const Value distance = x - spread(mean, x.dims(), dims);
-  const Value square = hlo::is_complex(x.dtype())
-                           ? hlo::square(hlo::real(distance)) + hlo::square(hlo::imag(distance))
-                           : hlo::square(distance);
-  return {reduce_sum(square, dims) / std::max(0.0, n - correction), mean};
+  const auto square = [](const Value& v) {
+    return hlo::is_complex(v.dtype()) ? hlo::square(hlo::real(v)) + hlo::square(hlo::imag(v))
+                                      : hlo::square(v);
+  };
+  const Value lost = reduce_sum(distance, dims) / n;
+  const Value squares = reduce_sum(square(distance), dims) - square(lost) * n;
+  return {squares / std::max(0.0, n - correction), mean + lost};
 }
 
 Values var(Lowering& l) { return {reduced(l, moments(l).variance)}; }

@@ -33,7 +33,7 @@ struct Position {
 
 Position clipped(const Position& p, int64_t size) {
   const double last = static_cast<double>(size - 1);
-  const Value low = hlo::less_equal(p.at, 0), high = hlo::greater_equal(p.at, last);
+  const Value low = ~hlo::greater(p.at, 0), high = hlo::greater_equal(p.at, last);  // nan: low
   return {hlo::select(low, 0, hlo::select(high, last, p.at)), hlo::select(low | high, 0, p.slope)};
 }
 
@@ -67,7 +67,8 @@ struct Tap {
 struct Axis {
   int64_t size;
   std::vector<Tap> taps;
-  Value slope;  // of the position, by the grid's number
+  Value slope;      // of the position, by the grid's number
+  Value undefined;  // where a sample has no weights, if it may; PyTorch gives nan there
 };
 
 // PyTorch's cubic with coefficient -0.75, by the distance from the sample.
@@ -90,7 +91,9 @@ Axis axis(const Value& coordinate, int64_t size, const Options& o) {
   } else {
     p = {((coordinate + 1) * extent - 1) / 2, hlo::like(coordinate, extent / 2)};
   }
-  Axis a{.size = size, .taps = {}, .slope = {}};
+  Axis a{.size = size, .taps = {}, .slope = {}, .undefined = {}};
+  const bool may_be_undefined = o.interpolation == kBicubic || o.padding == kZeros;
+  if (may_be_undefined && o.interpolation != kNearest) a.undefined = ~hlo::is_finite(p.at);
   const Value one = hlo::like(coordinate, 1), zero = hlo::like(coordinate, 0);
   if (o.interpolation == kBicubic) {
     const Value base = hlo::floor(p.at);
@@ -221,6 +224,12 @@ Values grid_sampler(Lowering& l) {
     const Value term =
         hlo::select(over_channels(s, c.inside), read(s, c) * over_channels(s, weight(s, c)), 0);
     sum = sum ? sum + term : term;
+  }
+  // In three dimensions its kernel compares positions only.
+  for (size_t i = 0; n == 2 && i < n; ++i) {
+    if (const Value& undefined = s.axes[i].undefined) {
+      sum = hlo::select(over_channels(s, undefined), std::numeric_limits<double>::quiet_NaN(), sum);
+    }
   }
   return result(l, hlo::reshape(sum, l.out().dims));
 }

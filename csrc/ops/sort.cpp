@@ -230,7 +230,10 @@ template <bool IgnoreNan>
 Values median(Lowering& l) {
   const Value x = flatten(l.in(0));
   if (x.dim(0) == 0) {
-    const double none = hlo::is_float(x.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 0;
+    // nan as PyTorch converts it.
+    const DType dtype = x.dtype();
+    if (dtype == DType::S64 || dtype == DType::S32) return {hlo::lowest(l.b, l.out())};
+    const double none = hlo::is_float(dtype) ? std::numeric_limits<double>::quiet_NaN() : 0;
     return {hlo::splat(l.b, none, l.out())};
   }
   return {hlo::reshape(median_of(x, IgnoreNan, l.target()).values, l.out().dims)};

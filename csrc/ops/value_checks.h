@@ -21,6 +21,10 @@ struct IndexRange {
 // Returns whether the indices are known and one is outside of the range.
 bool leaves(const KnownArguments& a, const c10::IValue& indices, IndexRange range);
 
+// For operators to which 0-dim tensors of the CPU are no numbers. Throws where one is among tensors
+// of a device.
+void on_one_device(const Arguments& a);
+
 // Returns whether the elements are known and one is below `least`, above `most`, or nan.
 bool exceeds(const KnownArguments& a, const c10::IValue& v, double least, double most);
 

@@ -225,11 +225,30 @@ def test_values_that_are_read_are_counted():
     assert x.nonzero().tolist() == [[1], [2]]
     assert x[x > 1].tolist() == [2]  # positions of a mask
     assert met.counter_value("aten::nonzero") == 2
-    reads = met.counter_value("aten::_local_scalar_dense")  # the number of positions, each time
+    assert met.executed_fallback_ops() == ["aten::nonzero"]  # a number of positions is no item()
     assert x.sum().item() == 3
-    assert met.counter_value("aten::_local_scalar_dense") == reads + 1
+    assert met.counter_value("aten::_local_scalar_dense") == 1
     assert met.executed_fallback_ops() == ["aten::_local_scalar_dense", "aten::nonzero"]
     assert "Counter: aten::nonzero\n  Value: 2\n" in met.short_metrics_report()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    {
+        "aten::_unique2": torch.unique,
+        "aten::unique_consecutive": torch.unique_consecutive,
+        "aten::unique_dim": lambda x: torch.unique(x, dim=0),
+        "aten::unique_dim_consecutive": lambda x: torch.unique_consecutive(x, dim=0),
+        "aten::masked_select": lambda x: x.masked_select(x > 0),
+        "aten::nonzero": lambda x: x.sum().nonzero(),
+    }.items(),
+)
+def test_a_size_that_is_read_counts_as_its_call(name, call):
+    x = torch.tensor([[0.0, 1.0], [2.0, 2.0]])
+    there = x.to("xla")
+    met.clear_all()
+    assert torch.equal(call(there).cpu(), call(x))
+    assert met.executed_fallback_ops() == [name] and met.counter_value(name) == 1
 
 
 @pytest.mark.parametrize("flag", [None, "1"])

@@ -11,7 +11,8 @@ from .harness import HAS_BFLOAT16
 
 # Host work that is no fallback: a number is read because the operator's own code asks for it, or
 # because the result is as long as the data says.
-READS = {"aten::_local_scalar_dense", "aten::nonzero"}
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
+READS |= {"aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
 
 MANY_STEPS = "many steps, each of which rounds; the devices round at others"
 LONG_SUMS = "sums of hundreds of elements of both signs"

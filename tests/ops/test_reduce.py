@@ -285,3 +285,19 @@ def test_a_long_sum_is_exact_enough():
         batch.add(torch.sum, x, grad=False)
         batch.add(torch.mean, x, grad=False)
         batch.add(lambda x: x.reshape(1, -1).var(1), x + torch.arange(x.numel()) % 2, grad=False)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("statistic", [torch.var, torch.std])
+def test_spread_around_a_large_mean(statistic, dim):
+    """What the mean has lost to rounding is no part of it."""
+    x = (torch.arange(1000.0) % 7 + 1e6).view(50, 20)
+    found = statistic(x.to("xla"), dim=dim).cpu()
+    torch.testing.assert_close(found, statistic(x.double(), dim=dim).float(), rtol=1e-5, atol=0)
+    _, mean = torch.var_mean(x.to("xla"), dim=dim)
+    torch.testing.assert_close(mean.cpu(), x.double().mean(dim=dim).float(), rtol=1e-7, atol=0)
+    z = torch.complex(x, -x)
+    found = statistic(z.to("xla"), dim=dim).cpu()
+    torch.testing.assert_close(
+        found, statistic(z.to(torch.complex128), dim=dim).float(), rtol=1e-5, atol=0
+    )

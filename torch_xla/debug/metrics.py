@@ -90,8 +90,9 @@ def clear_all() -> None:
 def executed_fallback_ops() -> list[str]:
     """The operators that ran on the host since the last clear, as their counters' names.
 
-    Each is a detour from the device to the host and back. Other than `aten::nonzero` and
-    `aten::_local_scalar_dense`, which read values, it means that a lowering is missing.
+    Each is a detour from the device to the host and back. `aten::_local_scalar_dense` reads a
+    value; `aten::nonzero`, `aten::masked_select` and the forms of `unique` read how long their
+    result is. Others mean that a lowering is missing.
     """
     # Recorded calls are counted as `xla::<operator>`.
     return [name for name in counter_names() if "::" in name and not name.startswith("xla::")]

@@ -9,6 +9,7 @@
 #include "ops/meta.h"
 #include "ops/norm.h"
 #include "ops/rules.h"
+#include "ops/value_checks.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -62,7 +63,9 @@ void batch_norm_meta(ops::MetaCall& call) {
   }
   if (!usual) return call.pytorch();
   const at::ScalarType dtype = at::toOpMathType(x.scalar_type());
-  const auto statistics = [&] { return ops::meta_of_sizes(dtype, {x.size(1)}); };
+  const bool training = call[call.size() - 3].toBool();
+  const int64_t channels = training ? x.size(1) : 0;
+  const auto statistics = [&] { return ops::meta_of_sizes(dtype, {channels}); };
   call.results({ops::meta_of_sizes(x, x.sizes().vec()), statistics(), statistics()});
 }
 
@@ -71,7 +74,8 @@ const ops::Rules registered([](ops::Registry& r) {
   r.add("aten::_native_batch_norm_legit.no_stats", ops::rules::batch_norm_without_statistics)
       .dynamic_floats = {4};
   r.all("aten::_native_batch_norm_legit") = {.meta = batch_norm_meta,
-                                             .layout = ops::batch_norm_layout};
+                                             .layout = ops::batch_norm_layout,
+                                             .checks_numbers = ops::on_one_device};
 });
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {

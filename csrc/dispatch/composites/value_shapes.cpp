@@ -76,9 +76,10 @@ const OwnOperator one_hot_of("one_hot(Tensor self, int num_classes) -> Tensor", 
 
 constexpr const char* kSizeRead = "a size that values decide";
 
-int64_t read_size(const Tensor& size) {
-  const executor::WaitScope waits(kSizeRead);
-  return size.item<int64_t>();
+// Counts the call that cuts the graph under its name, where users look for it.
+int64_t read_size(const char* call, const Tensor& size) {
+  debug::counter(call)->add();
+  return fetch({size}, kSizeRead)[0].item<int64_t>();
 }
 
 Tensor read_sizes(const std::vector<Tensor>& sizes) {
@@ -90,15 +91,13 @@ Tensor read_sizes(const std::vector<Tensor>& sizes) {
 Tensor front(const Tensor& t, int64_t count) { return t.narrow(0, 0, count).clone(); }
 
 Tensor nonzero(const Tensor& self) {
-  static const debug::Counter cuts("aten::nonzero");  // the name under which users look for them
-  cuts.add();
   if (self.numel() == 0) return at::empty({self.dim(), 0}, positions_like(self)).t();
   if (self.dim() == 0) {
-    return at::empty({read_size(self != 0), 0}, positions_like(self));
+    return at::empty({read_size("aten::nonzero", self != 0), 0}, positions_like(self));
   }
   const auto [positions, count] = longest_nonzero(self);
   // One dimension after the other, as the CPU's kernel lays them out.
-  const Tensor rows = positions.narrow(0, 0, read_size(count));
+  const Tensor rows = positions.narrow(0, 0, read_size("aten::nonzero", count));
   return rows.t().clone(at::MemoryFormat::Contiguous).t();
 }
 
@@ -120,7 +119,7 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   const Tensor& values = *std::get<1>(expanded);
   if (values.numel() == 0) return at::empty({0}, self.options());
   const auto [selected, count] = longest_masked_select(values, *std::get<0>(expanded));
-  return front(selected, read_size(count));
+  return front(selected, read_size("aten::masked_select", count));
 }
 
 Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
@@ -130,9 +129,10 @@ Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
 }
 
 // Distinct elements, or rows of a matrix: (values, inverse, counts).
-std::tuple<Tensor, Tensor, Tensor> distinct(const Tensor& self, bool rows, bool consecutive) {
+std::tuple<Tensor, Tensor, Tensor> distinct(const char* call, const Tensor& self, bool rows,
+                                            bool consecutive) {
   const auto [values, inverse, counts, found] = longest_unique(self, rows, consecutive);
-  const int64_t count = read_size(found);
+  const int64_t count = read_size(call, found);
   return {front(values, count), inverse, front(counts, count)};
 }
 
@@ -146,7 +146,8 @@ std::tuple<Tensor, Tensor, Tensor> unique(const Tensor& self, bool consecutive, 
     return {at::empty({0}, self.options()), with_inverse ? at::empty(self.sizes(), integers) : none,
             none};
   }
-  const auto [values, inverse, counts] = distinct(self, /*rows=*/false, consecutive);
+  const char* call = consecutive ? "aten::unique_consecutive" : "aten::_unique2";
+  const auto [values, inverse, counts] = distinct(call, self, /*rows=*/false, consecutive);
   return {values, with_inverse ? inverse : none, with_counts ? counts : none};
 }
 
@@ -165,8 +166,9 @@ std::tuple<Tensor, Tensor, Tensor> unique_slices(const Tensor& self, int64_t dim
               "There are 0 sized dimensions, and they aren't selected, so unique cannot be "
               "applied");
   const Tensor slices = self.movedim(dim, 0);
+  const char* call = consecutive ? "aten::unique_dim_consecutive" : "aten::unique_dim";
   auto [rows, inverse, counts] =
-      distinct(slices.reshape({slices.size(0), -1}), /*rows=*/true, consecutive);
+      distinct(call, slices.reshape({slices.size(0), -1}), /*rows=*/true, consecutive);
   std::vector<int64_t> sizes = slices.sizes().vec();
   sizes[0] = rows.size(0);
   return {rows.reshape(sizes).movedim(0, dim), inverse, counts};

@@ -53,11 +53,17 @@ Number number_of_scalar(const c10::IValue& v, NumberKind* kind) {
   return n;
 }
 
-// An argument of the same call on tensors without memory.
+// An argument of the same call on tensors without memory. PyTorch's Meta kernels in C++ take
+// numbers of the CPU where TensorIterator does, those in Python wherever a 0-dim tensor can be; but
+// for elements of lists, this takes them so, too.
 c10::IValue without_memory(const c10::IValue& v) {
-  return substitute(v, at::kMeta, [](const at::Tensor& t) {
-    lazy::TensorImpl* impl = t.defined() ? lazy::as_lazy(t) : nullptr;
-    return impl == nullptr ? t : meta_tensor(*impl->geometry(), false);
+  const bool is_element = !v.isTensor();
+  return substitute(v, at::kMeta, [is_element](const at::Tensor& t) {
+    if (!t.defined()) return t;
+    if (lazy::TensorImpl* impl = lazy::as_lazy(t)) return meta_tensor(*impl->geometry(), false);
+    if (is_element || !t.is_cpu() || t.dim() != 0) return t;
+    return meta_tensor(*lazy::intern(t.scalar_type(), {}, {}),
+                       t.unsafeGetTensorImpl()->is_wrapped_number());
   });
 }
 
