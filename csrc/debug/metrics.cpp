@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 
+#include "debug/open_sample.h"
 #include "util/fork_mutex.h"
 
 namespace torch_xla::debug {
@@ -21,7 +22,23 @@ struct MetricState {
   std::size_t next = 0;
   std::int64_t total_samples = 0;
   double accumulator = 0;
+  std::uint64_t times_cleared = 0;
+
+  void add_value(double value);
 };
+
+// The caller holds the lock, so that samples are kept in the order of their times.
+void MetricState::add_value(double value) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const Sample sample{std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), value};
+  if (ring.size() < max_samples) {
+    ring.push_back(sample);
+  } else {
+    ring[next] = sample;
+    next = (next + 1) % max_samples;
+  }
+  accumulator += value;
+}
 
 namespace {
 
@@ -127,6 +144,7 @@ void append_metric(std::string& report, const std::string& name, const MetricDat
 
   // The rates are those of the samples kept, over the time they span.
   const std::vector<Sample>& samples = data.samples;
+  if (samples.empty()) return;  // none has ended yet
   const double seconds =
       static_cast<double>(samples.back().timestamp_ns - samples.front().timestamp_ns) * 1e-9;
   std::vector<double> values;
@@ -214,20 +232,22 @@ Metric::Metric(std::string_view name, Unit unit, std::size_t max_samples) {
 }
 
 void Metric::add(double value) const {
+  std::lock_guard lock(registry().mutex);
+  ++state_->total_samples;
+  state_->add_value(value);
+}
+
+OpenSample::OpenSample(std::string_view metric) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
-  // Taken under the lock, so that samples are kept in the order of their times.
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const Sample sample{std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), value};
-  MetricState& state = *state_;
-  if (state.ring.size() < state.max_samples) {
-    state.ring.push_back(sample);
-  } else {
-    state.ring[state.next] = sample;
-    state.next = (state.next + 1) % state.max_samples;
-  }
-  ++state.total_samples;
-  state.accumulator += value;
+  state_ = all.metrics.find(metric)->second.get();
+  times_cleared_ = state_->times_cleared;
+  ++state_->total_samples;
+}
+
+void OpenSample::end(double value) const {
+  std::lock_guard lock(registry().mutex);
+  if (state_->times_cleared == times_cleared_) state_->add_value(value);
 }
 
 std::vector<std::string> counter_names() {
@@ -292,6 +312,7 @@ void clear_metrics() {
     state.next = 0;
     state.total_samples = 0;
     state.accumulator = 0;
+    ++state.times_cleared;
   }
 }
 

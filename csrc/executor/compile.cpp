@@ -228,6 +228,14 @@ void read_shardings(Program& program) {
   }
 }
 
+// What launches ask of the executables.
+void read_facts(const Missing& missing, Program& program) {
+  read_shardings(program);
+  for (size_t i = 0; i < program.executables.size(); ++i) {
+    program.need_gates.push_back(needs_gate(*program.executables[i], missing.lowered[i].text));
+  }
+}
+
 }  // namespace
 
 void NotMade::raise() const { fail(error, context); }
@@ -252,7 +260,7 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
   }
   if (absent.empty()) {
     const Seconds taken = std::chrono::steady_clock::now() - begin;
-    read_shardings(program);
+    read_facts(missing, program);
     hits.add();
     tell_loaded(program, cause, taken.count());
     return std::nullopt;
@@ -268,7 +276,7 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
   }
   const Seconds taken = std::chrono::steady_clock::now() - start;
   WaitScope::pause(taken.count());
-  read_shardings(program);
+  read_facts(missing, program);
   misses.add();
   as_stablehlo.add();
   if (!is_eager) tell_compiled(program);

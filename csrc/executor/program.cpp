@@ -1,11 +1,15 @@
 #include "executor/program.h"
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <optional>
 
-#include "debug/metrics.h"
 #include "executor/in_flight.h"
+#include "executor/run_time.h"
 #include "executor/runtime.h"
+#include "ops/host/host_kernel.h"
+#include "pjrt/gate.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -20,10 +24,17 @@ pjrt::Array send_numbers(const std::vector<T>& numbers, pjrt::DType dtype,
                                 devices);
 }
 
+const pjrt::Executable& gate_program(const pjrt::Device& device) {
+  static auto& known = *new std::map<int, std::unique_ptr<pjrt::Executable>>;  // by device
+  std::unique_ptr<pjrt::Executable>& program = known[device.id()];
+  if (program == nullptr) program = pjrt::Gate::make_program(Runtime::get().client(), device);
+  return *program;
+}
+
 pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
                                   std::vector<const pjrt::Array*> arrays,
                                   const PackedNumbers& numbers,
-                                  std::span<const pjrt::Device> devices,
+                                  std::span<const pjrt::Device> devices, bool has_gate,
                                   std::span<const int64_t> kept) {
   std::optional<pjrt::Array> floats, ints;
   if (!numbers.floats.empty()) {
@@ -34,6 +45,8 @@ pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
     ints = send_numbers(numbers.ints, PJRT_Buffer_Type_S64, devices);
     arrays.push_back(&*ints);
   }
+  std::optional<pjrt::Gate> gate;
+  if (has_gate) gate.emplace(Runtime::get().client(), gate_program(devices[0]));
   return executable.execute(arrays, kept);
 }
 
@@ -41,7 +54,7 @@ pjrt::Executable::ArrayResult run(const pjrt::Executable& executable,
 pjrt::Executable::ArrayResult run_pieces(const Program& program,
                                          std::vector<const pjrt::Array*> slots,
                                          PackedNumbers numbers,
-                                         std::span<const pjrt::Device> devices,
+                                         std::span<const pjrt::Device> devices, bool has_gates,
                                          std::span<const int64_t> kept) {
   const Plan& plan = *program.plan;
   std::ranges::copy(plan.constants.floats, std::back_inserter(numbers.floats));
@@ -60,8 +73,8 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
     for (size_t k = 0; k < piece.arguments.size() && !kept.empty(); ++k) {
       if (std::ranges::count(kept, int64_t{piece.arguments[k]}) > 0) kept_here.push_back(k);
     }
-    auto result =
-        run(*program.executables[piece.executable], std::move(arguments), own, devices, kept_here);
+    auto result = run(*program.executables[piece.executable], std::move(arguments), own, devices,
+                      has_gates && program.need_gates[piece.executable], kept_here);
     for (size_t i = 0; i < piece.results.size(); ++i) {
       made[piece.results[i]] = std::move(result.outputs[i]);
       slots[piece.results[i]] = made[piece.results[i]].get();
@@ -95,14 +108,23 @@ void add_details(const Program& program, debug::Span& span) {
   span.detail("calls", [&] { return std::to_string(program.recipe.calls.size()); });
 }
 
+bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) {
+  constexpr int64_t kMuch = 1 << 18;  // bytes that take longer than another thread to begin
+  Runtime& runtime = Runtime::get();
+  if (!runtime.target().host_kernels || !pjrt::Gate::can_be_made(runtime.client().plugin())) {
+    return false;
+  }
+  const auto stats = executable.memory_stats();
+  const bool is_large =
+      !stats || stats->argument_bytes + stats->output_bytes + stats->temp_bytes >= kMuch;
+  const bool calls_host = stablehlo.find(ops::kHostKernelTarget) != stablehlo.npos;
+  return (is_large || calls_host) && pjrt::is_cheap(executable);
+}
+
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
-                                     const PackedNumbers& numbers,
-                                     std::span<const pjrt::Device> devices,
+                                     const PackedNumbers& numbers, int device, bool is_awaited,
                                      std::span<const int64_t> kept) {
-  static const debug::Metric time("ExecuteTime"), time_of_all("ExecuteReplicatedTime");
-  const debug::TimedScope scope(time);
-  std::optional<debug::TimedScope> scope_of_all;
-  if (devices.size() > 1) scope_of_all.emplace(time_of_all);
+  const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   debug::Span span("launch");
   add_details(program, span);
   count_run_or_read();
@@ -112,9 +134,20 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  if (program.plan) return run_pieces(program, arrays, numbers, devices, kept);
-  pjrt::Executable::ArrayResult result =
-      run(*program.executables[0], std::move(arrays), numbers, devices, kept);
+  const auto time = std::make_shared<RunTime>(device);
+  pjrt::Executable::ArrayResult result;
+  try {
+    if (program.plan) {
+      result = run_pieces(program, std::move(arrays), numbers, devices, !is_awaited, kept);
+    } else {
+      const bool has_gate = !is_awaited && !program.need_gates.empty() && program.need_gates[0];
+      result = run(*program.executables[0], std::move(arrays), numbers, devices, has_gate, kept);
+    }
+  } catch (...) {
+    time->end();
+    throw;
+  }
+  result.done.back().on_ready([time](std::exception_ptr) { time->end(); });
   if (devices.size() > 1) {
     static const debug::Counter runs("ExecuteReplicated"), shardings("SetShardingSpec");
     runs.add();

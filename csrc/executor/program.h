@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Program {
   util::Hash128 key;
   std::vector<std::unique_ptr<pjrt::Executable>> executables;  // one, where there is no plan
   std::vector<std::string> files;  // of the disk cache that have them; "" for one compiled here
+  std::vector<bool> need_gates;    // the executables that a launch would run, though it takes long
   std::optional<Plan> plan;
   Interface interface;
   std::vector<const lazy::Geometry*> results;
@@ -56,12 +58,15 @@ std::optional<MemoryNeeds> needs_of(const Program& program);
 // Adds to a span of a profile which program it is of.
 void add_details(const Program& program, debug::Span& span);
 
-// Runs a program asynchronously, on the devices that it was compiled for; nothing else runs a
-// Program. The arrays have a buffer on each device. Those whose buffers the program reuses are gone
-// afterwards, but for those in the places `kept`. Throws pjrt::Error.
+// Whether an executable of this text is taken for cheap by the plugin, and may not be.
+bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo);
+
+// Runs a program asynchronously, on a device; nothing else runs a Program. The arrays have a buffer
+// on each of its devices. Those whose buffers the program reuses are gone afterwards, but for those
+// in the places `kept`. One that the caller waits for at once may run within the call. Throws
+// pjrt::Error. Called with the GraphLock.
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
-                                     const PackedNumbers& numbers,
-                                     std::span<const pjrt::Device> devices,
+                                     const PackedNumbers& numbers, int device, bool is_awaited,
                                      std::span<const int64_t> kept = {});
 
 }  // namespace torch_xla::executor

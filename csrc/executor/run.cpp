@@ -136,7 +136,7 @@ Launched launch(const Run& run, bool keeps_inputs) {
       launched.taken_over.push_back(array);
       if (poisons) arrays.back() = stand_ins.of(array);
     }
-    result = launch(run.program, std::move(arrays), run.numbers, devices, kept);
+    result = launch(run.program, std::move(arrays), run.numbers, run.device, run.is_awaited, kept);
   } catch (const pjrt::Error&) {
     stand_ins.poison_taken(launched.taken_over);
     throw;

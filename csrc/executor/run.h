@@ -18,6 +18,7 @@ struct Run {
   const std::vector<int32_t>& reused_by;  // of each input: the result that may take it over, or -1
   const PackedNumbers& numbers;
   int device;
+  bool is_awaited = false;  // at once, by who launches it
 
   bool takes_over(size_t input) const { return program.reuses_buffers && reused_by[input] >= 0; }
 };

@@ -54,7 +54,7 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
   }
   std::vector<lazy::Value> results;
   try {
-    auto launched = launch(program, std::move(arrays), {}, devices, kept);
+    auto launched = launch(program, std::move(arrays), {}, device, false, kept);
     InFlight::of(device).add(
         {std::move(launched.done), lazy::source_line(), std::move(taken_over)});
     for (auto& array : launched.outputs) {

@@ -26,6 +26,7 @@
 #include "executor/nan_watch.h"
 #include "executor/program.h"
 #include "executor/run.h"
+#include "executor/run_time.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "executor/undo.h"
@@ -104,9 +105,10 @@ std::vector<DeviceData> data_of(const Graph& graph,
 }
 
 // Launches the run. `started` is for InFlight, unless it has ended by then.
-Given run(const Graph& graph, const Program& program, const Cause& cause,
+Given run(const Graph& graph, const Program& program, const Cause& cause, bool is_awaited,
           std::optional<InFlight::Run>& started) {
-  Run run{program, {}, graph.reused_by, graph.numbers, graph.device};
+  const bool may_fail = program.can_fail || shows_failed();
+  Run run{program, {}, graph.reused_by, graph.numbers, graph.device, is_awaited || may_fail};
   run.inputs.reserve(graph.parameters.size());
   for (const Node* input : graph.parameters) run.inputs.push_back(&input->data().array);
   tell_run(program, cause);
@@ -126,7 +128,7 @@ Given run(const Graph& graph, const Program& program, const Cause& cause,
   }
   Given given;
   if (donation_check() != DonationCheck::Off) given.taken_over = launched.taken_over;
-  if (program.can_fail || shows_failed()) {
+  if (may_fail) {
     const WaitScope scope("a run that may fail");
     await(launched.done, graph);
     program.has_run = true;
@@ -335,13 +337,13 @@ std::vector<Value> take_results(const Pending& pending, const Graph& graph, Give
 // Launches the run, and does that. Throws RunFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph,
                            const std::shared_ptr<const Program>& program, bool replay_views,
-                           const Cause& cause) {
+                           const Cause& cause, bool is_awaited) {
   const bool takes_over = program->reuses_buffers && program->has_run;
   OverwrittenStorages overwritten =
       overwritten_by(graph, pending.storages, pending.root_of, takes_over);
   std::unordered_set<const Storage*> may_go_back;
   std::optional<InFlight::Run> started;
-  Given given = run(graph, *program, cause, started);
+  Given given = run(graph, *program, cause, is_awaited, started);
   if (started) {
     for (const Overwritten& o : overwritten) may_go_back.insert(o.storage);
   }
@@ -408,7 +410,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
         return is_put_off;
       }
       if (region != nullptr) region->add(graph);
-      compute(pending, graph, program, true, cause);
+      compute(pending, graph, program, true, cause, wait || util::flag::XLA_SYNC_WAIT());
     } catch (const RunFailed& failed) {
       undo(failed.calls, device);
       if (failure == nullptr) failure = failed.why;
@@ -463,7 +465,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
         if (leaves) take(*leaves);
         return leaves.has_value();
       }
-      take(compute(pending, graph, program, program->reuses_buffers, cause));
+      take(compute(pending, graph, program, program->reuses_buffers, cause, !cause.is_barrier));
     } catch (const RunFailed& failed) {
       if (undo(failed.calls, device, values)) std::rethrow_exception(failed.why);
       complete = false;  // it was computed for others
@@ -503,7 +505,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
     try {
       while (taken.size() < kFewest || (all < seconds && taken.size() < kMost)) {
         const auto start = std::chrono::steady_clock::now();
-        result = launch(*program, arrays, graph.numbers, devices);
+        result = launch(*program, arrays, graph.numbers, device, true);
         for (const pjrt::Event& event : result.done) event.await();
         const std::chrono::duration<double> run = std::chrono::steady_clock::now() - start;
         all += taken.emplace_back(run.count());
@@ -527,6 +529,7 @@ void wait_device(int device) {
   const WaitScope scope("a wait for the device");
   finish_deferred();
   InFlight::of(device).wait();
+  RunTime::await_all(device);
   debug::wait_for_device_events();
   report_nans(device, /*wait=*/true);
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -36,6 +38,46 @@ def samples(name: str) -> int:
 
 def pending(tensor: torch.Tensor) -> bool:
     return "aten::" in torch_xla._XLAC._get_xla_tensors_text([tensor])
+
+
+# Barriers and the device
+
+LONG = {  # programs that the CPU plugin takes for cheap
+    "kernels of PyTorch's": ((600, 600), lambda x: torch.tanh(x @ x), 60),
+    "a copy": ((2000, 4, 2000), lambda x: x.transpose(0, 2).contiguous(), 1),
+}
+
+
+def launch_long(x: torch.Tensor, step: Callable[[torch.Tensor], torch.Tensor], repeats: int):
+    for _ in range(repeats):
+        x = step(x)
+    torch_xla.sync()
+    return x
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_barrier_returns_before_its_run_is_done(kind: str):
+    shape, step, repeats = LONG[kind]
+    x = (torch.arange(math.prod(shape)).view(shape) % 7 / 1000).to("xla")
+    launch_long(x, step, repeats)  # compiles
+    is_done = True
+    for _ in range(5):  # this thread may be kept from looking in time
+        torch_xla.sync(wait=True)
+        met.clear_all()
+        y = launch_long(x, step, repeats)
+        runs, sum_of_times, times = met.metric_data("ExecuteTime")
+        is_done = torch.xla.current_stream().query()
+        if not is_done:
+            assert (runs, sum_of_times, times) == (1, 0, [])
+            break
+    assert not is_done
+    torch_xla.sync(wait=True)
+    runs, sum_of_times, times = met.metric_data("ExecuteTime")
+    assert runs == len(times) == 1 and sum_of_times > 0
+    want = x.cpu()
+    for _ in range(repeats):
+        want = step(want)
+    torch.testing.assert_close(y.cpu(), want)
 
 
 # Lazy execution

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "debug/open_sample.h"
+
 namespace torch_xla::debug {
 namespace {
 
@@ -244,6 +246,20 @@ TEST_F(Metrics, ShortReportHasTheNamedAndTheHostOperations) {
   for (const char* other : {"CompileTime", "CachedCompile", "xla::add", "absent"}) {
     EXPECT_EQ(report.find(other), std::string::npos) << report;
   }
+}
+
+TEST_F(Metrics, AnOpenSampleCountsBeforeItHasItsValue) {
+  const Metric metric("RunTime");
+  const OpenSample first("RunTime"), second("RunTime");
+  EXPECT_EQ(metric_data("RunTime")->total_samples, 2);
+  EXPECT_TRUE(metric_data("RunTime")->samples.empty());
+  EXPECT_EQ(metrics_report(), "Metric: RunTime\n  TotalSamples: 2\n  Counter: 0.000us\n");
+  second.end(2000);
+  EXPECT_EQ(metric_data("RunTime")->accumulator, 2000);
+  EXPECT_EQ(metric_data("RunTime")->samples.size(), 1);
+  clear_metrics();
+  first.end(1000);
+  EXPECT_FALSE(metric_data("RunTime").has_value());
 }
 
 TEST_F(Metrics, ForkedChildCanCountAndReport) {

@@ -1,0 +1,33 @@
+// The time of a run, for the metrics ExecuteTime and, on several devices, ExecuteReplicatedTime.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "debug/open_sample.h"
+
+namespace torch_xla::executor {
+
+// From the launch of a run, or the end of the one before it on its device, until its results are
+// there.
+class RunTime {
+ public:
+  // It is launched now.
+  explicit RunTime(int device);
+  // Called when the run has ended, or could not be launched.
+  void end();
+
+  // Waits until all runs that were launched on a device have their times. They have ended, so this
+  // takes no time to speak of.
+  static void await_all(int device);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const int device_;
+  const debug::OpenSample sample_;
+  std::optional<debug::OpenSample> of_several_;  // devices
+  const Clock::time_point launched_ = Clock::now();
+};
+
+}  // namespace torch_xla::executor
