@@ -9,7 +9,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtils.h>
 
-#include "hlo/partition.h"
 #include "ops/common.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
@@ -52,27 +51,6 @@ Value scaled(const Value& x, double by) {
   return by == 1 ? x : hlo::mul(x, hlo::splat(x.builder(), by, x.type()));
 }
 
-// Transforms the last dimensions. XLA for the CPU checks the order of all dimensions in memory,
-// also of those of one element, and may have chosen another where devices hold parts: there it is
-// given none of one element, nor any of which a device could hold one.
-Value transform_last(const Value& x, std::string_view kind, std::span<const int64_t> lengths) {
-  const spmd::Mesh* mesh = x.builder().mesh();
-  if (mesh == nullptr) return hlo::fft(x, kind, lengths);
-  hlo::Dims kept, few, batch;
-  for (int64_t d = 0; d < x.rank() - std::ssize(lengths); ++d) {
-    batch.push_back(x.dim(d));
-    if (x.dim(d) == 1) continue;
-    if (x.dim(d) <= std::ssize(mesh->devices)) few.push_back(std::ssize(kept));
-    kept.push_back(x.dim(d));
-  }
-  const auto last = x.dims().end() - std::ssize(lengths);
-  kept.insert(kept.end(), last, x.dims().end());
-  const Value whole = hlo::unsplit(hlo::reshape(x, kept), few);
-  const Value made = hlo::unsplit(hlo::fft(whole, kind, lengths), few);
-  batch.insert(batch.end(), made.dims().end() - std::ssize(lengths), made.dims().end());
-  return hlo::reshape(made, batch);
-}
-
 // The transform of some dimensions of x, moved to the end and back.
 Value transform(const Value& x, std::string_view kind, const std::vector<int64_t>& dims,
                 std::span<const int64_t> lengths) {
@@ -83,12 +61,11 @@ Value transform(const Value& x, std::string_view kind, const std::vector<int64_t
   order.insert(order.end(), dims.begin(), dims.end());
   std::vector<int64_t> back(order.size());
   for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
-  return hlo::transpose(transform_last(hlo::transpose(x, order), kind, lengths), back);
+  return hlo::transpose(hlo::fft(hlo::transpose(x, order), kind, lengths), back);
 }
 
-Value complex_transform(Value x, std::string_view kind, std::vector<int64_t> dims) {
+Value complex_transform(Value x, std::string_view kind, const std::vector<int64_t>& dims) {
   constexpr size_t kAtOnce = 3;
-  std::erase_if(dims, [&](int64_t d) { return x.dim(d) == 1; });  // they stay as they are
   for (size_t first = 0; first < dims.size(); first += kAtOnce) {
     const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first);
     const std::vector<int64_t> some(
@@ -126,8 +103,7 @@ Values r2c(Lowering& l) {
   }
   const int64_t halved = dims.back();
   const int64_t length = x.dims()[halved];
-  const Value half =
-      length == 1 ? hlo::convert(x, l.out().dtype) : transform(x, "RFFT", {halved}, {&length, 1});
+  const Value half = transform(x, "RFFT", {halved}, {&length, 1});
   dims.pop_back();
   return {scaled(complex_transform(half, "FFT", dims), by)};
 }
@@ -141,9 +117,8 @@ Values c2r(Lowering& l) {
   const int64_t length = l.integer(Last);
   dims.pop_back();
   const Value half = complex_transform(l.in(Self), "IFFT", dims);
-  const Value whole =
-      length == 1 ? hlo::real(half) : transform(half, "IRFFT", {halved}, {&length, 1});
-  return {scaled(whole, static_cast<double>(n) * factor(l, n))};
+  return {scaled(transform(half, "IRFFT", {halved}, {&length, 1}),
+                 static_cast<double>(n) * factor(l, n))};
 }
 
 // --- Shapes: PyTorch's Meta kernels have CUDA's strides ------------------------------------
