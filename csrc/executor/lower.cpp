@@ -186,8 +186,8 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   hlo::Values arguments;
   for (size_t i = 0; i < interface.parameters.size(); ++i) {
     const Parameter& parameter = interface.parameters[i];
-    arguments.push_back(hlo::convert(without_padding(given[i], parameter),
-                                     ops::to_hlo(*parameter.geometry).dtype));
+    arguments.push_back(
+        hlo::convert(without_padding(given[i], parameter), ops::to_hlo(*parameter.geometry).dtype));
   }
   Lowerer::NumberSource numbers;
   size_t next = arguments.size();

@@ -26,8 +26,8 @@ void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
 lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding);
 // Splits data so, for all who refer to it. What is on the host is not sent yet.
 void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding);
-// Returns how devices hold a value of these sizes of which `sharding` is said. Null where each holds
-// the whole, as of a value without elements.
+// Returns how devices hold a value of these sizes of which `sharding` is said. Null where each
+// holds the whole, as of a value without elements.
 const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArrayRef sizes);
 
 // Returns new CPU tensors, row-major, with the values' contents. One run computes whatever still

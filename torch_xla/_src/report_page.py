@@ -42,9 +42,15 @@ from torch_xla._src.report_style import SCRIPT, STYLE
 _BARS = 10
 _MOST = 50  # lines that were compiled again
 # Operators that run on the host to be read, and what a line says that waits for one.
+_SIZE = "a size that values decide"
 _READS = {
     "aten::_local_scalar_dense": "a number that Python reads",
-    "aten::nonzero": "a size that values decide",
+    "aten::nonzero": _SIZE,
+    "aten::masked_select": _SIZE,
+    "aten::_unique2": _SIZE,
+    "aten::unique_consecutive": _SIZE,
+    "aten::unique_dim": _SIZE,
+    "aten::unique_dim_consecutive": _SIZE,
 }
 # Nothing but what is in the page itself may be loaded.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -546,6 +552,9 @@ def _host(run: RunReport) -> str:
     seconds: dict[str, float] = {}
     for w in run.waits:
         seconds[w.why] = seconds.get(w.why, 0.0) + w.seconds
+    # Waits for sizes are told together: by one name they are its own.
+    if sum(_READS.get(name) == _SIZE for name, _ in run.host_operators) > 1:
+        seconds.pop(_SIZE, None)
     columns = [Column("Operator", "name"), Column("Times"), Column("Waits")]
     rows = [
         [

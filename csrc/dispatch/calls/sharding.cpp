@@ -7,8 +7,8 @@
 #include <ATen/ops/new_empty.h>
 #include <torch/library.h>
 
-#include "dispatch/calls/call.h"
 #include "debug/metrics.h"
+#include "dispatch/calls/call.h"
 #include "dispatch/calls/own_operator.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
@@ -200,8 +200,7 @@ void mark_manual(const at::Tensor& tensor, const spmd::Sharding* sharding) {
   TXLA_CHECK_KIND(util::ErrorKind::Value, asked_sharding(impl) == nullptr, kWho,
                   ": expected a tensor that mark_sharding has not split, got one. Use "
                   "enable_manual_sharding, or clear_sharding first.");
-  TXLA_CHECK(!impl.lazy_storage().has_value() || !impl.lazy_storage().value().node->is_data(),
-             kWho,
+  TXLA_CHECK(!impl.lazy_storage().has_value() || !impl.lazy_storage().value().node->is_data(), kWho,
              ": Marking any data tensors as manual is not supported: expected a value that waits "
              "to be computed, got data. Use enable_manual_sharding.");
   const lazy::Geometry& g = *impl.geometry();
