@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "debug/metrics.h"
 #include "executor/in_flight.h"
 #include "executor/run_time.h"
 #include "executor/runtime.h"
