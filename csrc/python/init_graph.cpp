@@ -1,6 +1,4 @@
 // The recorded graph as text: IR, StableHLO, HLO, Graphviz, and its hash.
-#include <cstdlib>
-
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -68,15 +66,14 @@ void clear_pending(const std::string& device) {
 
 // The hash of the graph that computes these tensors, as the debugging tools print it. Where its
 // split is chosen, or is to be along a mesh that the environment names, this is a part of it.
-py::bytes graph_hash(const Tensors& tensors) {
+py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
   int device = 0;
   const lazy::GraphLock lock;
   const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
   util::Hash128 hash = executor::graph_hash_of(values, device);
-  const char* mesh = std::getenv("XLA_AUTO_SPMD_MESH");
-  if (mesh != nullptr || executor::has_split_planner()) {
+  if (!mesh.empty() || executor::has_split_planner()) {
     util::Hasher whole;
-    whole.add(hash).add(executor::has_split_planner()).add_bytes(mesh == nullptr ? "" : mesh);
+    whole.add(hash).add(executor::has_split_planner()).add_bytes(mesh);
     hash = whole.finish();
   }
   return hash.hex();
@@ -175,7 +172,7 @@ void init_graph(py::module_& m) {
     }
     return all;
   });
-  m.def("_get_graph_hash", &graph_hash);
+  m.def("_xla_graph_hash", &graph_hash);
   m.def("_get_xla_handle_special_scalars", [] {
     const lazy::GraphLock lock;
     return executor::constant_numbers().zero_and_one;

@@ -7,6 +7,7 @@ their graph as constants, and take its leaves alone.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,13 @@ def _get_tensors_xla_device_data_node(
         ids.append(_SEED)
         leaves.append(_get_base_seed_as_tensor(str(pending[0].device)))
     return ids, leaves
+
+
+@_name
+def _get_graph_hash(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The hash of the graph of these tensors. Where auto-sharding splits it, or XLA_AUTO_SPMD_MESH
+    names the mesh for that, this is a part of it."""
+    return _XLAC._xla_graph_hash(list(tensors), os.environ.get("XLA_AUTO_SPMD_MESH", ""))
 
 
 @_name
