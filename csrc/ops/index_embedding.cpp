@@ -132,6 +132,11 @@ Values embedding_bag(Lowering& l) {
           all_sizes, max_indices};
 }
 
+// What is in no bag is dropped by its index, and reads some bag until then.
+Value of_some_bag(const Value& bag, int64_t bags) {
+  return hlo::min(bag, hlo::splat_int(bag.builder(), bags - 1, bag.type()));
+}
+
 Values embedding_bag_dense_backward(Lowering& l) {
   const hlo::Type type = l.out();
   const int64_t vocabulary = type.dims[0], mode = l.integer(7);
@@ -156,7 +161,7 @@ Values embedding_bag_dense_backward(Lowering& l) {
     const Value divisor = hlo::max(bag_sizes, hlo::one(l.b, bag_sizes.type()));
     rows = rows / per_row(hlo::convert(divisor, wide), rows);
   }
-  rows = take_rows(rows, 0, bag);
+  rows = take_rows(rows, 0, of_some_bag(bag, bags));
   if (l.has(8)) rows = rows * per_row(cast(l.in(8), wide), rows);
   if (l.flag(6)) {
     rows = rows / per_row(take_rows(row_counts(index, vocabulary, wide), 0, index), rows);
@@ -169,14 +174,15 @@ Values embedding_bag_weights_backward(Lowering& l) {
   const DType wide = compute_dtype(l.out().dtype);
   if (index.dim(0) == 0) return {hlo::zero(l.b, l.out())};
   const Value rows = hlo::convert(take_rows(l.in(1), 0, index), wide);
-  const Value grads = hlo::convert(take_rows(l.in(0), 0, l.in(4)), wide);
+  const int64_t bags = l.in(0).dim(0);
+  const Value grads = hlo::convert(take_rows(l.in(0), 0, of_some_bag(l.in(4), bags)), wide);
   const Dims columns = {1};
   Value weights = reduce_sum(rows * grads, columns);
   if (l.integer(6) >= 0) {
     weights = hlo::select(hlo::equal(index, static_cast<double>(l.integer(6))),
                           hlo::like(weights, 0), weights);
   }
-  const Value in_bag = hlo::less(l.in(4), static_cast<double>(l.in(0).dim(0)));
+  const Value in_bag = hlo::less(l.in(4), static_cast<double>(bags));
   return result(l, hlo::select(in_bag, weights, 0));
 }
 

@@ -158,7 +158,7 @@ def test_the_cause_of_a_step(x, tmp_path, monkeypatch):
     monkeypatch.setenv("PT_XLA_DEBUG_LEVEL", "2")
     with xp.StepTrace("train_step"):
         y = x + 1
-    assert "  mark_step when exiting a profiler StepTrace region\n" in path.read_text()
+    assert "  torch_xla.sync when exiting a profiler StepTrace region\n" in path.read_text()
     del y
 
 
