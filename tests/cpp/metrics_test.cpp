@@ -184,7 +184,7 @@ TEST_F(Metrics, FormatBytesAndValues) {
   EXPECT_EQ(format_value(1536, Unit::Bytes), "1.50KB");
   EXPECT_EQ(format_value(3.25 * 1024 * 1024 * 1024, Unit::Bytes), "3.25GB");
   EXPECT_EQ(format_value(0.25, Unit::Value), "0.25");
-  EXPECT_EQ(format_value(395, Unit::Value), "395");
+  EXPECT_EQ(format_value(395, Unit::Value), "395.00");
 }
 
 TEST_F(Metrics, ReportOfOneSampleHasNoRates) {
@@ -253,7 +253,7 @@ TEST_F(Metrics, AnOpenSampleCountsBeforeItHasItsValue) {
   const OpenSample first("RunTime"), second("RunTime");
   EXPECT_EQ(metric_data("RunTime")->total_samples, 2);
   EXPECT_TRUE(metric_data("RunTime")->samples.empty());
-  EXPECT_EQ(metrics_report(), "Metric: RunTime\n  TotalSamples: 2\n  Counter: 0.000us\n");
+  EXPECT_EQ(metrics_report(), "Metric: RunTime\n  TotalSamples: 2\n  Accumulator: 000.000us\n");
   second.end(2000);
   EXPECT_EQ(metric_data("RunTime")->accumulator, 2000);
   EXPECT_EQ(metric_data("RunTime")->samples.size(), 1);

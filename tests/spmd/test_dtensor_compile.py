@@ -433,7 +433,10 @@ assert saved.keys() == reference.state_dict().keys()
 for name, t in reference.state_dict().items():
     assert seen(saved[name]) == seen(t)
 call.load_state_dict({f"_orig_mod.{name}": torch.zeros_like(t) for name, t in saved.items()})
-assert [spec(p) for p in model.parameters()] == [spec(p) for p in reference.parameters()]
+def splits(model):  # what waits has no split yet
+    return [spec(p).replace("{replicated}", "") for p in model.parameters()]
+
+assert splits(model) == splits(reference)
 assert not any(p.any() for p in model.parameters())
 """,
         kind=kind,
