@@ -84,10 +84,8 @@ Values embedding_bag(Lowering& l) {
     for (size_t i = 0; i < 4; ++i) empty.push_back(hlo::zero(l.b, l.out(i)));
     return empty;
   }
-  // A bag starts at each offset; an offset at the end of `index` starts an empty one. What follows
-  // a last offset that starts none is in no bag, but, as on the CPU, for the greatest.
-  const int64_t ends = mode == kMax ? bags : offsets.dim(0);
-  const Value starts = row_counts(hlo::slice_dim(offsets, 0, 0, ends), count, index.dtype());
+  // A bag starts at each offset; an offset at the end of `index` starts an empty one.
+  const Value starts = row_counts(hlo::slice_dim(offsets, 0, 0, bags), count, index.dtype());
   const Value bag = running_sum(starts, 0) - 1;
   Value kept = bag;
   if (padding >= 0) {
@@ -132,11 +130,6 @@ Values embedding_bag(Lowering& l) {
           all_sizes, max_indices};
 }
 
-// What is in no bag is dropped by its index, and reads some bag until then.
-Value of_some_bag(const Value& bag, int64_t bags) {
-  return hlo::min(bag, hlo::splat_int(bag.builder(), bags - 1, bag.type()));
-}
-
 Values embedding_bag_dense_backward(Lowering& l) {
   const hlo::Type type = l.out();
   const int64_t vocabulary = type.dims[0], mode = l.integer(7);
@@ -152,16 +145,14 @@ Values embedding_bag_dense_backward(Lowering& l) {
     const Value index = hlo::select(filled, named, hlo::splat_int(l.b, vocabulary, named.type()));
     return result(l, scatter_along(blank, 0, index, grad, hlo::add, l.target()));
   }
+  const Value index = without_padding(l.in(1), l.integer(9), vocabulary);
   const Value bag = l.in(2);
-  Value index = without_padding(l.in(1), l.integer(9), vocabulary);
-  index = hlo::select(hlo::less(bag, static_cast<double>(bags)), index,
-                      hlo::splat_int(l.b, vocabulary, index.type()));
   Value rows = grad;
   if (mode == kMean) {
     const Value divisor = hlo::max(bag_sizes, hlo::one(l.b, bag_sizes.type()));
     rows = rows / per_row(hlo::convert(divisor, wide), rows);
   }
-  rows = take_rows(rows, 0, of_some_bag(bag, bags));
+  rows = take_rows(rows, 0, bag);
   if (l.has(8)) rows = rows * per_row(cast(l.in(8), wide), rows);
   if (l.flag(6)) {
     rows = rows / per_row(take_rows(row_counts(index, vocabulary, wide), 0, index), rows);
@@ -174,16 +165,14 @@ Values embedding_bag_weights_backward(Lowering& l) {
   const DType wide = compute_dtype(l.out().dtype);
   if (index.dim(0) == 0) return {hlo::zero(l.b, l.out())};
   const Value rows = hlo::convert(take_rows(l.in(1), 0, index), wide);
-  const int64_t bags = l.in(0).dim(0);
-  const Value grads = hlo::convert(take_rows(l.in(0), 0, of_some_bag(l.in(4), bags)), wide);
+  const Value grads = hlo::convert(take_rows(l.in(0), 0, l.in(4)), wide);
   const Dims columns = {1};
   Value weights = reduce_sum(rows * grads, columns);
   if (l.integer(6) >= 0) {
     weights = hlo::select(hlo::equal(index, static_cast<double>(l.integer(6))),
                           hlo::like(weights, 0), weights);
   }
-  const Value in_bag = hlo::less(l.in(4), static_cast<double>(bags));
-  return result(l, hlo::select(in_bag, weights, 0));
+  return result(l, weights);
 }
 
 // --- one_hot -------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,47 +24,6 @@ def test_zeta_of_huge_exponents(dtype):
 @pytest.mark.parametrize("median", [torch.median, torch.nanmedian])
 def test_median_of_nothing(median, dtype):
     check(median, torch.empty(0, dtype=dtype), grad=False)
-
-
-OFFSETS = [[0, 2, 4], [0, 2, 6], [0, 3, 3], [0, 0, 1]]
-
-
-@pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_bags_that_end_before_the_indices(mode, offsets):
-    table, indices = torch.arange(14.0).view(7, 2), torch.tensor([1, 2, 3, 4, 5, 6])
-
-    def bags(table):
-        places = indices.to(table.device), table, torch.tensor(offsets).to(table.device)
-        return F.embedding_bag(*places, mode=mode, include_last_offset=True)
-
-    if mode != "mean":
-        check(bags, table, grad=mode == "max")
-    if mode == "max":
-        return
-    # What is left out, the CPU's mean and gradients count.
-    weights = torch.zeros(2, 7)
-    for bag, (start, end) in enumerate(itertools.pairwise(offsets)):
-        weights[bag, indices[start:end]] = 1.0 if mode == "sum" else 1 / max(end - start, 1)
-    x = table.to("xla").requires_grad_()
-    found = bags(x)
-    found.sum().backward()
-    torch.testing.assert_close(found.detach().cpu(), weights @ table)
-    torch.testing.assert_close(x.grad.cpu(), weights.sum(0)[:, None].expand(7, 2))
-
-
-def test_weights_of_what_is_in_no_bag():
-    table, indices = torch.arange(14.0).view(7, 2), torch.tensor([1, 2, 3, 4, 5, 6]).to("xla")
-    weights = torch.ones(6, device="xla", requires_grad=True)
-    F.embedding_bag(
-        indices,
-        table.to("xla"),
-        torch.tensor([0, 2, 4], device="xla"),
-        mode="sum",
-        per_sample_weights=weights,
-        include_last_offset=True,
-    ).sum().backward()
-    assert weights.grad.cpu().tolist() == [5.0, 9.0, 13.0, 17.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
