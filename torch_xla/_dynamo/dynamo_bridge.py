@@ -72,7 +72,8 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
         xla_args: The arguments of the first call, which is not made here.
 
     The counter `DynamoExtractCompiledGraph` counts the graphs. A tensor of the host that stays
-    there is warned of: what is computed of it does not run on xla.
+    there is warned of: what is computed of it does not run on xla. One without dimensions beside
+    tensors on xla is a number.
 
     Raises:
         RuntimeError: The arguments are on several xla devices. By a call, with
@@ -81,8 +82,10 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
     _get_input_arg_device(xla_args)
     _XLAC._xla_add_to_counter("DynamoExtractCompiledGraph", 1)
     graph = CompiledGraph(xla_model)
+    tensors = [argument for argument in xla_args if isinstance(argument, torch.Tensor)]
+    has_xla = any(map(is_xla_tensor, tensors))
     for i, argument in enumerate(xla_args):
-        if graph.stays_on_host(i, argument):
+        if graph.stays_on_host(i, argument) and not (has_xla and argument.dim() == 0):
             warnings.warn(
                 f"Found tensor with shape {argument.size()} on {argument.device}. Please move all "
                 "tensors to xla device to execute on XLA device.",
