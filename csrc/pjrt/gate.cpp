@@ -5,21 +5,6 @@
 
 namespace torch_xla::pjrt {
 
-// Nothing else calls these.
-#define TORCH_XLA_PJRT_METHOD(NAME)                                                         \
-  template <>                                                                               \
-  struct Method<&PJRT_Api::NAME> {                                                          \
-    using Args = NAME##_Args;                                                               \
-    static constexpr const char* name = #NAME;                                              \
-    static constexpr size_t args_size = NAME##_Args_STRUCT_SIZE;                            \
-    static constexpr size_t end_in_api = offsetof(PJRT_Api, NAME) + sizeof(PJRT_Api::NAME); \
-  };
-TORCH_XLA_PJRT_METHOD(PJRT_Client_CreateBuffersForAsyncHostToDevice)
-TORCH_XLA_PJRT_METHOD(PJRT_AsyncHostToDeviceTransferManager_Destroy)
-TORCH_XLA_PJRT_METHOD(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer)
-TORCH_XLA_PJRT_METHOD(PJRT_AsyncHostToDeviceTransferManager_TransferData)
-#undef TORCH_XLA_PJRT_METHOD
-
 namespace {
 
 constexpr int64_t kSize = 8;  // the product of two matrices has 1,024 FLOPs

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spmd.test_sharding import PRELUDE, runner
+from tests.spmd.test_sharding import PRELUDE, REFUSED, runner
 
 MORE = (
     PRELUDE
+    + REFUSED
     + """
 import copy
 import os
 
 line = xs.Mesh(np.arange(N), (N,), ("d",))
 value = torch.arange(64.0).view(8, 8)
-
-def refused(kind, f, *words):
-    try:
-        f()
-    except kind as e:
-        assert all(word in str(e) for word in words), e
-    else:
-        raise AssertionError(f"expected {kind}")
 """
 )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spmd.test_sharding import PRELUDE, runner
+from tests.spmd.test_sharding import PRELUDE, REFUSED, runner
 
 MORE = (
     PRELUDE
+    + REFUSED
     + """
 import copy
 import io
@@ -19,14 +20,6 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 S = xs.XLAShardedTensor
 value = torch.arange(64.0).view(8, 8)
-
-def refused(kind, f, *words):
-    try:
-        f()
-    except kind as e:
-        assert all(word in str(e) for word in words), e
-        return e
-    raise AssertionError(f"expected {kind}")
 """
 )
 

@@ -50,6 +50,18 @@ def check_shards(t, value):
 """
 
 
+REFUSED = """
+def refused(kind, f, *words):
+    "Calls f and returns its exception, which is of this kind and has these words."
+    try:
+        f()
+    except kind as e:
+        assert all(word in str(e) for word in words), e
+        return e
+    raise AssertionError(f"expected {kind}")
+"""
+
+
 def runner(run_python, prelude, timeout=300):
     """A function that runs code after a prelude in a process of eight devices, with names given."""
 

@@ -41,5 +41,6 @@ def _maybe_select_default_device() -> None:
     """Sets PJRT_DEVICE to what would be chosen, unless set or PJRT_SELECT_DEFAULT_DEVICE is 0."""
     from torch_xla._src import plugins
 
-    if os.environ.get("PJRT_SELECT_DEFAULT_DEVICE") != "0" and "PJRT_DEVICE" not in os.environ:
-        os.environ["PJRT_DEVICE"] = plugins.find().device_type
+    name = plugins.chosen()
+    if name is not None and "PJRT_DEVICE" not in os.environ:
+        os.environ["PJRT_DEVICE"] = name
