@@ -21,6 +21,7 @@ from torch.fx import Interpreter
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
+from torch_xla._src import names
 from torch_xla._src.compiled_graph import CompiledGraph
 from torch_xla.debug import metrics
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
@@ -82,8 +83,7 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
     _get_input_arg_device(xla_args)
     _XLAC._xla_add_to_counter("DynamoExtractCompiledGraph", 1)
     graph = CompiledGraph(xla_model)
-    tensors = [argument for argument in xla_args if isinstance(argument, torch.Tensor)]
-    has_xla = any(map(is_xla_tensor, tensors))
+    has_xla = any(map(names.is_xla_tensor, xla_args))
     for i, argument in enumerate(xla_args):
         if graph.stays_on_host(i, argument) and not (has_xla and argument.dim() == 0):
             warnings.warn(
