@@ -10,7 +10,7 @@ import os
 
 RUN, COMPILE, UPLOAD, DOWNLOAD = range(4)
 RESOURCE_EXHAUSTED, INTERNAL = 8, 13
-LAUNCH, END = 1, 2
+LAUNCH, END, COMPILATION = 1, 2, 3
 
 _plugin = ctypes.CDLL(os.environ["PJRT_LIBRARY_PATH"])
 _plugin.fault_count.restype = _plugin.fault_num_held.restype = ctypes.c_int64
@@ -33,7 +33,8 @@ def has_fired(kind: int) -> bool:
 
 
 def hold(what: int) -> None:
-    """From now on launches do not return (LAUNCH), or runs and reads do not end (END)."""
+    """From now on launches do not return (LAUNCH), runs and reads do not end (END), or compilations
+    do not return (COMPILATION)."""
     _plugin.fault_hold(what)
 
 
@@ -43,5 +44,5 @@ def release() -> None:
 
 
 def num_held() -> int:
-    """The runs that came to the plugin since hold()."""
+    """The runs, or compilations, that came to the plugin since hold()."""
     return _plugin.fault_num_held()

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -12,12 +10,9 @@
 
 namespace torch_xla::executor {
 
-// Called from a thread of its own, some times a second, once a compilation has taken three seconds;
-// the last time when it has ended. Set once, at import.
-using ProgressReporter = std::function<void(const std::string& what, double seconds, bool ended)>;
-void set_progress_reporter(ProgressReporter reporter);
-
-// Lives while a program is compiled, on a thread that holds neither lock.
+// Lives while a program is compiled. Once that has taken three seconds, a thread of its own writes
+// to stderr, if that is a terminal. Whoever compiles waits for that thread, and others may wait
+// for him with the graph lock; so it runs no Python, whose collector may want that lock.
 class CompileProgress {
  public:
   explicit CompileProgress(const Program& program);

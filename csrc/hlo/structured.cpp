@@ -581,9 +581,12 @@ Value fft(const Value& x, std::string_view kind, std::span<const int64_t> length
     result = {real_part(x.dtype()), x.dims()};
     result.dims.back() = lengths.back();
   }
-  return x.builder().op(
-      kOp, {x}, result,
+  Dims all(x.rank());  // the partitioner has no way to transform parts, and tries one
+  std::iota(all.begin(), all.end(), 0);
+  const Value made = x.builder().op(
+      kOp, {unsplit(x, all)}, result,
       {{"fft_type", attr::stablehlo("fft_type", kind)}, {"fft_length", attr::array(lengths)}});
+  return unsplit(made, all);
 }
 
 Values call(Builder& b, std::string_view function, std::span<const Value> operands,

@@ -10,6 +10,7 @@
 #include <ATen/WrapDimUtils.h>
 
 #include "ops/common.h"
+#include "ops/host/in_memory.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 
@@ -51,9 +52,16 @@ Value scaled(const Value& x, double by) {
   return by == 1 ? x : hlo::mul(x, hlo::splat(x.builder(), by, x.type()));
 }
 
+// XLA's CPU compiler lets a transform have any order of its dimensions in memory and then refuses
+// to run it. What devices gather from one another has such orders, along the split dimension first,
+// but a call has one order.
+Value in_order(const Lowering& l, const Value& x) {
+  return l.target().host_kernels && l.target().partitioned ? in_memory({x})[0] : x;
+}
+
 // The transform of some dimensions of x, moved to the end and back.
-Value transform(const Value& x, std::string_view kind, const std::vector<int64_t>& dims,
-                std::span<const int64_t> lengths) {
+Value transform(const Lowering& l, const Value& x, std::string_view kind,
+                const std::vector<int64_t>& dims, std::span<const int64_t> lengths) {
   std::vector<int64_t> order;
   for (int64_t d = 0; d < x.rank(); ++d) {
     if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
@@ -61,10 +69,12 @@ Value transform(const Value& x, std::string_view kind, const std::vector<int64_t
   order.insert(order.end(), dims.begin(), dims.end());
   std::vector<int64_t> back(order.size());
   for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
-  return hlo::transpose(hlo::fft(hlo::transpose(x, order), kind, lengths), back);
+  const Value made = hlo::fft(in_order(l, hlo::transpose(x, order)), kind, lengths);
+  return hlo::transpose(in_order(l, made), back);
 }
 
-Value complex_transform(Value x, std::string_view kind, const std::vector<int64_t>& dims) {
+Value complex_transform(const Lowering& l, Value x, std::string_view kind,
+                        const std::vector<int64_t>& dims) {
   constexpr size_t kAtOnce = 3;
   for (size_t first = 0; first < dims.size(); first += kAtOnce) {
     const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first);
@@ -72,7 +82,7 @@ Value complex_transform(Value x, std::string_view kind, const std::vector<int64_
         begin, begin + static_cast<std::ptrdiff_t>(std::min(kAtOnce, dims.size() - first)));
     std::vector<int64_t> lengths;
     for (const int64_t d : some) lengths.push_back(x.dims()[d]);
-    x = transform(x, kind, some, lengths);
+    x = transform(l, x, kind, some, lengths);
   }
   return x;
 }
@@ -89,7 +99,7 @@ Values c2c(Lowering& l) {
   const bool forward = l.flag(Last);
   const int64_t n = product(x.dims(), dims);
   const double undo = forward ? 1 : static_cast<double>(n);
-  return {scaled(complex_transform(x, forward ? "FFT" : "IFFT", dims), undo * factor(l, n))};
+  return {scaled(complex_transform(l, x, forward ? "FFT" : "IFFT", dims), undo * factor(l, n))};
 }
 
 // aten::_fft_r2c(self, dim, normalization, onesided): the last of `dim` is halved.
@@ -99,13 +109,13 @@ Values r2c(Lowering& l) {
   if (is_empty(l.out().dims)) return {hlo::zero(l.b, l.out())};
   const double by = factor(l, product(x.dims(), dims));
   if (!l.flag(Last)) {
-    return {scaled(complex_transform(hlo::convert(x, l.out().dtype), "FFT", dims), by)};
+    return {scaled(complex_transform(l, hlo::convert(x, l.out().dtype), "FFT", dims), by)};
   }
   const int64_t halved = dims.back();
   const int64_t length = x.dims()[halved];
-  const Value half = transform(x, "RFFT", {halved}, {&length, 1});
+  const Value half = transform(l, x, "RFFT", {halved}, {&length, 1});
   dims.pop_back();
-  return {scaled(complex_transform(half, "FFT", dims), by)};
+  return {scaled(complex_transform(l, half, "FFT", dims), by)};
 }
 
 // aten::_fft_c2r(self, dim, normalization, last_dim_size): the last of `dim` was halved.
@@ -116,8 +126,8 @@ Values c2r(Lowering& l) {
   const int64_t halved = dims.back();
   const int64_t length = l.integer(Last);
   dims.pop_back();
-  const Value half = complex_transform(l.in(Self), "IFFT", dims);
-  return {scaled(transform(half, "IRFFT", {halved}, {&length, 1}),
+  const Value half = complex_transform(l, l.in(Self), "IFFT", dims);
+  return {scaled(transform(l, half, "IRFFT", {halved}, {&length, 1}),
                  static_cast<double>(n) * factor(l, n))};
 }
 

@@ -5,7 +5,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/record/call_on_cpu.h"
-#include "executor/compile_progress.h"
 #include "executor/kept_runs.h"
 #include "executor/nan_watch.h"
 #include "lazy/operator.h"
@@ -160,18 +159,6 @@ void init_kept_runs(py::module_& m) {
           const py::gil_scoped_acquire gil;
           (*kept)(std::const_pointer_cast<KeptRun>(run));
         });
-  });
-  m.def("_xla_set_progress_reporter", [](py::function reporter) {
-    executor::set_progress_reporter([kept = new py::function(std::move(reporter))](
-                                        const std::string& what, double seconds, bool ended) {
-      if (Py_IsInitialized() == 0) return;
-      const py::gil_scoped_acquire gil;
-      try {
-        (*kept)(what, seconds, ended);
-      } catch (py::error_already_set& e) {
-        e.discard_as_unraisable("torch_xla: the progress of a compilation");
-      }
-    });
   });
 }
 

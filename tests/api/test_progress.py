@@ -9,12 +9,23 @@ import textwrap
 
 import pytest
 
-SHOW = """
-    from torch_xla._src import progress
-    progress.show('Compiling "sync" of train.py:3 (12 calls)', 3.0, False)
-    progress.show('Compiling "sync" of train.py:3 (12 calls)', 4.0, False)
-    progress.show('Compiling "sync" of train.py:3 (12 calls)', 4.2, True)
-    assert not progress._bars
+# The compilation is held in the background while Python's lock is: whoever writes needs it not. The
+# collector may run wherever Python does, and wants the graph lock, whose holder may wait for the
+# compiler.
+HELD = """
+    import ctypes, os, sys
+    import torch, torch_xla
+    from tests import fault_plugin
+    x = torch.randn(20).to("xla")
+    torch_xla.sync(wait=True)
+    fault_plugin.hold(fault_plugin.COMPILATION)
+    y = x.sin() + 1
+    torch_xla.sync()
+    sys.setswitchinterval(100)
+    ctypes.PyDLL(None).usleep(3_600_000)
+    os.write(2, b"<Python again>")
+    fault_plugin.release()
+    y.tolist()
 """
 COMPILE = """
     import torch, torch_xla
@@ -24,11 +35,11 @@ COMPILE = """
 """
 
 
-def on_terminal(code):
+def on_terminal(code, columns=200, **env):
     """What a program prints to stderr, which is a terminal."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 200))
-    env = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": "", "XLA_FLAGS": ""}
+    termios.tcsetwinsize(theirs, (24, columns))
+    env = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": "", "XLA_FLAGS": "", **env}
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], stderr=theirs, stdout=theirs, env=env
     )
@@ -47,13 +58,21 @@ def on_terminal(code):
     return text.decode()
 
 
-def test_what_is_shown():
-    text = on_terminal(SHOW)
-    assert 'Compiling "sync" of train.py:3 (12 calls): 00:03' in text
+@pytest.fixture
+def held(fault_plugin):
+    return {"PJRT_DEVICE": "CPU", "PJRT_LIBRARY_PATH": str(fault_plugin)}
 
 
-def test_nothing_is_shown_in_a_file(run_python):
-    assert run_python(SHOW).stderr == ""
+@pytest.mark.parametrize("columns", [200, 30])
+def test_what_is_shown_needs_no_python(held, columns):
+    before, after = on_terminal(HELD, columns, **held).split("<Python again>")
+    shown = 'Compiling "sync" of <string>:9 (<module>) (2 calls): 00:03'
+    assert f"\r\033[K{shown[-columns + 1 :]}" in before
+    assert after.endswith("\r\033[K")  # and gone at the end
+
+
+def test_nothing_is_shown_in_a_file(run_python, held):
+    assert run_python(HELD, env={**held, "XLA_EXPLAIN": "0"}).stderr == "<Python again>"
 
 
 @pytest.mark.slow

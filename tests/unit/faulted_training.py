@@ -23,7 +23,7 @@ State = list[torch.Tensor]
 class Training:
     """A model, its optimizer, and steps; a subclass says how it is trained."""
 
-    compiled = "lazy"  # or "torch_xla"
+    compiled = "lazy"  # "torch_xla", "openxla", or "optimizer": that too is a graph of openxla
     optimizer: Callable = staticmethod(lambda p: torch.optim.SGD(p, lr=0.1))
     accumulated = 1
 
@@ -33,9 +33,13 @@ class Training:
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(device)
         self.buffers = [torch.zeros(3).to(device)]  # what a step writes beside the parameters
         self.optimizer = type(self).optimizer(self.model.parameters())
-        self.whole = self._whole
+        self.whole, self.update = self._whole, self.optimizer.step
         if device == "xla" and self.compiled == "torch_xla":
             self.whole = torch_xla.compile(self._whole)
+        if device == "xla" and self.compiled in ("openxla", "optimizer"):
+            self.model = torch.compile(self.model, backend="openxla")
+        if device == "xla" and self.compiled == "optimizer":
+            self.update = torch.compile(self.optimizer.step, backend="openxla")
 
     def batch(self, i: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(i)
@@ -57,7 +61,7 @@ class Training:
             self.whole(self.batch(self.accumulated * i + part))
             if part + 1 < self.accumulated:
                 sync()
-        self.optimizer.step()
+        self.update()
         self.write()
         sync()
 
@@ -92,7 +96,20 @@ class Compiled(Adam):
     compiled = "torch_xla"
 
 
-PROGRAMS = {c.__name__: c for c in (Training, Momentum, Adam, Accumulated, Compiled)}
+class Openxla(Momentum):
+    compiled = "openxla"
+
+
+class OpenxlaOptimizer(Momentum):
+    compiled = "optimizer"
+
+
+class OpenxlaAdam(Adam):
+    compiled = "optimizer"
+
+
+KINDS = (Training, Momentum, Adam, Accumulated, Compiled, Openxla, OpenxlaOptimizer, OpenxlaAdam)
+PROGRAMS = {c.__name__: c for c in KINDS}
 
 
 def until_quiet(call: Callable, errors: list[str]):

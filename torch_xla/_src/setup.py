@@ -76,7 +76,6 @@ def install() -> None:
         after_import(name, functools.partial(_call, module, function))
     atexit.register(_finish)
     _XLAC._xla_set_nan_handler(_raise_nans)
-    _XLAC._xla_set_progress_reporter(_show_progress)
     if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):
         _print_fatal_stacks()
     if _XLAC._xla_flag("XLA_REPORT_FILE"):
@@ -97,12 +96,6 @@ def _raise_nans(run: _XLAC._KeptRun) -> None:
     from torch_xla._src import faults
 
     faults.raise_nans(run)
-
-
-def _show_progress(what: str, seconds: float, ended: bool) -> None:
-    from torch_xla._src import progress
-
-    progress.show(what, seconds, ended)
 
 
 def _print_fatal_stacks() -> None:

@@ -23,7 +23,7 @@
 namespace {
 
 enum Kind { kRun, kCompile, kUpload, kDownload, kKinds };
-enum Hold { kNothing, kLaunch, kEnd };
+enum Hold { kNothing, kLaunch, kEnd, kCompilation };
 
 struct Armed {
   int64_t count = 0;  // calls since the last fault_arm()
@@ -198,7 +198,7 @@ void mark(PJRT_Event* event, const FailurePtr& failure, bool held) {
   if (event == nullptr) return;
   const std::lock_guard lock(mutex);
   if (failure != nullptr) failed_events[event] = failure;
-  if (held && hold != kNothing) held_events.insert(event);
+  if (held && hold == kEnd) held_events.insert(event);
 }
 
 // --- buffers ----------------------------------------------------------------------------------
@@ -252,6 +252,11 @@ PJRT_Error* copy_to_device(PJRT_Buffer_CopyToDevice_Args* args) {
 
 PJRT_Error* compile(PJRT_Client_Compile_Args* args) {
   const FailurePtr failure = next(kCompile);
+  {
+    std::unique_lock lock(mutex);
+    if (hold == kCompilation) ++num_held;
+    changed.wait(lock, [] { return hold != kCompilation; });
+  }
   return failure != nullptr ? error_of(*failure) : real->PJRT_Client_Compile(args);
 }
 
@@ -267,7 +272,7 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
   if (failure != nullptr && !is_late) return error_of(*failure);
   {
     std::unique_lock lock(mutex);
-    if (hold != kNothing) ++num_held;
+    if (hold == kLaunch || hold == kEnd) ++num_held;
     changed.notify_all();
     changed.wait(lock, [] { return hold != kLaunch; });
   }
@@ -308,7 +313,8 @@ VISIBLE int fault_has_fired(int kind) {
   return armed.at(static_cast<size_t>(kind)).has_fired;
 }
 
-// From now on, 1: launches do not return, 2: runs and reads do not end.
+// From now on, 1: launches do not return, 2: runs and reads do not end, 3: compilations do not
+// return.
 VISIBLE void fault_hold(int what) {
   const std::lock_guard lock(mutex);
   hold = static_cast<Hold>(what);
@@ -322,7 +328,7 @@ VISIBLE void fault_release() {
   changed.notify_all();
 }
 
-// Returns the runs that came to the plugin since fault_hold().
+// Returns the runs, or compilations, that came to the plugin since fault_hold().
 VISIBLE int64_t fault_num_held() {
   const std::lock_guard lock(mutex);
   return num_held;
