@@ -7,6 +7,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
+#include "lazy/lock.h"
 #include "util/error.h"
 #include "util/unlocked.h"
 
@@ -45,6 +46,11 @@ at::Tensor lend(lazy::Value& value, int device) {
   const std::shared_ptr<pjrt::Array> array = value.node->data().array;
   const at::ScalarType dtype = value.geometry().dtype;
   if (held_dtype(*array) != dtype) return download(values, device)[0];  // XLA_USE_BF16: a copy
+  const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
+  if (devices.size() == 1) {
+    const lazy::GraphLock lock;  // a run may send it
+    send(*array, devices);
+  }
   TXLA_CHECK(array->num_buffers() == 1,
              "DLPack: expected a tensor on one device, got one on all devices of SPMD mode. Copy "
              "it with .cpu() first.");

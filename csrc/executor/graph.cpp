@@ -1,14 +1,17 @@
 #include "executor/graph.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <unordered_map>
 
 #include <ATen/Context.h>
+#include <c10/util/accumulate.h>
 
 #include "executor/deferred.h"
 #include "executor/runtime.h"
 #include "executor/transfer.h"
+#include "lazy/operator.h"
 #include "ops/lowering.h"
 #include "ops/manual_sharding.h"
 #include "ops/sharding.h"
@@ -162,6 +165,44 @@ bool Dependents::contains(const Node* start) const {
     stack.pop_back();
   }
   return is(start);
+}
+
+namespace {
+
+bool gives_few_integers(const Signature& call) {
+  constexpr int64_t kFew = 1 << 14;
+  if (call.num_seeds != 0 || !call.op->name.starts_with("aten::")) return false;
+  return std::ranges::all_of(call.outputs, [](const Geometry* output) {
+    return output != nullptr && c10::isIntegralType(output->dtype, /*includeBool=*/true) &&
+           c10::multiply_integers(output->sizes) <= kFew;
+  });
+}
+
+}  // namespace
+
+FromNumbers::FromNumbers() : yes_(next_walk()), no_(next_walk()) {}
+
+bool FromNumbers::contains(const Node* start) const {
+  const auto is = [](uint64_t mark) {
+    return [mark](const Value& v) { return v.node->walk == mark; };
+  };
+  std::vector<const Node*> stack = {start};
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    if (node->walk == yes_ || node->walk == no_) {
+      stack.pop_back();
+    } else if (node->is_data() || !gives_few_integers(node->signature()) ||
+               std::ranges::any_of(node->operands(), is(no_))) {
+      node->walk = no_;
+    } else if (std::ranges::all_of(node->operands(), is(yes_))) {
+      node->walk = yes_;
+    } else {
+      for (const Value& operand : node->operands()) {
+        if (operand.node->walk != yes_) stack.push_back(operand.node.get());
+      }
+    }
+  }
+  return start->walk == yes_;
 }
 
 // A call that somebody goes on referring to may be computed again: what it reads must stay. Marks

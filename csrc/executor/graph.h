@@ -71,4 +71,16 @@ class Dependents {
   uint64_t computed_, later_, no_;  // marks of nodes
 };
 
+// Tells whether a value is made of Python numbers alone, and is whole numbers, few of them: the
+// positions of tokens, say. Whoever reads one need not wait for what the device works on. Valid
+// until the next walk.
+class FromNumbers {
+ public:
+  FromNumbers();
+  bool contains(const lazy::Node* node) const;
+
+ private:
+  uint64_t yes_, no_;  // marks of nodes
+};
+
 }  // namespace torch_xla::executor

@@ -1,5 +1,8 @@
 #include "executor/numbers.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace torch_xla::executor {
 
 using lazy::NumberKind;
@@ -20,6 +23,11 @@ void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
       ints.push_back(number.integer);
       break;
   }
+}
+
+bool PackedNumbers::is_same(const PackedNumbers& other) const {
+  const auto bits = [](double number) { return std::bit_cast<uint64_t>(number); };
+  return ints == other.ints && std::ranges::equal(floats, other.floats, {}, bits, bits);
 }
 
 ConstantNumbers& constant_numbers() {

@@ -89,6 +89,27 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
 
 }  // namespace
 
+const std::vector<at::Tensor>* Remembered::find(const PackedNumbers& numbers) const {
+  const auto run =
+      std::ranges::find_if(runs_, [&](const Run& r) { return r.numbers.is_same(numbers); });
+  return run == runs_.end() || run->results.empty() ? nullptr : &run->results;
+}
+
+bool Remembered::comes_again(const PackedNumbers& numbers) {
+  constexpr size_t kMost = 8;
+  const auto is_it = [&](const Run& run) { return run.numbers.is_same(numbers); };
+  if (std::ranges::any_of(runs_, is_it)) return true;
+  if (runs_.size() == kMost) runs_.pop_front();
+  runs_.push_back({numbers, {}});
+  return false;
+}
+
+void Remembered::add(const PackedNumbers& numbers, std::vector<at::Tensor> results) {
+  for (Run& run : runs_) {
+    if (run.numbers.is_same(numbers)) run.results = std::move(results);
+  }
+}
+
 std::optional<MemoryNeeds> needs_of(const Program& program) {
   MemoryNeeds needs;
   for (const auto& executable : program.executables) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "debug/trace.h"
 #include "executor/lower.h"
@@ -32,6 +35,24 @@ struct MemoryNeeds {
   int64_t more() const { return results + temporaries; }
 };
 
+// What runs of a program on numbers alone have given: a few that came twice. Guarded by the
+// GraphLock.
+class Remembered {
+ public:
+  // Returns the results on these numbers, row-major CPU tensors, or null.
+  const std::vector<at::Tensor>* find(const PackedNumbers& numbers) const;
+  // Notes that the program runs on these numbers; returns whether it has done so before.
+  bool comes_again(const PackedNumbers& numbers);
+  void add(const PackedNumbers& numbers, std::vector<at::Tensor> results);
+
+ private:
+  struct Run {
+    PackedNumbers numbers;
+    std::vector<at::Tensor> results;  // none: not asked for yet
+  };
+  std::deque<Run> runs_;  // the oldest first
+};
+
 struct Program {
   std::string name;   // who asked for it: "sync", "read", ..
   std::string place;  // the user's line that did so first; empty where not known
@@ -50,6 +71,7 @@ struct Program {
   std::string flags;                          // util::flags::cache_key_text() when it was made
   std::optional<MemoryNeeds> needs;           // none where the plugin does not tell
   mutable std::atomic<bool> has_run = false;  // to its end, without a failure
+  mutable Remembered remembered;
 };
 
 // Reads what the compiler tells of the program's executables.

@@ -85,6 +85,23 @@ const spmd::Sharding* held_sharding(const spmd::Sharding* sharding, at::IntArray
   return is_split && c10::multiply_integers(sizes) != 0 ? sharding : nullptr;
 }
 
+namespace {
+
+// `dense` stays as it is from now on.
+pjrt::Array array_on_host(const at::Tensor& dense, const spmd::Sharding* sharding) {
+  const auto kept = std::make_shared<const at::Tensor>(dense);
+  const void* data = dense.numel() == 0 ? kept.get() : dense.const_data_ptr();  // never null
+  return pjrt::Array::on_host(Runtime::get().client(), std::shared_ptr<const void>(kept, data),
+                              to_pjrt(dense.scalar_type()), dense.sizes(), sharding);
+}
+
+}  // namespace
+
+lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::Source* maker) {
+  const at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
+  return counted(array_on_host(dense, nullptr), device, maker);
+}
+
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
   static const debug::Metric time("TransferToDeviceTime");
   const debug::TimedScope scope(time);
@@ -93,20 +110,16 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
   at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
   Runtime& runtime = Runtime::get();
   const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  const pjrt::DType dtype = to_pjrt(dense.scalar_type());
   std::optional<pjrt::Array> array;
   try {
     if (devices.size() > 1) {
       if (dense.is_alias_of(tensor)) dense = dense.clone();
-      const auto kept = std::make_shared<const at::Tensor>(dense);
-      const void* data = dense.numel() == 0 ? kept.get() : dense.const_data_ptr();  // never null
-      array = pjrt::Array::on_host(runtime.client(), std::shared_ptr<const void>(kept, data), dtype,
-                                   dense.sizes(), held_sharding(sharding, dense.sizes()));
+      array = array_on_host(dense, held_sharding(sharding, dense.sizes()));
       if (array->sharding() != nullptr) send(*array, devices);
     } else {
       outbound_bytes().add(static_cast<double>(dense.nbytes()));
-      array = pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(), dtype, dense.sizes(),
-                                     devices);
+      array = pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(),
+                                     to_pjrt(dense.scalar_type()), dense.sizes(), devices);
     }
   } catch (const pjrt::Error& e) {
     fail(e);
@@ -378,7 +391,9 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value val
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {
   std::vector<lazy::Value> ready = {value};
   materialize(ready, from);
-  const pjrt::Array& array = *ready[0].node->data().array;
+  pjrt::Array& array = *ready[0].node->data().array;
+  const lazy::GraphLock lock;  // a run may send it
+  send(array, Runtime::get().devices(from));
   return data_value(&ready[0].geometry(), to,
                     counted(array.copy_to(Runtime::get().devices(to)), to));
 }

@@ -20,6 +20,8 @@ at::ScalarType held_dtype(const pjrt::Array& array);
 // sharding, in parts that are padded to be equal. On several devices at once nothing is sent before
 // it is needed: until then it may be said how the value is to be split.
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding = nullptr);
+// Data that stays on the host until a run needs it; `maker` is the call that it is the result of.
+lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::Source* maker);
 // Sends the devices what they lack of an array.
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
 // Returns the value as data that is split so; computes what waits for it.
