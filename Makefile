@@ -144,6 +144,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(PY) scripts/check_includes.py
+	$(PY) scripts/check_rooms.py
 	$(PY) scripts/check_operators.py
 
 format: $(VENV)/.installed

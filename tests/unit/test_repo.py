@@ -18,7 +18,10 @@ def load(path):
     return module
 
 
+sys.path.insert(0, str(ROOT / "scripts"))  # where one finds the other
 check = load(ROOT / "scripts" / "check_includes.py")
+rooms = load(ROOT / "scripts" / "check_rooms.py")
+sys.path.pop(0)
 torch_install = load(ROOT / "cmake" / "torch_install.py")
 
 
@@ -129,6 +132,84 @@ def test_the_script_fails_on_a_violation(tree):
     )
     assert result.returncode == 1
     assert result.stdout.count("\n") == 1
+
+
+def test_the_rooms_of_this_repository():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_rooms.py")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(re.search(r"of +\d+ lines$", line) for line in done.stdout.splitlines())
+
+
+CIRCLE = {
+    "csrc__hlo__b_dot_h": '#include "hlo/c.h"\n',
+    "csrc__hlo__c_dot_h": "",
+    "csrc__hlo__c_some_dot_cpp": '#include "hlo/c.h"\n#include "hlo/b.h"\n',
+}
+
+
+def test_a_circle_of_includes_is_found_through_the_sources_of_a_header(tree, monkeypatch):
+    monkeypatch.setattr(rooms, "CIRCLES", {})
+    (violation,) = rooms.check_circles(tree(**CIRCLE))
+    assert violation.startswith("csrc/hlo: b, c came into a circle (b, c)")
+
+
+def test_the_list_of_circles_only_shrinks(tree, monkeypatch):
+    monkeypatch.setattr(rooms, "CIRCLES", {"csrc/hlo": {"b", "c"}})
+    assert list(rooms.check_circles(tree(**CIRCLE))) == []
+    monkeypatch.setattr(rooms, "CIRCLES", {"csrc/hlo": {"b", "c", "a"}})
+    (violation,) = rooms.check_circles(tree())
+    assert violation == "csrc/hlo: in no circle any more: a. Take them out of CIRCLES."
+    monkeypatch.setattr(rooms, "CIRCLES", {"csrc/hlo": {"b"}})
+    (violation,) = rooms.check_circles(tree())
+    assert violation.startswith("csrc/hlo: c came into a circle")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from torch_xla import a\n", True),
+        ("def f():\n    import torch_xla.a\n", True),
+        ("from torch_xla.a import g\n", True),
+        ("import typing\nif typing.TYPE_CHECKING:\n    from torch_xla import a\n", False),
+        ("from torch_xla import _XLAC\n", False),
+    ],
+)
+def test_a_circle_of_imports_is_found(tree, monkeypatch, text, found):
+    monkeypatch.setattr(rooms, "CIRCLES", {})
+    root = tree(
+        torch_xla____init___dot_py="import torch_xla.b\n",
+        torch_xla__a_dot_py="from torch_xla import b\n",
+        torch_xla__b_dot_py=text,
+    )
+    violations = list(rooms.check_circles(root))
+    assert len(violations) == found
+    assert not found or "torch_xla.a, torch_xla.b came into a circle" in violations[0]
+
+
+def test_a_room_has_a_budget_and_keeps_it(tree, monkeypatch):
+    monkeypatch.setattr(rooms, "BUDGETS", {f"csrc/{area}": 4 for area in check.ARROWS})
+    assert list(rooms.check_budgets(tree(csrc__hlo__b_dot_cpp="\n\n\n"))) == []
+    (violation,) = rooms.check_budgets(tree(csrc__hlo__b_dot_cpp="\n\n\n\n"))
+    assert violation.startswith("csrc/hlo: 5 lines, at most 4 may be")
+    root = tree(csrc__hlo__b_dot_cpp="", csrc__hlo__new__b_dot_cpp="")
+    (violation,) = rooms.check_budgets(root)
+    assert violation.startswith("csrc/hlo/new: has no budget")
+
+
+def test_riddles_are_counted_once_each_and_may_only_become_fewer(tree, monkeypatch):
+    root = tree(
+        csrc__hlo__b_dot_cpp="// What a is.\n// What goes on.\nint a;  // of c\nint b;  // Of d\n",
+        torch_xla__b_dot_py='"""Of a module."""\nx = 1  # How so\n# It is\n# What it is.\n',
+    )
+    assert rooms.openers(root) == {"csrc": 2, "torch_xla": 2}
+    monkeypatch.setattr(rooms, "OPENERS", {"csrc": 2, "torch_xla": 2})
+    assert list(rooms.check_openers(root)) == []
+    monkeypatch.setattr(rooms, "OPENERS", {"csrc": 1, "torch_xla": 3})
+    first, second = rooms.check_openers(root)
+    assert "csrc: 2 comments" in first and "at most 1" in first
+    assert "torch_xla: 2 comments open so by now" in second
 
 
 def test_the_lint_versions_agree():
