@@ -55,7 +55,7 @@ SANITIZERS := address-undefined thread
 TESTS_FOR_address-undefined := tests/sanitizers tests/unit tests/api tests/spmd
 TESTS_FOR_thread := tests/sanitizers tests/spmd/test_virtual_device.py \
   $(patsubst %,tests/unit/test_%.py,donation failures metrics sources threads traced) \
-  $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader replay sync)
+  $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader sync)
 CHOSEN_FOR_address-undefined := not slow and not process_memory
 CHOSEN_FOR_thread := not slow and not process_memory and not forks
 # Those that take hours on a slow machine come in parts of their own.

@@ -1,7 +1,6 @@
 #include "executor/in_flight.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -35,13 +34,6 @@ std::string describe_failure(const std::string& line, int64_t lost) {
          "a "
          "checkpoint. With XLA_NO_DONATION=1 they stay, in twice the memory.";
 }
-
-namespace {
-std::atomic<uint64_t> num_runs_and_reads{0};
-}  // namespace
-
-uint64_t runs_and_reads() { return num_runs_and_reads.load(std::memory_order_relaxed); }
-void count_run_or_read() { num_runs_and_reads.fetch_add(1, std::memory_order_relaxed); }
 
 void Mark::run_ended() {
   const std::lock_guard lock(mutex_);

@@ -25,10 +25,6 @@ struct Program;
 // the tensors that it was to overwrite, of which it had taken over `lost`.
 std::string describe_failure(const std::string& line, int64_t lost);
 
-// Returns how many programs this process has launched, and how often it has read values, so far.
-uint64_t runs_and_reads();
-void count_run_or_read();
-
 // A point in the order of launches: reached when all runs launched before it have ended.
 class Mark {
  public:

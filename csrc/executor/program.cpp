@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "debug/metrics.h"
-#include "executor/in_flight.h"
 #include "executor/run_time.h"
 #include "executor/runtime.h"
 #include "ops/host/host_kernel.h"
@@ -149,7 +148,6 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   debug::Span span("launch");
   add_details(program, span);
-  count_run_or_read();
   const Interface& takes = program.interface;
   TXLA_CHECK(arrays.size() == takes.parameters.size() &&
                  numbers.floats.size() == takes.num_floats && numbers.ints.size() == takes.num_ints,

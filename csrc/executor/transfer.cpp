@@ -256,7 +256,6 @@ std::vector<at::Tensor> read(
   static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
   debug::Span span("TransferFromDevice");
-  count_run_or_read();
   std::vector<at::Tensor> tensors;
   for (const auto& [buffer, g] : buffers) {
     const at::ScalarType held = to_torch(buffer->dtype());

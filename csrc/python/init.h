@@ -22,7 +22,6 @@ void init_dispatch(pybind11::module_& m);
 void init_source(pybind11::module_& m);
 void init_topology(pybind11::module_& m);
 void init_control_flow(pybind11::module_& m);
-void init_replay(pybind11::module_& m);
 void init_traced(pybind11::module_& m);
 void init_export(pybind11::module_& m);
 void init_builder(pybind11::module_& m);

@@ -17,7 +17,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_source(m);
   init_topology(m);
   init_control_flow(m);
-  init_replay(m);
   init_traced(m);
   init_export(m);
   init_builder(m);

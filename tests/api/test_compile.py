@@ -424,3 +424,15 @@ def test_a_failure_is_reported_in_eager_mode():
         with pytest.raises(torch.linalg.LinAlgError):
             torch.linalg.inv(torch.zeros(2, 2, device="xla")).sum().item()
         close(torch.ones(2, device="xla") + 1, torch.full((2,), 2.0))
+
+
+def test_replay_says_what_to_use():
+    for call in (
+        lambda: torch_xla.compile(replay=True),
+        lambda: torch_xla.compile(abs, replay=True),
+    ):
+        with pytest.raises(ValueError, match=r'torch.compile\(step, backend="openxla"\)'):
+            call()
+    assert (
+        torch_xla.compile(lambda x: x + 1, replay=False)(torch.ones((), device="xla")).item() == 2
+    )

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._src.replay import NO_REPLAY, Replays
 from torch_xla._src.step import CLEARS, barrier
 
 
@@ -34,8 +33,8 @@ def compile(
         with torch_xla.compile():   # a block
             loss = step(batch, target)
 
-    The function may do anything that Python can, and its Python runs at each call, but with
-    `replay`. If it raises, what it recorded is launched as well.
+    The function may do anything that Python can, and its Python runs at each call. If it raises,
+    what it recorded is launched as well.
 
     Args:
         f: A function or module. Without one, the result is a context manager and a decorator.
@@ -45,23 +44,30 @@ def compile(
         max_different_graphs: How many different graphs the calls may have altogether. A call with
             one more raises before it is compiled, and says what differs.
         num_different_graphs_allowed: Another name of `max_different_graphs`.
-        replay: Whether calls that see nothing new are recorded without running their Python
-            (experimental, docs/compile_and_eager.md); as `XLA_REPLAY` says by default. Not for
-            blocks.
+        replay: False or None. Calls that run no Python are those of
+            `torch.compile(backend="openxla")`.
 
     Returns:
         A function that takes and returns what `f` does.
 
     Raises:
         TypeError: `f` cannot be called, or returns before it has run (a coroutine, a generator).
-        ValueError: The number of graphs is not positive, or was given under both names.
+        ValueError: The number of graphs is not positive, or was given under both names; or
+            `replay` is set.
         RuntimeError: From a call: a second graph with `full_graph`, or one too many.
 
     Source: torch_xla.compile of PyTorch/XLA 2.5 to 2.9.
     """
     most = _number_of_graphs(max_different_graphs, num_different_graphs_allowed)
+    if replay:
+        raise ValueError(
+            "torch_xla.compile: expected replay=None, got True. Calls are no longer replayed: "
+            "nothing proves that their Python would have done the same. Use "
+            'torch.compile(step, backend="openxla"), which guards what the Python depends on, with '
+            "an optimizer that is compiled, too."
+        )
     if f is None:
-        return _Compiling(full_graph, name, most, replay)
+        return _Compiling(full_graph, name, most)
     if not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {type(f).__name__}.")
     if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f):
@@ -73,21 +79,17 @@ def compile(
         function = getattr(f, "forward", f)  # of a module
         name = getattr(function, "__qualname__", type(f).__name__)
     region = _XLAC._Region(name, full_graph, most)
-    replays = Replays(f, replay)
 
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if _XLAC._xla_in_region():
             return f(*args, **kwargs)
         barrier("", CLEARS)
-        result = replays.call(args, kwargs)
-        if result is NO_REPLAY:
-            with _launched_if_it_raises(region):
-                result = replays.run(args, kwargs)
+        with _launched_if_it_raises(region):
+            result = f(*args, **kwargs)
         barrier("", "torch_xla.compile", region=region)
         return result
 
-    compiled._replays = replays  # type: ignore[attr-defined]
     return compiled
 
 
@@ -150,15 +152,14 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
 class _Compiling:
     """`torch_xla.compile()` without a function."""
 
-    def __init__(self, full_graph: bool, name: str | None, most: int | None, replay: bool | None):
+    def __init__(self, full_graph: bool, name: str | None, most: int | None):
         self._options = (full_graph, name, most)
-        self._replay = replay
         self._region = _XLAC._Region(name or "compile", full_graph, most)
         self._blocks: list[AbstractContextManager] = []
 
     def __call__(self, f: Callable) -> Callable:
         full_graph, name, most = self._options
-        return compile(f, full_graph, name, most, replay=self._replay)
+        return compile(f, full_graph, name, most)
 
     def __enter__(self) -> None:
         self._blocks.append(_one_graph(self._region))

@@ -22,7 +22,7 @@ Tensor checked(const Tensor& self, const Tensor& q, std::optional<int64_t> dim, 
                std::string_view interpolation) {
   {
     const lazy::GraphLock lock;
-    const std::optional<Tensor> known = read_known_values(q);
+    const std::optional<Tensor> known = known_values(q);
     TORCH_CHECK(!known || known->ge(0).logical_and_(known->le(1)).all().item<bool>(),
                 "quantile() q values must be in the range [0, 1]");
   }

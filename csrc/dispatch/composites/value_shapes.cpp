@@ -235,7 +235,7 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   }
   if (repeats.numel() != 0) {
     const lazy::GraphLock lock;
-    if (const std::optional<Tensor> known = read_known_values(repeats)) {
+    if (const std::optional<Tensor> known = known_values(repeats)) {
       TORCH_CHECK(known->sum().item<int64_t>() == *output_size,
                   "allocated size does not match required size");
       TORCH_CHECK(known->min().item<int64_t>() >= 0, "repeats can not be negative");
@@ -251,7 +251,7 @@ std::optional<std::pair<int64_t, int64_t>> ends_of(const Tensor& classes, bool w
   };
   {
     const lazy::GraphLock lock;
-    if (const std::optional<Tensor> known = read_known_values(classes)) return read(*known);
+    if (const std::optional<Tensor> known = known_values(classes)) return read(*known);
   }
   if (!wanted) return std::nullopt;
   return read(read_sizes({classes.min(), classes.max()}));

@@ -4,7 +4,6 @@
 
 #include "dispatch/calls/computed_views.h"
 #include "executor/external_memory.h"
-#include "executor/in_flight.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {
@@ -19,12 +18,6 @@ std::optional<at::Tensor> known_values(const at::Tensor& tensor) {
   char* first = const_cast<char*>(static_cast<const char*>(memory)) + offset;
   return at::from_blob(first, tensor.sizes(), tensor.strides(),
                        at::device(at::kCPU).dtype(tensor.scalar_type()));
-}
-
-std::optional<at::Tensor> read_known_values(const at::Tensor& tensor) {
-  std::optional<at::Tensor> known = known_values(tensor);
-  if (known) executor::count_run_or_read();
-  return known;
 }
 
 }  // namespace torch_xla::dispatch

@@ -11,7 +11,4 @@ namespace torch_xla::dispatch {
 // yet or not in the host's memory. The caller holds the GraphLock and does not write to it.
 std::optional<at::Tensor> known_values(const at::Tensor& tensor);
 
-// The same for who does with them what a call is; it counts as a read.
-std::optional<at::Tensor> read_known_values(const at::Tensor& tensor);
-
 }  // namespace torch_xla::dispatch

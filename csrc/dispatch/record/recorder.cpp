@@ -13,7 +13,6 @@
 #include "dispatch/record/context.h"
 #include "dispatch/record/decompose.h"
 #include "dispatch/record/fallback.h"
-#include "dispatch/record/value_checks.h"
 #include "dispatch/views/resize.h"
 #include "executor/transfer.h"
 #include "lazy/rng.h"
@@ -478,11 +477,9 @@ Recorder::Instead Recorder::record(Stack& stack, size_t base, Results& results) 
     if (!plan_->writes.empty() && plan_->writes[0].is_out) {
       check_out_dtypes(*entry, stack, base);
     }
-    if (traits_.suspects_values != nullptr) {
-      if (traits_.suspects_values({stack, base, known_values})) {
-        cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
-      }
-      ValueCheckLog::note(traits_.suspects_values, stack, base);
+    if (traits_.suspects_values != nullptr &&
+        traits_.suspects_values({stack, base, known_values})) {
+      cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
     }
     counter_.add();
     if (is_constant_) s.operands.clear();
