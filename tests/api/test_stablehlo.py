@@ -154,7 +154,11 @@ def test_copies_of_views(function, x):
         ("functions/forward.meta", lambda b: b"[1, 2]"),
         ("functions/forward.meta", lambda b: b.replace(b'"InputLocation"', b'"Elsewhere"')),
         ("functions/forward.mlir", lambda b: b"\xff" + b),
+        ("functions/forward.mlir", lambda b: b[: len(b) // 2]),
+        ("functions/forward.mlir", lambda b: b.replace(b"add", b"mul", 1)),
         ("functions/forward.bytecode", lambda b: b""),
+        ("functions/forward.bytecode", lambda b: b[: len(b) // 2]),
+        ("functions/forward.bytecode", lambda b: b[:-9] + bytes([b[-9] ^ 1]) + b[-8:]),
         ("weights.pt", lambda b: b[: len(b) // 2]),
         ("weights.pt", lambda b: b"junk"),
         ("constants.pt", lambda b: b""),
@@ -169,6 +173,31 @@ def test_damaged_files_are_named(kitchen, x, tmp_path, name, damage):
     with pytest.raises(ValueError, match="damaged file") as raised:
         StableHLOGraphModule.load(tmp_path)
     assert str(path) in str(raised.value)
+
+
+def test_a_folder_that_is_saved_to_again(kitchen, x, tmp_path):
+    """Nothing of what was there before is taken for a part of what is saved."""
+    exported(kitchen.eval(), (x,)).save(tmp_path)
+    (tmp_path / "functions" / "other.txt").write_text("not ours")
+
+    class Negated(torch.nn.Module):
+        def forward(self, x):
+            return -x
+
+    options = StableHLOExportOptions(include_human_readable_text=False)
+    exported(Negated(), (x,)).save(tmp_path, options)
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), -x)
+    assert (tmp_path / "functions" / "other.txt").exists()
+
+
+def test_folders_without_sums_of_their_files_are_read(kitchen, x, tmp_path):
+    """As torch_xla 2.9 and earlier ones of ours have written them."""
+    exported(kitchen.eval(), (x,)).save(tmp_path)
+    path = tmp_path / "functions" / "forward.meta"
+    meta = json.loads(path.read_text())
+    assert meta["StableHLOFunctionMeta"].pop("sha256")
+    path.write_text(json.dumps(meta))
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), kitchen(x))
 
 
 def test_a_folder_without_programs_is_named(kitchen, x, tmp_path):

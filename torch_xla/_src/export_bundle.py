@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -153,6 +154,7 @@ class StableHLOFunctionMeta:
         other_inputs: Flat arguments that are no tensors, by their position among all.
         other_results: Results that are no tensors, by their position among all.
         size_ranges: The least and the largest value (or None) of each dynamic size, by its name.
+        sha256: In a folder, of the program's files, by their suffix.
     """
 
     name: str
@@ -167,6 +169,7 @@ class StableHLOFunctionMeta:
     other_inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     other_results: dict[str, Any] = dataclasses.field(default_factory=dict)
     size_ranges: dict[str, list[int | None]] = dataclasses.field(default_factory=dict)
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         self.unused_inputs = [tuple(unused) for unused in self.unused_inputs]  # JSON has lists
@@ -305,18 +308,31 @@ def save(
     folder = Path(folder)
     functions = folder / "functions"
     functions.mkdir(parents=True, exist_ok=True)
+    for meta in functions.glob("*.meta"):  # what is left of an earlier save would be read
+        for suffix in (".mlir", ".bytecode", ".meta"):
+            meta.with_suffix(suffix).unlink(missing_ok=True)
     for function in bundle.stablehlo_funcs:
         name = function.meta.name
-        (functions / f"{name}.meta").write_text(
-            json.dumps(function.meta, cls=StableHLOJSONSerializer, indent=1)
-        )
+        programs = {}
         if not with_text or mlir.is_installed():
-            (functions / f"{name}.bytecode").write_bytes(function.bytecode)
+            programs["bytecode"] = function.bytecode
         if with_text:
-            (functions / f"{name}.mlir").write_text(function.text_or_read())
+            programs["mlir"] = function.text_or_read().encode()
+        for suffix, program in programs.items():
+            (functions / f"{name}.{suffix}").write_bytes(program)
+        meta = dataclasses.replace(
+            function.meta, sha256={suffix: _sum(program) for suffix, program in programs.items()}
+        )
+        (functions / f"{name}.meta").write_text(
+            json.dumps(meta, cls=StableHLOJSONSerializer, indent=1)
+        )
     torch.save(bundle.additional_constants, folder / "constants.pt")
     if with_weights:
         torch.save(bundle.state_dict, folder / "weights.pt")
+
+
+def _sum(program: bytes) -> str:
+    return hashlib.sha256(program).hexdigest()
 
 
 @contextlib.contextmanager
@@ -350,11 +366,15 @@ def _read_meta(path: Path) -> StableHLOFunctionMeta:
     return meta
 
 
-def _read_bytecode(path: Path) -> bytes:
-    bytecode = path.read_bytes()
-    if not bytecode.startswith(_MLIR_BYTECODE):
+def _read_program(path: Path, meta: StableHLOFunctionMeta) -> bytes:
+    program = path.read_bytes()
+    suffix = path.suffix[1:]
+    if suffix == "bytecode" and not program.startswith(_MLIR_BYTECODE):
         raise TypeError("it is no MLIR bytecode")
-    return bytecode
+    seal = _sum(program)
+    if meta.sha256.get(suffix, seal) != seal:  # folders of torch_xla 2.9 have none
+        raise ValueError("its bytes are not those that were saved")
+    return program
 
 
 def load(folder: str | os.PathLike) -> StableHLOModelBundle:
@@ -373,10 +393,10 @@ def load(folder: str | os.PathLike) -> StableHLOModelBundle:
         function = StableHLOFunc(meta, None, None)
         if bytecode.exists():
             with _reading(bytecode):
-                function = StableHLOFunc(meta, _read_bytecode(bytecode), None)
+                function = StableHLOFunc(meta, _read_program(bytecode, meta), None)
         if text.exists():
             with _reading(text):
-                function.text = text.read_text()
+                function.text = _read_program(text, meta).decode()
         functions.append(function)
     if not functions:
         raise FileNotFoundError(
