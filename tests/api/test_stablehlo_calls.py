@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_marks_leave_values_and_gradients():
     assert "composite" not in _XLAC._get_stablehlo([z])  # what this process runs
 
 
-VALUES = (1 / 3, 123456.789, 16777217.0, 1e-45, 1e39, -0.0, float("inf"), -float("inf"), float("nan"))
+VALUES = (1 / 3, 123456.789, 16777217.0, 1e-45, 1e39, -0.0, math.inf, -math.inf, math.nan)
 TEXTS = ("ünï", "日本", 'a"b\n\t\\', "\x01\x7f", "%0 = <[")
 
 

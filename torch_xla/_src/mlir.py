@@ -17,8 +17,11 @@ from typing import Any
 
 def string(text: str) -> str:
     """A text as MLIR writes it: in quotes, what is not printable ASCII as bytes of UTF-8."""
-    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\{b:02X}" for b in text.encode())
-    return f'"{"".join(plain)}"'
+    plain = range(0x20, 0x7F)
+    written = (
+        chr(b) if b in plain and chr(b) not in '"\\' else f"\\{b:02X}" for b in text.encode()
+    )
+    return f'"{"".join(written)}"'
 
 
 def float32(value: float) -> str:
