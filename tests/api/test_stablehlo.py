@@ -189,6 +189,15 @@ def test_a_folder_that_is_saved_to_again(kitchen, x, tmp_path):
     torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), -x)
     assert (tmp_path / "functions" / "other.txt").exists()
 
+    class Largest(torch.nn.Module):
+        def forward(self, x):
+            return x.max(0)
+
+    program = exported(Largest(), (x,))
+    with pytest.raises(NotImplementedError, match="serializ"):  # PyTorch's, of such a tuple
+        program.save(tmp_path)
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), -x)
+
 
 def test_folders_without_sums_of_their_files_are_read(kitchen, x, tmp_path):
     """As torch_xla 2.9 and earlier ones of ours have written them."""

@@ -305,27 +305,26 @@ def _iter_dir(path: str | os.PathLike) -> Iterator[tuple[str, Path]]:
 def save(
     bundle: StableHLOModelBundle, folder: str | os.PathLike, with_text: bool, with_weights: bool
 ) -> None:
-    folder = Path(folder)
-    functions = folder / "functions"
-    functions.mkdir(parents=True, exist_ok=True)
-    for meta in functions.glob("*.meta"):  # what is left of an earlier save would be read
-        for suffix in (".mlir", ".bytecode", ".meta"):
-            meta.with_suffix(suffix).unlink(missing_ok=True)
+    files = {}
     for function in bundle.stablehlo_funcs:
-        name = function.meta.name
         programs = {}
         if not with_text or mlir.is_installed():
             programs["bytecode"] = function.bytecode
         if with_text:
             programs["mlir"] = function.text_or_read().encode()
-        for suffix, program in programs.items():
-            (functions / f"{name}.{suffix}").write_bytes(program)
-        meta = dataclasses.replace(
-            function.meta, sha256={suffix: _sum(program) for suffix, program in programs.items()}
-        )
-        (functions / f"{name}.meta").write_text(
-            json.dumps(meta, cls=StableHLOJSONSerializer, indent=1)
-        )
+        sums = {suffix: _sum(program) for suffix, program in programs.items()}
+        meta = dataclasses.replace(function.meta, sha256=sums)
+        programs["meta"] = json.dumps(meta, cls=StableHLOJSONSerializer, indent=1).encode()
+        files |= {f"{meta.name}.{suffix}": content for suffix, content in programs.items()}
+
+    folder = Path(folder)
+    functions = folder / "functions"
+    functions.mkdir(parents=True, exist_ok=True)
+    for meta_file in functions.glob("*.meta"):  # what is left of an earlier save would be read
+        for suffix in (".mlir", ".bytecode", ".meta"):
+            meta_file.with_suffix(suffix).unlink(missing_ok=True)
+    for name, content in files.items():
+        (functions / name).write_bytes(content)
     torch.save(bundle.additional_constants, folder / "constants.pt")
     if with_weights:
         torch.save(bundle.state_dict, folder / "weights.pt")
