@@ -107,7 +107,10 @@ def test_marks_are_counted(run):
     assert n == {"ExecuteReplicated": 1, "ExecuteReplicatedTime": 1, "SetShardingSpec": 1}, n
     _, n = counted(lambda: y.cpu())
     assert n == {"ReplicateShardedData": 1}, n
-    _, n = counted(lambda: xs.annotate_custom_sharding(y, mesh, (None, "data")))
+    z = t + 2
+    _, n = counted(lambda: xs.mark_sharding(z, mesh, (None, "data")))
+    assert n["XlaMarkSharding"] == n["XlaAnnotateCustomSharding"] == 1, n
+    _, n = counted(lambda: xs.annotate_custom_sharding(y, mesh, ("model", "data")))
     assert n["XlaAnnotateCustomSharding"] == 1 and n["CreateOpSharding"] == 1, n
     """)
 
