@@ -24,7 +24,8 @@ StepReplay::Watch::Watch(int device, Tensors reachable)
       before_(reachable_),
       versions_(versions_of(reachable_)),
       random_(lazy::Device::of(device).random.position()),
-      runs_(executor::runs_and_reads()) {
+      runs_(executor::runs_and_reads()),
+      offers_(executor::num_offers()) {
   const lazy::GraphLock lock;
   std::unordered_set<uint64_t> distinct;
   for (Storage* storage : before_.storages) {
@@ -39,6 +40,7 @@ StepReplay::Watch::Watch(int device, Tensors reachable)
 
 std::unique_ptr<StepReplay> StepReplay::Watch::finish(const Tensors& results) const {
   TXLA_CHECK(executor::runs_and_reads() == runs_, "reads a value, or has a barrier");
+  TXLA_CHECK(executor::num_offers() == offers_, "gives the memory of a tensor away");
   const lazy::GraphLock lock;
   TXLA_CHECK(Layout(reachable_).storages == before_.storages, "gives a tensor other memory");
   auto step = std::make_unique<StepReplay>();

@@ -46,6 +46,7 @@ class StepReplay {
     const lazy::RandomState::Position random_;
     const uint64_t start_ = lazy::id_boundary();
     const uint64_t runs_;
+    const uint64_t offers_;
     Checks checks_;
     const ValueCheckLog log_{
         [this](const at::Tensor& tensor) { return checks_.stand_in(tensor, before_); }};
