@@ -79,6 +79,7 @@ CIRCLES: dict[str, set[str]] = {
         "manual_run",
         "nan_watch",
         "new_state",
+        "offers",
         "pieces",
         "program",
         "program_cache",
@@ -123,7 +124,7 @@ CIRCLES: dict[str, set[str]] = {
 # Comments and docstrings that open with such a word: a stranger has to solve them. These counts
 # only fall.
 OPENER = re.compile(r"(What|Whether|Of|How)\b")
-OPENERS: dict[str, int] = {"csrc": 264, "torch_xla": 320}
+OPENERS: dict[str, int] = {"csrc": 256, "torch_xla": 300}
 
 Graph = dict[str, set[str]]
 

@@ -128,7 +128,6 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
 // --- copies --------------------------------------------------------------------------------
 
 at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src, TensorImpl& from) {
-  if (&to == &from) return self;
   if (&to.lazy_storage() == &from.lazy_storage()) at::assert_no_partial_overlap(self, src);
   const lazy::GraphLock lock;
   const int device = to.device_index();
@@ -149,6 +148,7 @@ at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src,
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/) {
   TensorImpl* to = lazy::as_lazy(self);
   TensorImpl* from = lazy::as_lazy(src);
+  if (to != nullptr && to == from) return self;
   if (to != nullptr) at::assert_no_internal_overlap(self);
   if (to != nullptr && from != nullptr) return copy_within(self, *to, src, *from);
   if (to != nullptr) {

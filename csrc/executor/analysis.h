@@ -18,6 +18,8 @@ struct Cause {
   bool is_of_line = true;
   // Nobody waits for the run: it may wait for its program (executor/deferred.h).
   bool is_barrier = false;
+  // The run may take over what was offered by hand. Those of a sync may in any case.
+  bool takes_offers = false;
 };
 
 inline constexpr Cause kValueIsRead = {
@@ -25,7 +27,8 @@ inline constexpr Cause kValueIsRead = {
 inline constexpr Cause kDynamo = {.of_run = "dynamo is executing a compiled program",
                                   .of_compilation = "dynamo is compiling a FX graph to HLO",
                                   .program = "torch.compile",
-                                  .is_barrier = true};
+                                  .is_barrier = true,
+                                  .takes_offers = true};
 inline constexpr Cause kEagerMode = {.of_run = "an operation in eager mode",
                                      .is_of_line = false};  // each has a program
 // Parts of a run that somebody looks into: kept_runs.h.

@@ -49,6 +49,7 @@ struct Deferred {
   std::vector<std::weak_ptr<pjrt::Array>> results;
   std::vector<c10::weak_intrusive_ptr<Node>> leaves = {};  // that have them
   OverwrittenStorages overwritten;
+  std::vector<GivenAway> given = {};
   int device;
   std::string line;
 
@@ -71,11 +72,18 @@ void launch(Deferred& deferred) {
   }
   InFlight::of(deferred.device)
       .add({std::move(launched.done), deferred.line, std::move(launched.taken_over),
-            std::move(deferred.overwritten), deferred.program});
+            std::move(deferred.overwritten), std::move(deferred.given), deferred.program});
 }
 
 // What runs that are given up were to give, recorded anew.
 using Recorded = std::unordered_map<const pjrt::Array*, Value>;
+
+// The leaf that has data which it had given away to a run, or null.
+c10::intrusive_ptr<Node> leaf_that_gave(const Deferred& run, const DeviceData& data) {
+  const auto it = std::ranges::find(run.given, data.array,
+                                    [](const GivenAway& given) { return given.data.array; });
+  return it != run.given.end() ? it->leaf.lock() : c10::intrusive_ptr<Node>();
+}
 
 // Makes leaves the calls again that they were before the run was put off. Returns all of its calls.
 std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded& recorded) {
@@ -92,9 +100,13 @@ std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded
   for (size_t i = 0; i < run.inputs.size(); ++i) {
     const DeviceData& input = run.inputs[i];
     const auto it = recorded.find(input.array.get());
-    parameters.push_back(it != recorded.end() ? it->second
-                                              : data_value(program.interface.parameters[i].geometry,
-                                                           run.device, input));
+    if (it != recorded.end()) {
+      parameters.push_back(it->second);
+    } else if (const auto leaf = leaf_that_gave(run, input); leaf.defined()) {
+      parameters.push_back({leaf, 0});
+    } else {
+      parameters.push_back(data_value(program.interface.parameters[i].geometry, run.device, input));
+    }
   }
   std::vector<c10::intrusive_ptr<Node>> calls;
   const auto value_of = [&](const Recipe::Operand& operand) {
@@ -193,6 +205,7 @@ class Queue {
     std::vector<const Node*> calls;  // of the first
     OverwrittenStorages overwritten;
     const int device = runs_.front().device;
+    for (const Deferred& run : runs_) give_back(run.given);
     for (Deferred& run : runs_) {
       auto of_run = record_again(run, recorded);
       if (held.empty()) held = std::move(of_run);
@@ -289,6 +302,7 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
     if (run.compilation == nullptr) run.compilation = Compilation::start(missing, cause);
     count_update(graph);
   }
+  run.given = give_away(graph, known);
   queue.push(std::move(run));
   counter.add();
   return given;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <set>
 #include <unordered_map>
 
 #include <ATen/Context.h>
@@ -12,6 +13,7 @@
 #include "executor/runtime.h"
 #include "executor/transfer.h"
 #include "lazy/operator.h"
+#include "lazy/tensor.h"
 #include "ops/lowering.h"
 #include "ops/manual_sharding.h"
 #include "ops/sharding.h"
@@ -32,6 +34,8 @@ uint64_t next_walk() {
   return ++counter;
 }
 
+constexpr auto kStays = std::numeric_limits<uint32_t>::max();  // Node::uses of what a call needs
+
 uint32_t references(const Node* node) {
   return c10::raw::intrusive_ptr::use_count(const_cast<Node*>(node));
 }
@@ -39,8 +43,8 @@ uint32_t references(const Node* node) {
 }  // namespace
 
 Graph::Graph(std::vector<Value> values, int device_index, const std::vector<const Node*>* ending,
-             const std::vector<WantedSplit>& wanted)
-    : device(device_index) {
+             const std::vector<WantedSplit>& wanted, bool takes_offers)
+    : offers_taken(takes_offers), device(device_index) {
   results = std::move(values);
   util::Hasher h;
   walk(h);
@@ -208,7 +212,6 @@ bool FromNumbers::contains(const Node* start) const {
 // A call that somebody goes on referring to may be computed again: what it reads must stay. Marks
 // such operands by a number of uses that nothing has.
 void Graph::find_survivors(const std::vector<const Node*>& ending) {
-  constexpr auto kStays = std::numeric_limits<uint32_t>::max();
   const uint64_t becomes_data = next_walk();
   for (const Value& root : results) {
     ++root.node->uses;
@@ -222,14 +225,50 @@ void Graph::find_survivors(const std::vector<const Node*>& ending) {
   }
 }
 
+// The leaves under values that go on waiting.
+std::unordered_set<const Node*> Graph::needed_later() const {
+  std::set<std::pair<const Node*, uint32_t>> given;
+  for (const Value& root : results) given.emplace(root.node.get(), root.index);
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> stack;
+  const auto visit = [&](const Value& value) {
+    const bool becomes_data =
+        value.node->num_outputs() == 1 && given.contains({value.node.get(), 0});
+    if (!becomes_data && seen.insert(value.node.get()).second) stack.push_back(value.node.get());
+  };
+  lazy::Storage::for_each_pending(device, [&](lazy::Storage& storage) {
+    const Value value = storage.value();
+    if (!given.contains({value.node.get(), value.index})) visit(value);
+  });
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    stack.pop_back();
+    for (const Value& operand : node->operands()) visit(operand);
+  }
+  return seen;
+}
+
+// What was offered by hand and no call that waits needs, whichever tensors refer to it.
+std::unordered_set<const Node*> Graph::taken_by_hand() const {
+  std::unordered_set<const Node*> taken;
+  if (!offers_taken) return taken;
+  for (const Node* leaf : parameters) {
+    if (leaf->data().array->is_offered() && leaf->uses != kStays) taken.insert(leaf);
+  }
+  if (taken.empty()) return taken;
+  for (const Node* leaf : needed_later()) taken.erase(leaf);
+  return taken;
+}
+
 // Parameters whose memory nobody needs after the run, each with the type that a result must have.
 std::vector<std::pair<size_t, const Geometry*>> Graph::free_parameters() const {
   std::vector<std::pair<size_t, const Geometry*>> free;
+  const std::unordered_set<const Node*> by_hand = taken_by_hand();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Node* leaf = parameters[i];
     const std::shared_ptr<pjrt::Array>& array = leaf->data().array;
     if (!leaf->data().donatable || array.use_count() != 1 + deferred_references(*array)) continue;
-    if (references(leaf) != leaf->uses) continue;
+    if (references(leaf) != leaf->uses && !by_hand.contains(leaf)) continue;
     const Geometry& g = leaf->output(0);
     if (ops::has_narrowed() && held_dtype(*array) != ops::device_dtype(g.dtype)) {
       continue;  // it was made under other flags

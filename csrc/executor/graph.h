@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct WantedSplit {
 struct Graph : lazy::Function {
   PackedNumbers numbers;
   std::vector<int32_t> reused_by;  // of each parameter's buffer: the result that may take it, or -1
+  bool offers_taken = false;       // whether that may be by hand (executor/offers.h)
   int device = 0;
   // Where a value is split among the devices: what all shardings can refer to, and how results are
   // to be split. Those without a sharding are split as the compiler chooses.
@@ -39,7 +41,7 @@ struct Graph : lazy::Function {
   // it holds it. Without it, no buffer is reused. `wanted` is of the first results, or all.
   Graph(std::vector<lazy::Value> results, int device,
         const std::vector<const lazy::Node*>* ending = nullptr,
-        const std::vector<WantedSplit>& wanted = {});
+        const std::vector<WantedSplit>& wanted = {}, bool takes_offers = false);
 
   Interface interface() const;
 
@@ -53,6 +55,8 @@ struct Graph : lazy::Function {
 
   std::vector<const spmd::Sharding*> whole_;  // by rank; null: not asked for yet
   void find_survivors(const std::vector<const lazy::Node*>& ending);
+  std::unordered_set<const lazy::Node*> needed_later() const;
+  std::unordered_set<const lazy::Node*> taken_by_hand() const;
   std::vector<std::pair<size_t, const lazy::Geometry*>> free_parameters() const;
   std::vector<const lazy::Node*> updated_leaves() const;
   void choose_reuse();

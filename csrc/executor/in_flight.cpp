@@ -24,6 +24,19 @@ void fail(const pjrt::Error& error, const std::string& context) {
              no_memory ? kAdvice : "", context, no_memory ? describe_live_data() : "");
 }
 
+void fail_lost(const pjrt::Array& value) {
+  if (value.is_given_away()) {
+    util::fail(util::ErrorKind::Runtime,
+               "expected a tensor with a value, got one whose memory was given away to ",
+               *value.loss(),
+               ", as dynamo_set_buffer_donor_ asks for. Read it before, or give a clone away.");
+  }
+  util::fail(util::ErrorKind::Runtime,
+             "expected the values that this step reads, got one that was lost when the run that "
+             "was to make or overwrite it failed (",
+             *value.loss(), "). Assign the tensor anew, or load it from a checkpoint.");
+}
+
 std::string describe_failure(const std::string& line, int64_t lost) {
   std::string text;
   if (!line.empty()) text = "\nThe run that failed was launched at " + line + ".";
@@ -160,6 +173,7 @@ void InFlight::report() {
   OverwrittenStorages overwritten;
   for (const auto& run : failed) {
     overwritten.insert(overwritten.end(), run->overwritten.begin(), run->overwritten.end());
+    give_back(run->given);
   }
   undo({}, device_, {}, overwritten);
   std::rethrow_exception(failure);

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "executor/offers.h"
 #include "executor/undo.h"
 #include "pjrt/client.h"
 
@@ -20,6 +21,9 @@ struct Program;
 
 // Throws a plugin's error; out of memory has its own type in Python.
 [[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
+
+// Throws for a value that a run needs and that is gone.
+[[noreturn]] void fail_lost(const pjrt::Array& value);
 
 // Says for an error where the run that failed was launched, if that is known, and what became of
 // the tensors that it was to overwrite, of which it had taken over `lost`.
@@ -58,6 +62,7 @@ class InFlight {
     // the run takes over.
     Arrays donated;
     OverwrittenStorages overwritten = {};
+    std::vector<GivenAway> given = {};
     std::shared_ptr<const Program> program = nullptr;
   };
   // Adds a run that was launched. Called with the GraphLock.

@@ -86,13 +86,6 @@ bool check_memory(const Program& program, int device) {
   return most <= (*all - alive) / 2;
 }
 
-[[noreturn]] void fail_lost(const std::string& why) {
-  util::fail(util::ErrorKind::Runtime,
-             "expected the values that this step reads, got one that was lost when the run that "
-             "was to make or overwrite it failed (",
-             why, "). Assign the tensor anew, or load it from a checkpoint.");
-}
-
 // Adds the run to a profile, as an event of each device that ends when the device has finished. It
 // begins when the run before it has ended.
 void trace(const Program& program, const std::vector<pjrt::Event>& done, int device) {
@@ -125,7 +118,7 @@ Launched launch(const Run& run, bool keeps_inputs) {
   try {
     for (size_t i = 0; i < run.inputs.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = *run.inputs[i];
-      if (const std::string* why = array->loss()) fail_lost(*why);
+      if (array->loss() != nullptr) fail_lost(*array);
       send(*array, devices);
       arrays.push_back(array.get());
       if (!run.takes_over(i)) continue;
@@ -151,7 +144,7 @@ Launched launch(const Run& run, bool keeps_inputs) {
 void fail_launch(const Run& run, const pjrt::Error& error, const std::string& line,
                  const std::string& context) {
   for (const auto* input : run.inputs) {
-    if (const std::string* why = (*input)->loss()) fail_lost(*why);
+    if ((*input)->loss() != nullptr) fail_lost(**input);
   }
   int64_t lost = 0;
   for (size_t i = 0; i < run.inputs.size(); ++i) {

@@ -60,6 +60,19 @@ struct RunFailed {
   throw RunFailed{failed_calls(graph.calls, why), why};
 }
 
+// Throws where a run would read what is gone: what needs that is set aside, and computed no more.
+void check_inputs(const Graph& graph) {
+  for (const Node* input : graph.parameters) {
+    const pjrt::Array& array = *input->data().array;
+    if (array.loss() == nullptr) continue;
+    try {
+      fail_lost(array);
+    } catch (...) {
+      throw RunFailed{{}, std::current_exception()};
+    }
+  }
+}
+
 // Throws that if it is why the run failed.
 void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
   const std::optional<int64_t> failing = ops::failing_call(error.what());
@@ -248,9 +261,10 @@ struct Pending {
   std::unordered_map<const Node*, std::vector<size_t>> seen_;  // the roots, by output
 };
 
-Graph graph_of_run(Pending& pending, int device) {
+Graph graph_of_run(Pending& pending, int device, bool takes_offers) {
   return Graph(std::move(pending.roots), device,
-               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending, pending.wanted);
+               util::flag::XLA_NO_DONATION() ? nullptr : &pending.ending, pending.wanted,
+               takes_offers);
 }
 
 // Calls `attempt` under the GraphLock until it returns true; on false it has filled `missing`. The
@@ -361,6 +375,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
   std::unordered_set<const Storage*> may_go_back;
   std::optional<InFlight::Run> started;
   Given given = run(graph, *program, cause, is_awaited, started);
+  std::vector<GivenAway> by_hand = give_away(graph, *program);
   if (started) {
     for (const Overwritten& o : overwritten) may_go_back.insert(o.storage);
   }
@@ -375,6 +390,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
   if (started) {
     note_leaves(overwritten, leaves);
     started->overwritten = std::move(overwritten);
+    started->given = std::move(by_hand);
     started->program = program;
     InFlight::of(graph.device).add(std::move(*started));
   }
@@ -441,11 +457,12 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     complete = true;
     if (pending.roots.empty()) return true;
     if (const Region* broken = Region::current()) broken->check_run("a sync");
-    const Graph graph = graph_of_run(pending, device);
+    const Graph graph = graph_of_run(pending, device, true);
     if (region != nullptr) region->check_number(graph);
     std::string_view name = "sync";
     if (region != nullptr) name = region->name();
     try {
+      check_inputs(graph);
       const auto program = program_of(graph, name, missing);
       if (program == nullptr || has_deferred_before(graph)) {
         const bool may_wait = cause.is_barrier && !wait;
@@ -482,6 +499,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
         TXLA_CHECK(value.node->data().array != nullptr,
                    "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
                    "while a function is being recorded.");
+        if (value.node->data().array->is_given_away()) fail_lost(*value.node->data().array);
         continue;
       }
       const auto known = std::find(roots.begin(), roots.end(), value);
@@ -496,7 +514,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
-    const Graph graph = graph_of_run(pending, device);
+    const Graph graph = graph_of_run(pending, device, cause.takes_offers || reads_take_offers());
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     const auto take = [&](const std::vector<Value>& leaves) {
@@ -505,6 +523,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
       }
     };
     try {
+      check_inputs(graph);
       const auto program = program_of(graph, cause.program, missing);
       if (program == nullptr || has_deferred_before(graph)) {
         const auto leaves = put_off(pending, graph, program, missing, cause, cause.is_barrier);
@@ -618,7 +637,7 @@ std::string stablehlo_of_sync(int device, std::string_view platform) {
   Pending pending(device);
   TXLA_CHECK(!pending.roots.empty(), "expected tensors on xla:", device,
              " that wait to be computed, got none. Record the step first.");
-  const Graph graph = graph_of_run(pending, device);
+  const Graph graph = graph_of_run(pending, device, true);
   return lower(graph, graph.interface(), ops::target_of(platform)).text;
 }
 
@@ -627,9 +646,17 @@ std::string portable_stablehlo_of(const std::vector<Value>& values, int device) 
   return lower_portable(graph_of(values, device));
 }
 
-util::Hash128 graph_hash_of(const std::vector<Value>& values, int device) {
+util::Hash128 graph_hash_of(const std::vector<Value>& values, int device, bool with_offers) {
   const lazy::GraphLock lock;
-  return graph_of(values, device).key;
+  const Graph graph = graph_of(values, device);
+  util::Hasher h;
+  bool any = false;
+  for (const Node* leaf : graph.parameters) {
+    if (!with_offers || !leaf->data().array->is_offered()) continue;
+    h.add(leaf->ordinal);
+    any = true;
+  }
+  return any ? h.add(graph.key).finish() : graph.key;
 }
 
 }  // namespace torch_xla::executor

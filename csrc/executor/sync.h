@@ -39,7 +39,9 @@ std::string stablehlo_of(const std::vector<lazy::Value>& values, int device,
 std::string stablehlo_of_sync(int device, std::string_view platform);
 // Returns it for every compiler: its arguments are the data on the device alone (lower_portable).
 std::string portable_stablehlo_of(const std::vector<lazy::Value>& values, int device);
-// Returns the graph's key in the table of compiled programs.
-util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device);
+// Returns the graph's key in the table of compiled programs, with what its leaves offer by hand
+// (executor/offers.h) where it is asked for.
+util::Hash128 graph_hash_of(const std::vector<lazy::Value>& values, int device,
+                            bool with_offers = false);
 
 }  // namespace torch_xla::executor

@@ -1,11 +1,13 @@
 #include "hlo/pretty.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "hlo/fold_numbers.h"
 #include "hlo/generic.h"
 #include "hlo/pretty_attribute.h"
 #include "hlo/pretty_operation.h"
@@ -73,6 +75,8 @@ bool commutes(std::string_view name) {
 
 class Printer {
  public:
+  explicit Printer(bool folds_numbers) : folds_numbers_(folds_numbers) {}
+
   std::string module(std::string_view program) {
     const size_t head = program.find('{', program.find(" attributes ") == program.npos
                                               ? 0
@@ -120,7 +124,9 @@ class Printer {
     return std::string(type) + " " + pretty_attribute(dictionary);
   }
 
-  void function(const FunctionText& f) {
+  void function(FunctionText f) {
+    std::deque<std::string> texts;
+    if (folds_numbers_) fold_numbers(f.body, texts);
     const Names names(f.body);
     names_ = &names;
     text_ += f.is_private ? "  func.func private " : "  func.func ";
@@ -297,6 +303,7 @@ class Printer {
     text_ += " : " + function_type(o);
   }
 
+  const bool folds_numbers_;
   std::string text_;
   const Names* names_ = nullptr;
   int depth_ = 2;
@@ -305,6 +312,8 @@ class Printer {
 
 }  // namespace
 
-std::string pretty(std::string_view program) { return Printer().module(program); }
+std::string pretty(std::string_view program, bool folds_numbers) {
+  return Printer(folds_numbers).module(program);
+}
 
 }  // namespace torch_xla::hlo

@@ -7,7 +7,8 @@
 
 namespace torch_xla::hlo {
 
-// `program` is a module in the generic form, as Builder writes it.
-std::string pretty(std::string_view program);
+// `program` is a module in the generic form, as Builder writes it. Where `folds_numbers`, those are
+// constants of the types in which they are used (hlo/fold_numbers.h).
+std::string pretty(std::string_view program, bool folds_numbers = false);
 
 }  // namespace torch_xla::hlo

@@ -250,6 +250,14 @@ void Array::fulfil(Array&& made) {
   std::swap(first_.buffer_, made.first_.buffer_);
 }
 
+Array Array::given_away(const Array& value, std::string why) {
+  Array rest(Buffer(value.first_.type_, value.first_.client_, nullptr));
+  if (value.sharding() != nullptr) rest.set_sharding(value.sharding(), value.dims());
+  rest.set_loss(std::move(why));
+  rest.set_offered(value.is_offered());
+  return rest;
+}
+
 void Array::set_sharding(const spmd::Sharding* sharding, std::vector<int64_t> dims) {
   rare().sharding = sharding;
   rare_->dims = std::move(dims);

@@ -91,8 +91,18 @@ class Array {
                        std::span<const int64_t> dims, const spmd::Sharding* sharding);
   // A value of one device whose run is still to be launched: fulfil() gives it its buffer.
   static Array promise(const Client& client, DType dtype, std::span<const int64_t> dims);
-  bool is_promise() const { return first_.handle() == nullptr && host_data() == nullptr; }
+  bool is_promise() const {
+    return first_.handle() == nullptr && host_data() == nullptr && loss() == nullptr;
+  }
   void fulfil(Array&& made);
+  // Whether its owner lets a run take the memory over, whoever else refers to the value.
+  bool is_offered() const { return rare_ != nullptr && rare_->is_offered; }
+  void set_offered(bool offered) {
+    if (offered != is_offered()) rare().is_offered = offered;
+  }
+  // What is left of a value whose memory was given away: its type, and why it is gone, as loss().
+  static Array given_away(const Array& value, std::string why);
+  bool is_given_away() const { return num_buffers() == 0 && loss() != nullptr; }
   // Copies the whole value to other devices.
   Array copy_to(std::span<const Device> devices) const;
   // Copies the value to the devices that lack it; `devices` begins with those that have it. Returns
@@ -133,6 +143,7 @@ class Array {
     std::vector<int64_t> dims;  // of the whole value, where there is a sharding
     std::shared_ptr<const void> host_data;
     std::string loss;
+    bool is_offered = false;
   };
   Rare& rare() {
     if (rare_ == nullptr) rare_ = std::make_unique<Rare>();

@@ -146,7 +146,9 @@ bool is_placeholder(const at::Tensor& tensor) {
   if (impl == nullptr) return false;
   const lazy::GraphLock lock;
   const lazy::Value& value = impl->lazy_storage().value();
-  return value && value.node->is_data() && value.node->data().array == nullptr;
+  if (!value || !value.node->is_data()) return false;
+  const pjrt::Array* array = value.node->data().array.get();
+  return array == nullptr || array->is_given_away();
 }
 
 }  // namespace

@@ -36,8 +36,9 @@ using Frames = std::vector<std::tuple<std::string, int, std::string>>;
 std::string portable_stablehlo(const Tensors& tensors) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
-  return hlo::pretty(executor::portable_stablehlo_of(
-      values_or_pending(tensors, "get_stablehlo", &device), device));
+  return hlo::pretty(
+      executor::portable_stablehlo_of(values_or_pending(tensors, "get_stablehlo", &device), device),
+      true);
 }
 
 py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
@@ -129,7 +130,7 @@ class LoadedProgram {
 
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
-  m.def("_pretty_stablehlo", &hlo::pretty);
+  m.def("_pretty_stablehlo", &hlo::pretty, py::arg("program"), py::arg("folds_numbers") = false);
   m.def("_export_function", &export_function);
   m.def("_record_step", &record_step, py::arg("arguments"), py::arg("body"),
         py::arg("platform") = std::string(ops::kPortable),

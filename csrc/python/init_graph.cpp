@@ -1,4 +1,7 @@
 // The recorded graph as text: IR, StableHLO, HLO, Graphviz, and its hash.
+#include <unordered_map>
+#include <unordered_set>
+
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -6,6 +9,7 @@
 #include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/hlo_dump.h"
+#include "executor/offers.h"
 #include "executor/pieces.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
@@ -54,6 +58,33 @@ Tensors graph_leaves(const Tensors& tensors) {
   return leaves;
 }
 
+// The places of these leaves among graph_leaves(), in the order in which torch_xla 2.9 takes them:
+// of each call, those of its last operand first.
+std::vector<uint32_t> leaves_last_first(const Tensors& tensors) {
+  int device = executor::current_device();
+  const lazy::GraphLock lock;
+  std::vector<lazy::Value> pending = values_of(tensors, "_graph_leaves_last_first", &device);
+  std::erase_if(pending, [](const lazy::Value& v) { return v.node->is_data(); });
+  const executor::Graph graph(pending, device);
+  std::unordered_map<const lazy::Node*, uint32_t> place;
+  for (const lazy::Node* leaf : graph.parameters) {
+    place.emplace(leaf, static_cast<uint32_t>(place.size()));
+  }
+  std::vector<uint32_t> order;
+  std::unordered_set<const lazy::Node*> seen;
+  for (const lazy::Value& root : pending) {
+    std::vector<const lazy::Node*> stack = {root.node.get()};
+    while (!stack.empty()) {
+      const lazy::Node* node = stack.back();
+      stack.pop_back();
+      if (!seen.insert(node).second) continue;
+      if (node->is_data()) order.push_back(place.at(node));
+      for (const lazy::Value& v : node->operands()) stack.push_back(v.node.get());
+    }
+  }
+  return order;
+}
+
 // Takes their values from the storages of a device that wait, so that no sync computes them.
 void clear_pending(const std::string& device) {
   const int index = device_index(device);
@@ -70,7 +101,7 @@ py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
   int device = 0;
   const lazy::GraphLock lock;
   const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
-  util::Hash128 hash = executor::graph_hash_of(values, device);
+  util::Hash128 hash = executor::graph_hash_of(values, device, executor::reads_take_offers());
   if (!mesh.empty() || executor::has_split_planner()) {
     util::Hasher whole;
     whole.add(hash).add(executor::has_split_planner()).add_bytes(mesh);
@@ -157,6 +188,7 @@ void init_graph(py::module_& m) {
   m.def("_get_xla_tensors_hlo_proto",
         [](const Tensors& tensors) { return py::bytes(hlo(tensors).module); });
   m.def("_graph_leaves", &graph_leaves);
+  m.def("_graph_leaves_last_first", &leaves_last_first);
   m.def("_clear_pending_irs", &clear_pending);
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_stablehlo_of_sync", [](const std::string& platform) {

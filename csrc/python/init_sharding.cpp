@@ -390,7 +390,7 @@ void init_sharding(py::module_& m) {
     for (const lazy::Value& value : values) {
       if (!value.node->is_data()) continue;
       pjrt::Array& array = *value.node->data().array;
-      if (!array.is_deleted()) executor::send(array, devices);
+      if (!array.is_deleted() && !array.is_given_away()) executor::send(array, devices);
     }
   });
   m.def("_get_xla_sharding_spec", &spec_of);

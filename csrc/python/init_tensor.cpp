@@ -5,6 +5,7 @@
 #include "dispatch/calls/computed_views.h"
 #include "dispatch/record/fallback.h"
 #include "executor/external_memory.h"
+#include "executor/offers.h"
 #include "executor/sync.h"
 #include "executor/transfer.h"
 #include "lazy/tensor.h"
@@ -69,6 +70,13 @@ std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& t
   return shards;
 }
 
+lazy::Value offered_value(const at::Tensor& tensor) {
+  const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
+  TXLA_CHECK(impl != nullptr, "buffer donation: expected an xla tensor, got one on ",
+             tensor.device().str(), ". Move it with .to('xla').");
+  return impl->read();
+}
+
 // The data of a tensor and the graph that waits for it, by name: equal for tensors that would
 // give the same value.
 std::string unique_id(const at::Tensor& tensor) {
@@ -100,14 +108,39 @@ void init_tensor(py::module_& m) {
   });
   m.def(
       "_xla_sync_multi",
-      [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait, bool) {
+      [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait,
+         bool sync_xla_data) {
         int device = 0;
         std::vector<lazy::Value> values = values_of(tensors, "_xla_sync_multi", &device);
-        executor::materialize(values, device);
+        executor::Cause cause = executor::kValueIsRead;
+        cause.takes_offers = sync_xla_data;
+        executor::materialize(values, device, cause);
         if (wait) executor::wait_device(device);
       },
       py::arg("tensors"), py::arg("devices") = std::vector<std::string>(), py::arg("wait") = true,
       py::arg("sync_xla_data") = true);
+  // Donation by hand (executor/offers.h).
+  m.def(
+      "_set_buffer_donation",
+      [](const at::Tensor& t, bool should_donate) {
+        const lazy::GraphLock lock;
+        return executor::offer(offered_value(t), should_donate);
+      },
+      py::arg("tensor"), py::arg("should_donate"));
+  m.def(
+      "_get_buffer_donation",
+      [](const at::Tensor& t) {
+        const lazy::GraphLock lock;
+        return executor::is_offered(offered_value(t));
+      },
+      py::arg("tensor"));
+  m.def(
+      "_xla_get_enable_alias_with_buffer_donor_config",
+      [](const std::string&) { return executor::reads_take_offers(); }, py::arg("device") = "");
+  m.def(
+      "_xla_set_enable_alias_with_buffer_donor_config",
+      [](bool enable, const std::string&) { executor::set_reads_take_offers(enable); },
+      py::arg("enable_user_config_alias") = false, py::arg("device") = "");
   // Tensors that share a storage share this id; it is never 0.
   m.def("_xla_get_tensor_id", [](const at::Tensor& t) {
     return reinterpret_cast<uintptr_t>(&lazy::expect_lazy(t, "_xla_get_tensor_id").lazy_storage());

@@ -14,11 +14,15 @@
 #define TXLA_FLAGS(X)                                                                           \
   X(String, PJRT_DEVICE, "", false,                                                             \
     "Kind of device to use: `CPU`, `CUDA`, `TPU` or the name of a registered plugin.")          \
+  X(Bool, PJRT_SELECT_DEFAULT_DEVICE, "1", false,                                               \
+    "A device is chosen where `PJRT_DEVICE` names none; `0`: that is an error.")                \
   X(String, PJRT_LIBRARY_PATH, "", false,                                                       \
     "Path of the PJRT plugin library to load, instead of the one that is found.")               \
   X(Int, CPU_NUM_DEVICES, "1", false, "Number of devices that the CPU plugin shows.")           \
   X(Bool, XLA_USE_SPMD, "0", false,                                                             \
     "All devices are one, as after `xr.use_spmd()`. Read with the first use of a device.")      \
+  X(String, XLA_AUTO_SPMD_MESH, "", false,                                                      \
+    "Sizes of the mesh for auto-sharding, as `2,2`; otherwise it tries some.")                  \
   X(Int, GPU_NUM_DEVICES, "-1", false,                                                          \
     "Number of GPUs that this process uses; all where it is not set.")                          \
   X(String, PJRT_NAMES_AND_LIBRARY_PATHS, "", false,                                            \
@@ -71,9 +75,6 @@
     "Parts that repeat in a large program, such as layers, are compiled once and run one "      \
     "after the other: `auto` on the CPU, `1` everywhere, graphs of torch.compile too, `0` "     \
     "nowhere.")                                                                                 \
-  X(Bool, XLA_REPLAY, "0", false,                                                               \
-    "Experimental: calls of `torch_xla.compile`d functions that see nothing new are recorded "  \
-    "without running their Python.")                                                            \
   X(String, XLA_HOST_KERNELS, "auto", true,                                                     \
     "PyTorch's CPU kernels inside programs of the CPU platform, in place of lowerings: `auto` " \
     "where they are faster, `all` where there is one, `none`.")                                 \

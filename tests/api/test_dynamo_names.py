@@ -225,8 +225,6 @@ def test_buffer_donors_are_a_setting():
             assert not get()
         raise KeyError
     assert not get()
-    x = torch.ones(2, device="xla")
-    assert not _XLAC._set_buffer_donation(x, True) and not _XLAC._get_buffer_donation(x)
 
 
 # What users are told
@@ -314,6 +312,19 @@ def test_graphs_are_counted():
             before = graphs()
             run(torch.ones(size, device="xla"))
             assert graphs() - before == int(size == 3)
+
+
+def test_runs_of_graphs_are_timed():
+    """What is taken and given by each call."""
+    names = ("RunCachedGraphInputData", "RunCachedGraphOutputData", "ExecuteTime")
+    run = torch.compile(lambda x, y: (x.sin() + y, y * 2), backend="openxla")
+    x, y = torch.ones(3).to("xla"), torch.ones(3).to("xla")
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    for calls in (1, 2, 3):
+        run(x, y)[0].cpu()
+        assert [met.metric_data(name)[0] for name in names] == [calls] * 3
+    assert "Metric: RunCachedGraphInputData" in met.metrics_report()
 
 
 def test_a_model_on_the_host_runs_there_and_is_warned_of():

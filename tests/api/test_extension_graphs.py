@@ -13,6 +13,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
 from torch_xla._src import mlir, step
+from torch_xla.core.xla_builder import create_placeholder_tensor
 from torch_xla.experimental import assume_pure, scan
 from torch_xla.experimental.xla_marker import BoundaryMetadata, BoundaryMetadataSerializer
 
@@ -51,8 +52,8 @@ def test_leaves_are_the_data_that_a_graph_reads():
     unread = torch.randn(3).to("xla")
     out = torch.sin(y * 2) + x + z
     found, values = _XLAC._get_tensors_xla_device_data_node([out])
-    assert found == ids(y, x, z) and ids(unread)[0] not in found
-    for value, expected in zip(values, (b, a, c), strict=True):
+    assert found == ids(z, x, y) and ids(unread)[0] not in found
+    for value, expected in zip(values, (c, a, b), strict=True):
         close(value, expected)
     assert waits(out) == [True]
 
@@ -62,6 +63,20 @@ def test_leaves_of_several_graphs_are_there_once():
     found, _ = _XLAC._get_tensors_xla_device_data_node([x + 1, x * y, x - y, x])
     assert found == ids(x, y)
     assert _XLAC._get_tensors_xla_device_data_node([x, y]) == ([], [])
+
+
+def test_what_is_used_last_comes_first():
+    a, b, c = torch.randn(2).to("xla"), torch.randn(2).to("xla"), torch.randn(2).to("xla")
+    for out, order in [
+        ([torch.sin(a) * b - c], (c, b, a)),
+        ([torch.cat([a, b, c]) + 1], (c, b, a)),
+        ([(a @ b) * c.sum() + (b - a).sum()], (a, b, c)),
+        ([a + 1, b + 1, c + 1], (a, b, c)),
+        ([torch.where(a > 1, b, c) * a], (a, c, b)),
+    ]:
+        hash, values = cached(out)
+        assert _XLAC._get_tensors_xla_device_data_node(out)[0] == ids(*order)
+        close(_XLAC._run_cached_graph(hash, [v.cpu() for v in values])[0], out[0].cpu())
 
 
 def test_a_view_reads_the_tensor_that_it_shows():
@@ -94,8 +109,8 @@ def test_leaves_that_no_tensor_has_any_more():
     x.add_(b.to("xla"))
     found, values = _XLAC._get_tensors_xla_device_data_node([x])
     assert len({*found, *ids(x)}) == 3
-    close(values[0], a)
-    close(values[1], b)
+    close(values[0], b)
+    close(values[1], a)
     hash, values = cached([x])
     close(_XLAC._run_cached_graph(hash, values)[0], a + b)
 
@@ -124,7 +139,8 @@ def test_a_cached_graph_runs_on_its_leaves_and_on_others():
     close(second, expected.sum(0))
     assert waits(*outputs, first) == [True, False, True, False]
     c = torch.randn(2, 3)
-    close(_XLAC._run_cached_graph(hash.decode(), [c.to("xla"), y])[0], torch.sin(c) * 3 + b)
+    close(_XLAC._run_cached_graph(hash.decode(), [y, c.to("xla")])[0], torch.sin(c) * 3 + b)
+    close(_XLAC._run_cached_graph(hash, [b, c])[0], torch.sin(c) * 3 + b)
     close(outputs[0], expected)
 
 
@@ -376,6 +392,8 @@ def test_handles_are_those_of_memory():
     first, second, view, alias, made = _XLAC._get_tensors_handle([x, y, x[1:], x.detach(), out])
     assert first == view == alias and len({first, second, made, 0}) == 4
     assert _XLAC._get_tensors_handle([x]) == [first]
+    fakes = [create_placeholder_tensor((4,), torch.float32) for _ in range(2)]
+    assert len({0, *_XLAC._get_tensors_handle([*fakes, x, y])}) == 5
 
 
 # When programs run
@@ -525,7 +543,9 @@ def test_sizes_of_other_tensors():
     b = torch.arange(20.0)
     close(_XLAC._xla_dynamic_view(b.to("xla"), [1, 2], source, 0, 0, 2), b.view(10, 2))
     with pytest.warns(UserWarning, match="has 3 elements in dimension 1. For any number, pass"):
+        before = met.counter_value("XlaMarkDynamic") or 0
         _XLAC._xla_mark_dynamic(x, 1)
+        assert met.counter_value("XlaMarkDynamic") == before + 1
     with warnings.catch_warnings(), pytest.raises(IndexError, match="of a tensor of 2, got 2"):
         warnings.simplefilter("error")
         _XLAC._xla_mark_dynamic(x, 2)

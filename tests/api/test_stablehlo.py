@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,11 @@ def test_copies_of_views(function, x):
         ("functions/forward.meta", lambda b: b"[1, 2]"),
         ("functions/forward.meta", lambda b: b.replace(b'"InputLocation"', b'"Elsewhere"')),
         ("functions/forward.mlir", lambda b: b"\xff" + b),
+        ("functions/forward.mlir", lambda b: b[: len(b) // 2]),
+        ("functions/forward.mlir", lambda b: b.replace(b"add", b"mul", 1)),
         ("functions/forward.bytecode", lambda b: b""),
+        ("functions/forward.bytecode", lambda b: b[: len(b) // 2]),
+        ("functions/forward.bytecode", lambda b: b[:-9] + bytes([b[-9] ^ 1]) + b[-8:]),
         ("weights.pt", lambda b: b[: len(b) // 2]),
         ("weights.pt", lambda b: b"junk"),
         ("constants.pt", lambda b: b""),
@@ -169,6 +174,40 @@ def test_damaged_files_are_named(kitchen, x, tmp_path, name, damage):
     with pytest.raises(ValueError, match="damaged file") as raised:
         StableHLOGraphModule.load(tmp_path)
     assert str(path) in str(raised.value)
+
+
+def test_a_folder_that_is_saved_to_again(kitchen, x, tmp_path):
+    """Nothing of what was there before is taken for a part of what is saved."""
+    exported(kitchen.eval(), (x,)).save(tmp_path)
+    (tmp_path / "functions" / "other.txt").write_text("not ours")
+
+    class Negated(torch.nn.Module):
+        def forward(self, x):
+            return -x
+
+    options = StableHLOExportOptions(include_human_readable_text=False)
+    exported(Negated(), (x,)).save(tmp_path, options)
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), -x)
+    assert (tmp_path / "functions" / "other.txt").exists()
+
+    class Largest(torch.nn.Module):
+        def forward(self, x):
+            return x.max(0)
+
+    program = exported(Largest(), (x,))
+    with pytest.raises(NotImplementedError, match="serializ"):  # PyTorch's, of such a tuple
+        program.save(tmp_path)
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), -x)
+
+
+def test_folders_without_sums_of_their_files_are_read(kitchen, x, tmp_path):
+    """As torch_xla 2.9 and earlier ones of ours have written them."""
+    exported(kitchen.eval(), (x,)).save(tmp_path)
+    path = tmp_path / "functions" / "forward.meta"
+    meta = json.loads(path.read_text())
+    assert meta["StableHLOFunctionMeta"].pop("sha256")
+    path.write_text(json.dumps(meta))
+    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(x), kitchen(x))
 
 
 def test_a_folder_without_programs_is_named(kitchen, x, tmp_path):
@@ -578,3 +617,32 @@ def test_compilations_are_counted_as_those_of_stablehlo():
     now = [_XLAC._xla_counter_value(n) for n in ("StableHloCompile", "UncachedCompile")]
     assert now[1] > counts[1] and now[0] - counts[0] == now[1] - counts[1]
     torch.testing.assert_close(y.cpu(), torch.full((3, 17), 2.0).cosh())
+
+
+@pytest.mark.parametrize(
+    ("function", "constant"),
+    [
+        (lambda x: x + 1, "dense<1.000000e+00> : tensor<4x3xf32>"),
+        (lambda x: x * 2.5 - 1, "dense<2.500000e+00> : tensor<4x3xf32>"),
+        (lambda x: x.clamp(-0.1, 0.7), "dense<0.699999988> : tensor<4x3xf32>"),
+        (lambda x: (x * 10).to(torch.int32) + 3, "dense<3> : tensor<4x3xi32>"),
+        (lambda x: x.to(torch.bfloat16) * 0.1, "dense<1.000000e-01> : tensor<4x3xf32>"),
+        (lambda x: x.masked_fill(x > 0.5, float("inf")), "dense<0x7F800000> : tensor<4x3xf32>"),
+        (lambda x: torch.where(x > 0, 7, x), "dense<7.000000e+00> : tensor<4x3xf32>"),
+        (lambda x: x.cumsum(0) / (2**53 + 1), None),
+        (lambda x: (x + 2j).abs(), None),
+    ],
+)
+def test_numbers_are_constants_of_the_type_in_which_they_are_used(function, constant):
+    x = torch.rand(4, 3)
+    out = function(x.to("xla"))
+    text = xm.get_stablehlo([out])
+    if constant is not None:
+        assert f"stablehlo.constant {constant}" in text
+        assert not re.search(r"stablehlo.constant dense<\S+> : tensor<[if]64>", text), text
+    if mlir.is_installed():
+        with mlir._mlir() as m:
+            assert str(m.ir.Module.parse(text)) == text
+    leaves = _XLAC._get_tensors_xla_device_data_node([out])[1]
+    (found,) = _XLAC._run_stablehlo(text, leaves)
+    torch.testing.assert_close(found.cpu(), function(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -126,7 +127,40 @@ def test_marks_leave_values_and_gradients():
     assert "composite" not in _XLAC._get_stablehlo([z])  # what this process runs
 
 
-@pytest.mark.parametrize("attr", [{"x": None}, {"x": [1, 2.0]}, {1: 2}, [1], {"x": []}])
+VALUES = (1 / 3, 123456.789, 16777217.0, 1e-45, 1e39, -0.0, math.inf, -math.inf, math.nan)
+TEXTS = ("ünï", "日本", 'a"b\n\t\\', "\x01\x7f", "%0 = <[")
+
+
+@pytest.mark.skipif(not mlir.is_installed(), reason="needs jaxlib")
+def test_attributes_are_the_values_that_were_given():
+    """As numbers of 32 bits and as UTF-8, read back by MLIR."""
+    attr: dict[str, Any] = {f"f{i}": value for i, value in enumerate(VALUES)}
+    attr |= {f"t{i}": text for i, text in enumerate(TEXTS)}
+    attr |= {"list": list(VALUES), "ü": 1}
+    text = exported(Attention(attr), (torch.randn(3, 4), torch.randn(5, 4))).get_stablehlo_text()
+    with mlir._mlir() as m:
+        module = m.ir.Module.parse(text)
+        assert str(module) == text
+        (call,) = [
+            operation
+            for function in module.body
+            for operation in function.regions[0].blocks[0]
+            if operation.operation.name == "stablehlo.composite"
+        ]
+        read = call.attributes["composite_attributes"]
+        floats = torch.tensor([m.ir.FloatAttr(read[f"f{i}"]).value for i in range(len(VALUES))])
+        expected = torch.tensor(VALUES)
+        torch.testing.assert_close(floats, expected, rtol=0, atol=0, equal_nan=True)
+        listed = torch.tensor(list(m.ir.DenseFPElementsAttr(read["list"])))
+        torch.testing.assert_close(listed, expected, rtol=0, atol=0, equal_nan=True)
+        assert [m.ir.StringAttr(read[f"t{i}"]).value for i in range(len(TEXTS))] == list(TEXTS)
+        assert m.ir.IntegerAttr(read["ü"]).value == 1
+
+
+@pytest.mark.parametrize(
+    "attr",
+    [{"x": None}, {"x": [1, 2.0]}, {1: 2}, [1], {"x": []}, {"x": 2**63}, {"x": [0, -(2**63) - 1]}],
+)
 def test_attributes_that_have_no_form(attr):
     with pytest.raises(ValueError, match="composite: expected"):
         StableHLOCompositeBuilder("my.op", attr)
@@ -217,7 +251,7 @@ class Custom(nn.Module):
             has_side_effect=True,
             backend_config='a "config"',
             api_version=1,
-            frontend_attributes={"key": "value"},
+            frontend_attributes={"key": "value", "text": "日\n本"},
         )
 
 
@@ -231,7 +265,8 @@ def test_a_custom_call():
     (call,) = lines_with(program.get_stablehlo_text(), "custom_call")
     assert "= stablehlo.custom_call @my_target(%arg0, %" in call and "api_version" not in call
     assert r'backend_config = "a \22config\22"' in call and "has_side_effect = true" in call
-    assert 'mhlo.frontend_attributes = {key = "value"}' in call
+    written = 'text = "\\E6\\97\\A5\\0A\\E6\\9C\\AC"'
+    assert f'mhlo.frontend_attributes = {{key = "value", {written}}}' in call
     assert "(tensor<3xf32>, tensor<3xf32>) -> (tensor<2xf32>, tensor<3x4xi64>)" in call
     assert "@my_target" in mlir.text_of(program.get_stablehlo_bytecode())
     x = torch.ones(3, device="xla")

@@ -55,3 +55,27 @@ def test_one_of_several_processes(run_python):
         """,
         env={"PJRT_DEVICE": "CPU", "WORLD_SIZE": "2"},
     )
+
+
+def test_a_plain_import_registers_it(run_python):
+    run_python(
+        """
+        import torch
+        import torch.distributed as dist
+        import torch_xla
+
+        assert dist.get_default_backend_for_device("xla") == "xla"
+        assert not {"x", "l", "a"} & set(dist.Backend.default_device_backend_map)
+        try:
+            dist.init_process_group("xla", init_method="xla://")
+        except NotImplementedError as e:
+            assert "several processes" in str(e)
+        else:
+            raise AssertionError("expected an error")
+        dist.init_process_group(init_method="xla://")  # of whatever device, made when it is used
+        t = torch.ones(3)
+        dist.all_reduce(t)
+        assert t.tolist() == [1, 1, 1]
+        """,
+        env={"PJRT_DEVICE": "CPU"},
+    )

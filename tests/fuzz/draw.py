@@ -27,11 +27,16 @@ class Rules:
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[float, list[Rule]]] = {}
         self.only_in: dict[str, str] = {}  # of kinds that one mode has
+        self.kept_errors: dict[str, float] = {}  # of kinds whose errors are a subject: the share
 
-    def add(self, kind: str, weight: float, mode: str = "") -> Callable[[Rule], Rule]:
+    def add(
+        self, kind: str, weight: float, mode: str = "", keep_errors: float = 0.0
+    ) -> Callable[[Rule], Rule]:
         rules = self.kinds.setdefault(kind, (weight, []))[1]
         if mode:
             self.only_in[kind] = mode
+        if keep_errors:
+            self.kept_errors[kind] = keep_errors
 
         def register(rule: Rule) -> Rule:
             rules.append(rule)
@@ -122,7 +127,8 @@ class Draw:
         seen = self.runner.append(step, visible)
         if seen.error:
             # A list that is refused is left alone; the CPU writes what comes first in it.
-            keep = self.chance(keep_errors) and comparable_error(seen) and kind != "list write"
+            share = RULES.kept_errors.get(kind, keep_errors)
+            keep = self.chance(share) and comparable_error(seen) and kind != "list write"
         else:
             keep = sane(self.runner, step)
         if not keep or (self.refuse is not None and self.refuse(self, step, seen)):
@@ -152,8 +158,12 @@ class Draw:
                     break
 
 
+# PyTorch says so of views that a graph of torch.compile gives, where the graph's calls make views
+# that autograd knows: by `aot_eager`, not by inductor nor on xla.
+VIEW_OF_GRAPH = "created inside a custom Function"
 # Where the CPU lacks a kernel xla may have one: no difference that a program should look for.
 NOT_COMPARED = (
+    VIEW_OF_GRAPH,
     "not implemented for",
     "is not supported",
     "not supported on",
@@ -171,8 +181,20 @@ def comparable_error(seen: Seen) -> bool:
     return not any(words in seen.message for words in NOT_COMPARED)
 
 
+def has_refused_view(runner: Runner) -> bool:
+    for t in tensors_of(runner.names).values():
+        try:
+            gradient(t)
+        except RuntimeError as error:
+            if VIEW_OF_GRAPH in str(error):
+                return True
+    return False
+
+
 def sane(runner: Runner, step: Step) -> bool:
     """Whether values keep a size in which rounding is small, and memory stays defined."""
+    if has_refused_view(runner):
+        return False
     for t in tensors_of(runner.names, step.names).values():
         if t.numel() > 400 or t.dtype == torch.complex32:  # XLA has no complex32
             return False

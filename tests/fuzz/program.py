@@ -3,6 +3,7 @@ it saw: errors, what the program read, metadata of tensors after each step, valu
 
 from __future__ import annotations
 
+import builtins
 import functools
 import re
 import threading
@@ -80,7 +81,8 @@ def compiled_by(device: str, function: Callable) -> Callable:
 @functools.lru_cache(maxsize=2_000)
 def _compiled_code(device: str, code: types.CodeType) -> Callable:
     # Globals and code of its own: torch._dynamo keeps what it compiled with both.
-    function = types.FunctionType(code.replace(), {"torch": torch})
+    names = {"torch": torch, "__builtins__": builtins}
+    function = types.FunctionType(code.replace(), names)
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(function, backend="openxla" if device != "cpu" else _on_cpu())
 

@@ -107,3 +107,15 @@ def write_between(d: Draw) -> str | None:
         return None
     write = d.one(WRITES).format(x=(a := d.one(names)), y=a, n=number(d))
     return d.one([f"with torch.no_grad(): {write}", write, f"with torch.no_grad(): {write}"])
+
+
+@rule("go back", 120, mode=MODE, keep_errors=0.8)
+def go_back(d: Draw) -> str | None:
+    """Through what a compiled function has given. PyTorch refuses it where a write came between."""
+    calls = [step for step in d.steps[-5:] if step.kind == "compiled"]
+    if not calls:
+        return None
+    given = calls[-1].line.partition("=")[0]
+    ready = d.tensors(lambda t: t.grad_fn is not None and t.is_floating_point())
+    names = [name for name in ready if f"{name}," in given]
+    return f"({d.one(names)} * 1.5).sum().backward()" if names else None

@@ -40,7 +40,10 @@ def test_programs():
 
 @pytest.mark.parametrize(
     "mode",
-    ["no-donation", "refused", "check-key", "spmd", "sharded", "planned", "eager", "pieces"],
+    [
+        *("no-donation", "refused", "check-key", "spmd", "sharded", "planned", "eager", "pieces"),
+        "compiled",
+    ],
 )
 def test_programs_in_other_modes(mode):
     expect_none("--seed", 5000, "--programs", 6, "--jobs", 1, "--mode", mode)
@@ -48,8 +51,8 @@ def test_programs_in_other_modes(mode):
 
 # 20,000 in all: some 40 minutes of two cores. More seeds: `python -m tests.fuzz`.
 MANY = 250  # a block takes less than the time limit of a test, also on a busy machine
-THOUSANDS = ["plain"] * 5 + ["quick-compiler"] * 5 + ["pieces"] * 3 + ["no-donation"] * 2
-THOUSANDS += ["refused", "check-key", "spmd", "sharded", "planned", "eager"]
+THOUSANDS = ["plain"] * 4 + ["quick-compiler"] * 5 + ["pieces"] * 2 + ["no-donation"] * 2
+THOUSANDS += ["refused", "check-key", "spmd", "sharded", "planned", "eager", "compiled"]
 BLOCKS = [(THOUSANDS[block * MANY // 1_000], block) for block in range(20_000 // MANY)]
 
 
@@ -85,6 +88,16 @@ def test_a_planted_fault_is_found_and_reduced(fault, what, line):
     assert len(steps) <= (6 if fault == "history" else 3) and any(line in step for step in steps), (
         printed
     )
+
+
+@pytest.mark.slow
+def test_a_planted_version_of_what_a_graph_keeps_is_found():
+    status, printed = fuzz(
+        *("--mode", "compiled", "--plant", "own-version", "--programs", 400, "--jobs", 1),
+        *("--findings", 1, "--reduce", 0),
+    )
+    assert status == 1 and re.search("^=== error", printed, re.M), printed
+    assert "compiled(" in printed
 
 
 def test_one_seed_is_one_program():

@@ -67,6 +67,8 @@ def check(step: int) -> int:
             printed = str(m.ir.Module.parse(generic)).replace("func.func public", "func.func")
             assert pretty == printed, generic
             assert str(m.ir.Module.parse(pretty)) == pretty
+            folded = _XLAC._pretty_stablehlo(generic, True)
+            assert str(m.ir.Module.parse(folded)) == folded
             count += 1
     return count
 

@@ -3,7 +3,7 @@
     python tests/peer/run.py one < programs.json
 
 A line of standard output that begins with RESULT is a JSON list: the program's name, and what it
-left in `r` or the class of what it raised, what it printed, and the text of what it raised.
+left in `r` or the classes of what it raised, what it printed, and the text of what it raised.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def run(code: str):
             exec(compile(code, "program", "exec"), scope)
             result = described(scope.get("r"))
     except Exception as error:
-        return ["raises", type(error).__name__], out.getvalue(), str(error)
+        bases = [base.__name__ for base in type(error).__mro__]
+        return ["raises", *bases[: bases.index("Exception")]], out.getvalue(), str(error)
     return ["gives", result], out.getvalue(), ""
 
 

@@ -34,6 +34,8 @@ ON_PURPOSE = {
     "rendezvous": "`xm.rendezvous` gives a list",
     "fallback": "`aten::linalg_eig` and other operators",
     "placements": "`XLAShardedTensor.placements` take axes",
+    "where with a number of the CPU": "`torch.where` refuses a number",
+    "clear": "After `clear_sharding` a tensor",
 }
 
 pytestmark = pytest.mark.skipif(PEER is None, reason="TORCH_XLA_PEER_PYTHON names no interpreter")
@@ -75,4 +77,9 @@ def test_as_in_2_9(group, name):
         rows = (HERE.parent.parent / "docs" / "differences.md").read_text()
         assert theirs[:2] != ours[:2] and f"\n| {ON_PURPOSE[name]}" in rows
     else:
-        assert ours[:2] == theirs[:2], f"2.9: {theirs}, here: {ours}"
+        told = f"2.9: {theirs}, here: {ours}"
+        if theirs[0][0] == "raises":  # what catches theirs catches ours
+            assert ours[0][0] == "raises" and theirs[0][1] in ours[0][1:], told
+            assert ours[1] == theirs[1], told
+        else:
+            assert ours[:2] == theirs[:2], told

@@ -157,6 +157,10 @@ def test_placements_and_redistribution(run):
     assert odd.placements == (Shard(0), Shard(1))
     assert [tuple(s.data.shape) for s in odd.local_shards] == [(2, 2)] * N
     assert len({str(s.indices) for s in odd.local_shards}) == N
+    six = torch.randn(6, 6)
+    e = distribute_tensor(six, grid, [Replicate()] * 2).redistribute(placements=[Shard(1)] * 2)
+    assert e.placements == (Shard(1), Shard(1))
+    close(e, six)
     for bad, error, text in [
         ([Shard(0)], ValueError, "a placement for each of the 2 mesh dimensions"),
         ([Shard(2), Replicate()], ValueError, "dimensions of a tensor of 2"),

@@ -12,6 +12,7 @@ MORE = (
     + """
 import copy
 import os
+import pytest
 
 line = xs.Mesh(np.arange(N), (N,), ("d",))
 value = torch.arange(64.0).view(8, 8)
@@ -106,7 +107,10 @@ def test_marks_are_counted(run):
     assert n == {"ExecuteReplicated": 1, "ExecuteReplicatedTime": 1, "SetShardingSpec": 1}, n
     _, n = counted(lambda: y.cpu())
     assert n == {"ReplicateShardedData": 1}, n
-    _, n = counted(lambda: xs.annotate_custom_sharding(y, mesh, (None, "data")))
+    z = t + 2
+    _, n = counted(lambda: xs.mark_sharding(z, mesh, (None, "data")))
+    assert n["XlaMarkSharding"] == n["XlaAnnotateCustomSharding"] == 1, n
+    _, n = counted(lambda: xs.annotate_custom_sharding(y, mesh, ("model", "data")))
     assert n["XlaAnnotateCustomSharding"] == 1 and n["CreateOpSharding"] == 1, n
     """)
 
@@ -158,4 +162,39 @@ def test_a_chosen_split_is_a_part_of_the_hash(run):
     del os.environ["XLA_AUTO_SPMD_MESH"]
     look()
     assert len(set(hashes)) == 5
+    """)
+
+
+def test_meshes_of_other_orders_in_one_step(run):
+    """The error names both; what it advises helps."""
+    run("""
+    turned = xs.Mesh(np.arange(N)[::-1].copy(), (N,), ("d",))
+    x, y = value.to(device), value.to(device)
+    xs.mark_sharding(x, line, ("d", None))
+    xs.mark_sharding(y, turned, ("d", None))
+    with pytest.raises(RuntimeError, match="in the same order in one step") as raised:
+        (x + y).cpu()
+    text = str(raised.value)
+    assert text.count('["d"=8') == 2 and "device_ids=[7,6,5,4,3,2,1,0]" in text, text
+    assert "call clear_sharding()" in text, text
+    xs.clear_sharding(y)
+    xs.mark_sharding(y, line, ("d", None))
+    assert torch.equal((x + y).cpu(), value * 2)
+    """)
+
+
+def test_a_mark_before_a_write_in_a_graph(run):
+    """Lazily the mark stays; in a graph the compiler chooses how what is written is split."""
+    run("""
+    def step(x):
+        xs.mark_sharding(x, line, ("d", None))
+        x[0] = 5
+        return x + 1
+
+    expected = value.clone()
+    expected[0] = 5
+    for function in (step, torch.compile(step, backend="openxla")):
+        x = value.to(device)
+        torch.testing.assert_close(function(x).cpu(), expected + 1)
+        torch.testing.assert_close(x.cpu(), expected)
     """)

@@ -69,6 +69,25 @@ def test_whole_axes():
     assert assignment[:, 2].tolist() == [1, 8]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "shape", "assignment"),
+    [
+        ((4, 4, 8), (16, 1, 4, 2), [[2, 1, 1, 2], [1, 1, 4, 1], [8, 1, 1, 1]]),
+        ((2, 3, 4), (2, 1, 6, 2), [[1, 1, 1, 2], [1, 1, 3, 1], [2, 1, 2, 1]]),
+        ((8, 4, 4), (1, 1, 2, 64), [[1, 1, 1, 8], [1, 1, 1, 4], [1, 1, 2, 2]]),
+        ((4, 8, 1), (2, 2, 8), [[2, 2, 1], [1, 1, 8], [1, 1, 1]]),
+        ((2, 4, 1), (2, 2, 2), [[1, 1, 2], [2, 2, 1], [1, 1, 1]]),
+    ],
+)
+def test_axes_that_are_split_as_jax_splits_them(sizes, shape, assignment):
+    """What mesh_utils of JAX 0.7.1 and torch_xla 2.9 give."""
+    mesh, found = xla_sharding._create_device_mesh_for_nd_torus(
+        np.arange(math.prod(sizes)).reshape(sizes), shape, allow_split_physical_axes=True
+    )
+    assert found.tolist() == assignment
+    check(np.arange(mesh.size).reshape(sizes), shape, mesh, found)
+
+
 def test_parts_of_an_assignment():
     assert [xla_sharding._get_prime_factors(n) for n in (1, 2, 12, 49, 97)] == [
         [],

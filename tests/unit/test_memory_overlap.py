@@ -279,3 +279,12 @@ def test_the_same_memory_is_no_overlap():
         return (x,)
 
     write(program)
+
+
+def test_a_copy_to_itself_is_taken_where_elements_share_memory():
+    for device in ("cpu", "xla"):
+        shown = torch.arange(4.0, device=device).expand(3, 4)
+        assert shown.copy_(shown) is shown and shown._version == 1
+        assert shown.cpu().tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
+        with pytest.raises(RuntimeError, match="single memory location"):
+            shown.copy_(shown.clone())

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import register_experimental_backend
+from torch.fx.node import has_side_effect
 from torch.utils import _pytree as pytree
 
 from torch_xla._src.names import is_xla_tensor
@@ -30,6 +31,8 @@ def aot_torchxla_trace_once(model: torch.fx.GraphModule, inputs: list[torch.Tens
 
 
 def register() -> None:
+    # A graph keeps this call, though nothing reads its result.
+    has_side_effect(torch.ops.xla.dynamo_set_buffer_donor_.default)
     for backend in (torchxla_trace_once, aot_torchxla_trace_once):
         register_experimental_backend(backend)
 

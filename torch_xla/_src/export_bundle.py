@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -153,6 +154,7 @@ class StableHLOFunctionMeta:
         other_inputs: Flat arguments that are no tensors, by their position among all.
         other_results: Results that are no tensors, by their position among all.
         size_ranges: The least and the largest value (or None) of each dynamic size, by its name.
+        sha256: In a folder, of the program's files, by their suffix.
     """
 
     name: str
@@ -167,6 +169,7 @@ class StableHLOFunctionMeta:
     other_inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     other_results: dict[str, Any] = dataclasses.field(default_factory=dict)
     size_ranges: dict[str, list[int | None]] = dataclasses.field(default_factory=dict)
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         self.unused_inputs = [tuple(unused) for unused in self.unused_inputs]  # JSON has lists
@@ -302,21 +305,33 @@ def _iter_dir(path: str | os.PathLike) -> Iterator[tuple[str, Path]]:
 def save(
     bundle: StableHLOModelBundle, folder: str | os.PathLike, with_text: bool, with_weights: bool
 ) -> None:
+    files = {}
+    for function in bundle.stablehlo_funcs:
+        programs = {}
+        if not with_text or mlir.is_installed():
+            programs["bytecode"] = function.bytecode
+        if with_text:
+            programs["mlir"] = function.text_or_read().encode()
+        sums = {suffix: _sum(program) for suffix, program in programs.items()}
+        meta = dataclasses.replace(function.meta, sha256=sums)
+        programs["meta"] = json.dumps(meta, cls=StableHLOJSONSerializer, indent=1).encode()
+        files |= {f"{meta.name}.{suffix}": content for suffix, content in programs.items()}
+
     folder = Path(folder)
     functions = folder / "functions"
     functions.mkdir(parents=True, exist_ok=True)
-    for function in bundle.stablehlo_funcs:
-        name = function.meta.name
-        (functions / f"{name}.meta").write_text(
-            json.dumps(function.meta, cls=StableHLOJSONSerializer, indent=1)
-        )
-        if not with_text or mlir.is_installed():
-            (functions / f"{name}.bytecode").write_bytes(function.bytecode)
-        if with_text:
-            (functions / f"{name}.mlir").write_text(function.text_or_read())
+    for meta_file in functions.glob("*.meta"):  # what is left of an earlier save would be read
+        for suffix in (".mlir", ".bytecode", ".meta"):
+            meta_file.with_suffix(suffix).unlink(missing_ok=True)
+    for name, content in files.items():
+        (functions / name).write_bytes(content)
     torch.save(bundle.additional_constants, folder / "constants.pt")
     if with_weights:
         torch.save(bundle.state_dict, folder / "weights.pt")
+
+
+def _sum(program: bytes) -> str:
+    return hashlib.sha256(program).hexdigest()
 
 
 @contextlib.contextmanager
@@ -350,11 +365,15 @@ def _read_meta(path: Path) -> StableHLOFunctionMeta:
     return meta
 
 
-def _read_bytecode(path: Path) -> bytes:
-    bytecode = path.read_bytes()
-    if not bytecode.startswith(_MLIR_BYTECODE):
+def _read_program(path: Path, meta: StableHLOFunctionMeta) -> bytes:
+    program = path.read_bytes()
+    suffix = path.suffix[1:]
+    if suffix == "bytecode" and not program.startswith(_MLIR_BYTECODE):
         raise TypeError("it is no MLIR bytecode")
-    return bytecode
+    seal = _sum(program)
+    if meta.sha256.get(suffix, seal) != seal:  # folders of torch_xla 2.9 have none
+        raise ValueError("its bytes are not those that were saved")
+    return program
 
 
 def load(folder: str | os.PathLike) -> StableHLOModelBundle:
@@ -373,10 +392,10 @@ def load(folder: str | os.PathLike) -> StableHLOModelBundle:
         function = StableHLOFunc(meta, None, None)
         if bytecode.exists():
             with _reading(bytecode):
-                function = StableHLOFunc(meta, _read_bytecode(bytecode), None)
+                function = StableHLOFunc(meta, _read_program(bytecode, meta), None)
         if text.exists():
             with _reading(text):
-                function.text = text.read_text()
+                function.text = _read_program(text, meta).decode()
         functions.append(function)
     if not functions:
         raise FileNotFoundError(

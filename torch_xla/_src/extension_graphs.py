@@ -7,7 +7,6 @@ their graph as constants, and take its leaves alone.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +57,11 @@ def leaves_of(
         owners.setdefault(_XLAC._xla_data_id(tensor), tensor)
     leaves = _XLAC._graph_leaves(pending)
     return [owners.get(_XLAC._xla_data_id(leaf), leaf).detach() for leaf in leaves]
+
+
+def _last_first(tensors: Sequence[torch.Tensor], leaves: Sequence[Any]) -> list[Any]:
+    """Leaves of the graph of tensors in the order of torch_xla 2.9: those used last come first."""
+    return [leaves[i] for i in _XLAC._graph_leaves_last_first(pending_of(tensors))]
 
 
 def pending_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -135,15 +139,17 @@ def lowered(tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> 
 def _get_tensors_xla_device_data_node(
     output_tensors: Sequence[torch.Tensor], uncloned_tensors: Sequence[torch.Tensor] = ()
 ) -> tuple[list[int], list[torch.Tensor]]:
-    """The ids and tensors of the data that a pending graph reads, in the order of its program.
+    """The ids and tensors of the data that a pending graph reads: what it uses last comes first.
 
     A graph that draws random numbers has one more, of the id `_get_seed_info_id()`. Where several
     tensors have the same data, one of `uncloned_tensors` is taken.
     """
     pending = pending_of(output_tensors)
     leaves = leaves_of(output_tensors, uncloned_tensors)
+    takes_seed = bool(pending) and lowered(pending, leaves)[1] > 0
+    leaves = _last_first(pending, leaves)
     ids = [_XLAC._xla_get_tensor_id(leaf) for leaf in leaves]
-    if pending and lowered(pending, leaves)[1]:
+    if takes_seed:
         ids.append(_SEED)
         leaves.append(_get_base_seed_as_tensor(str(pending[0].device)))
     return ids, leaves
@@ -153,7 +159,7 @@ def _get_tensors_xla_device_data_node(
 def _get_graph_hash(tensors: Sequence[torch.Tensor]) -> bytes:
     """The hash of the graph of these tensors. Where auto-sharding splits it, or XLA_AUTO_SPMD_MESH
     names the mesh for that, this is a part of it."""
-    return _XLAC._xla_graph_hash(list(tensors), os.environ.get("XLA_AUTO_SPMD_MESH", ""))
+    return _XLAC._xla_graph_hash(list(tensors), _XLAC._xla_flag("XLA_AUTO_SPMD_MESH"))
 
 
 @_name
@@ -186,7 +192,9 @@ class _Graph:
         leaves = leaves_of(tensors)
         text, self._seeds = lowered(pending, leaves)
         self._device = str(pending[0].device)
-        self._types = [type_of(leaf) for leaf in leaves]
+        # As they are given: of each the program's argument.
+        self._order = _last_first(pending, range(len(leaves)))
+        self._types = [type_of(leaves[i]) for i in self._order]
         like = [torch.empty_like(leaf, device="meta") for leaf in leaves]
         if self._seeds:
             self._types.append("tensor<i64>")
@@ -194,6 +202,7 @@ class _Graph:
         self._program = _XLAC._LoadedProgram(text.encode(), like, "cached graph", self._device)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [t.detach().to(self._device) for t in inputs]
         given = [type_of(t) for t in inputs]
         if given != self._types:
             raise RuntimeError(
@@ -201,11 +210,12 @@ class _Graph:
                 f"{', '.join(given) or 'none'}. Pass what _get_tensors_xla_device_data_node gives."
             )
         _check_allowed("_run_cached_graph")
-        inputs = [t.detach() for t in inputs]
+        places = sorted(range(len(self._order)), key=self._order.__getitem__)
+        inputs = [inputs[i] for i in places] + inputs[len(places) :]
         if self._seeds:
             # Each draw has a seed of its own, and so has the next run.
-            places = torch.arange(self._seeds, device=inputs[-1].device)
-            inputs[-1] = inputs[-1] + places * 0x51B54A32D192ED03
+            draws = torch.arange(self._seeds, device=inputs[-1].device)
+            inputs[-1] = inputs[-1] + draws * 0x51B54A32D192ED03
             state = rng.get_state(self._device) + 0x9E3779B97F4A7C15
             rng.set_state(state % (1 << 64), self._device)
         return self._program(inputs)
@@ -241,7 +251,8 @@ def _run_cached_graph(hash: bytes | str, inputs: Sequence[torch.Tensor]) -> list
 
     Args:
         hash: The hash.
-        inputs: Tensors like those of `_get_tensors_xla_device_data_node`, in that order.
+        inputs: Tensors like those of `_get_tensors_xla_device_data_node`, in that order, of any
+            device.
 
     Returns:
         New values of the tensors that waited, in their order.
@@ -326,9 +337,13 @@ def _check_device_tensor_need_materialization(device: str) -> list[bool]:
 
 @_name
 def _get_tensors_handle(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """A number for the memory that each tensor is in, which is computed first."""
-    _XLAC._xla_sync_multi(list(tensors), [], wait=False)
-    return [_XLAC._xla_data_id(t) for t in tensors]
+    """A number for the memory that each tensor is in, which is computed first.
+
+    A placeholder has none, and a number of its own.
+    """
+    there = [t for t in tensors if not _XLAC._is_placecholder(t)]
+    _XLAC._xla_sync_multi(there, [], wait=False, sync_xla_data=False)
+    return [_XLAC._xla_data_id(t) or _XLAC._xla_get_tensor_id(t) for t in tensors]
 
 
 # When programs run

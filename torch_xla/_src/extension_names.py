@@ -301,38 +301,6 @@ def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     xla_model.optimization_barrier_(tensors)
 
 
-# Donation, which takes what nobody needs and asks for no marks
-
-_alias_with_buffer_donor = False
-
-
-@_name
-def _xla_set_enable_alias_with_buffer_donor_config(
-    enable_user_config_alias: bool = False, device: str = ""
-) -> None:
-    """`utils.buffer_donor_context.alias_with_buffer_donor_config`, which changes no program."""
-    global _alias_with_buffer_donor
-    _alias_with_buffer_donor = enable_user_config_alias
-
-
-@_name
-def _xla_get_enable_alias_with_buffer_donor_config(device: str = "") -> bool:
-    """What was set."""
-    return _alias_with_buffer_donor
-
-
-@_name
-def _set_buffer_donation(tensor: torch.Tensor, should_donate: bool) -> bool:
-    """False: a tensor that lives keeps its memory, whatever is wished."""
-    return False
-
-
-@_name
-def _get_buffer_donation(tensor: torch.Tensor) -> bool:
-    """False: no tensor is marked."""
-    return False
-
-
 # Computations
 
 
@@ -506,6 +474,7 @@ def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
         raise IndexError(
             f"_xla_mark_dynamic: expected a dimension of a tensor of {tensor.dim()}, got {dim}."
         )
+    _XLAC._xla_add_to_counter("XlaMarkDynamic", 1)
     warnings.warn(
         f"_xla_mark_dynamic: what is recorded of this tensor has {tensor.size(dim)} elements in "
         f"dimension {dim}. For any number, pass dynamic_shapes to torch.export.export.",

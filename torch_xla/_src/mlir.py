@@ -5,11 +5,36 @@ jaxlib is optional (`pip install torch_xla[export]`): texts need none of this.
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+
+
+def string(text: str) -> str:
+    """A text as MLIR writes it: in quotes, what is not printable ASCII as bytes of UTF-8."""
+    plain = range(0x20, 0x7F)
+    written = (
+        chr(b) if b in plain and chr(b) not in '"\\' else f"\\{b:02X}" for b in text.encode()
+    )
+    return f'"{"".join(written)}"'
+
+
+def float32(value: float) -> str:
+    """The number of 32 bits that is nearest, for dense<..> or before ` : f32`."""
+    nearest = ctypes.c_float(value)
+    if math.isfinite(nearest.value):
+        return f"{nearest.value:.8e}"
+    return f"0x{int.from_bytes(bytes(nearest), sys.byteorder):08X}"
+
+
+def dictionary(entries: Mapping[str, str]) -> str:
+    """Attributes by their names, sorted: `{"axis" = 1 : i64}`."""
+    return "{" + ", ".join(f"{string(n)} = {entries[n]}" for n in sorted(entries)) + "}"
 
 
 def artifact(text: str, version: str | None = None) -> bytes:

@@ -74,6 +74,8 @@ def install() -> None:
     gru.install()
     for name, module, function in _WHEN_IMPORTED:
         after_import(name, functools.partial(_call, module, function))
+    if torch.distributed.is_available():
+        importlib.import_module("torch_xla.distributed.xla_backend")  # registers itself
     atexit.register(_finish)
     _XLAC._xla_set_nan_handler(_raise_nans)
     if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):

@@ -1,4 +1,4 @@
-"""The backend `xla` of `torch.distributed`, registered by importing this module.
+"""The backend `xla` of `torch.distributed`, registered by importing torch_xla.
 
 Groups of it need a job of several processes, which there is not yet. The rendezvous `xla://` works
 in a job of one process: `torch.distributed.init_process_group("gloo", init_method="xla://")` makes
@@ -13,8 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_xla import runtime as xr
-from torch_xla._src import replication
+from torch_xla import _XLAC
 
 
 def _create_xla_process_group(
@@ -26,7 +25,7 @@ def _create_xla_process_group(
         AssertionError: In SPMD mode, where one process has all devices.
         NotImplementedError: There are no jobs of several processes yet.
     """
-    if xr.is_spmd():
+    if _XLAC._xla_is_spmd():
         raise AssertionError(
             "XLA backend is not supported with SPMD. Please use a CPU process group instead: "
             'init_process_group("gloo").'
@@ -46,8 +45,10 @@ def pjrt_rendezvous_handler(
     Raises:
         NotImplementedError: A launcher started this process as one of several.
     """
+    from torch_xla._src import replication  # not a part of what `import torch_xla` costs
+
     yield dist.HashStore(), replication.global_ordinal(), replication.world_size()
 
 
-dist.Backend.register_backend("xla", _create_xla_process_group, devices="xla")
+dist.Backend.register_backend("xla", _create_xla_process_group, devices=["xla"])
 dist.register_rendezvous_handler("xla", pjrt_rendezvous_handler)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from torch_xla._src import mlir
 
 
 def stablehlo_custom_call(
@@ -44,8 +45,7 @@ def stablehlo_custom_call(
         )
     attributes = ""
     if frontend_attributes:
-        items = (f"{json.dumps(k)} = {json.dumps(v)}" for k, v in frontend_attributes.items())
-        attributes = "{" + ", ".join(items) + "}"
+        attributes = mlir.dictionary({k: mlir.string(v) for k, v in frontend_attributes.items()})
     results = torch.ops.torch_xla.stablehlo_custom_call(
         list(args),
         call_target,

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torch_xla._src import mlir
+
 
 @dataclasses.dataclass
 class BoundaryMetadata:
@@ -53,12 +55,16 @@ def _assert_valid_composite_attr(attr: dict | None) -> None:
     for name, value in attr.items():
         if not isinstance(name, str):
             raise ValueError(f"composite: expected a text as an attribute's name, got {name!r}.")
-        if isinstance(value, (list, tuple)) and {type(v) for v in value} in _LISTS:
-            continue
-        if type(value) not in (bool, int, float, str):
+        is_list = isinstance(value, (list, tuple)) and {type(v) for v in value} in _LISTS
+        if not is_list and type(value) not in (bool, int, float, str):
             raise ValueError(
                 f"composite: expected an int, float, bool, text or list of numbers or bools of one "
                 f"type as the attribute {name}, got {value!r}."
+            )
+        numbers = [v for v in (value if is_list else [value]) if isinstance(v, int)]
+        if any(not -(2**63) <= v < 2**63 for v in numbers):
+            raise ValueError(
+                f"composite: expected integers of 64 bits as the attribute {name}, got {value!r}."
             )
 
 
@@ -80,9 +86,9 @@ def _mlir(value: Any) -> str:
     if isinstance(value, int):
         return f"{value} : i64"
     if isinstance(value, float):
-        return f"{value:e} : f32"
+        return f"{mlir.float32(value)} : f32"
     if isinstance(value, str):
-        return json.dumps(value)
+        return mlir.string(value)
     kind = {bool: "i1", int: "i64", float: "f32"}[type(value[0])]
     items = ", ".join(_mlir(v).split(" ")[0] for v in value)
     return f"dense<[{items}]> : tensor<{len(value)}x{kind}>"
@@ -90,7 +96,7 @@ def _mlir(value: Any) -> str:
 
 def mlir_dictionary(attr: dict) -> str:
     """Attributes as an MLIR dictionary: `{axis = 1 : i64}`."""
-    return "{" + ", ".join(f"{json.dumps(n)} = {_mlir(v)}" for n, v in sorted(attr.items())) + "}"
+    return mlir.dictionary({name: _mlir(value) for name, value in attr.items()})
 
 
 def mark_tensor(

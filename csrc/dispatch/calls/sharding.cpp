@@ -137,8 +137,9 @@ bool is_known(const lazy::Value& value) {
   return value.node->is_data() && value.node->data().array != nullptr;
 }
 
-// Takes `sharding` for the present value. A read that waits is outside of the lock.
-void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
+// Takes `sharding` for the present value. A read that waits is outside of the lock. Returns whether
+// a call was recorded for that.
+bool split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
   lazy::Value value;
   {
     const lazy::GraphLock lock;
@@ -148,16 +149,17 @@ void split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
   if (is_known(value) && is_whole(impl)) {
     lazy::Value split = executor::reshard(value, device, sharding);
     const lazy::GraphLock lock;
-    if (split == value) return;
+    if (split == value) return false;
     static const debug::Counter splits("VirtualDeviceUsage");
     splits.add();
     impl.lazy_storage().set_value(std::move(split));
-    return;
+    return false;
   }
   const lazy::GraphLock lock;
   const lazy::Geometry& g = *impl.geometry();
   write(impl, call("torch_xla::sharding_constraint", device, {value, c10::IValue(sharding->text)},
                    lazy::intern_contiguous(g.dtype, g.sizes)));
+  return true;
 }
 
 }  // namespace
@@ -166,7 +168,11 @@ void mark_sharding(const at::Tensor& tensor, const spmd::Sharding* sharding) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "mark_sharding");
   check(tensor, sharding, "mark_sharding");
   // What has no value yet (torch.empty) is split when it gets one.
-  if (!is_whole(impl) || impl.lazy_storage().has_value()) split(impl, sharding);
+  const bool has_value = !is_whole(impl) || impl.lazy_storage().has_value();
+  if (has_value && split(impl, sharding)) {
+    static const debug::Counter counter("XlaAnnotateCustomSharding");
+    counter.add();
+  }
   const lazy::GraphLock lock;
   if (is_whole(impl)) say(impl.lazy_storage(), sharding);
 }

@@ -53,6 +53,9 @@ class FunctionTrace {
   bool is_written(size_t parameter) const {
     return storages_[parameter]->value() != function_->placeholders[parameter];
   }
+  const lazy::Value& placeholder(size_t parameter) const {
+    return function_->placeholders[parameter];
+  }
   // Throws where that of any has.
   void check_unwritten(const char* name) const;
   void result(lazy::Value value) { function_->results.push_back(std::move(value)); }

@@ -10,6 +10,7 @@
 
 #include "debug/metrics.h"
 #include "executor/compile.h"
+#include "executor/offers.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "lazy/function.h"
@@ -80,6 +81,10 @@ class TracedFunction::Tracer {
 
   void take_written() {
     for (size_t i = 0; i < storages_.size(); ++i) {
+      if (executor::is_offered(trace_.placeholder(i))) {
+        traced_->offered_.push_back(i);
+        executor::offer(trace_.placeholder(i), false);
+      }
       if (!trace_.is_written(i)) continue;
       traced_->written_.push_back(i);
       trace_.result(storages_[i]->value());
@@ -155,6 +160,11 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
     const lazy::GraphLock lock;
     c10::intrusive_ptr<Node> node;
     if (signature_.defined()) {
+      static const debug::Metric time("RunCachedGraphInputData");
+      const debug::TimedScope scope(time);
+      for (const size_t i : offered_) {
+        executor::offer(static_cast<Storage&>(*storages[i]).value(), true);
+      }
       lazy::Operands operands;
       for (const auto& storage : storages) {
         operands.push_back(static_cast<Storage&>(*storage).value());
@@ -163,6 +173,9 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
       node = lazy::make_node(signature_, std::move(operands), draws_.draw(device), device);
       computed.push_back({node, 0});
     }
+    static const debug::Metric time("RunCachedGraphOutputData");
+    std::optional<debug::TimedScope> scope;
+    if (signature_.defined()) scope.emplace(time);
     uint32_t result = 0;
     for (const size_t i : written_) {
       static_cast<Storage&>(*storages[i]).set_value({node, result++});

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -94,28 +95,19 @@ def _whole_axes(sizes: Sequence[int], free: Sequence[int], size: int) -> Sequenc
 def _create_device_mesh_for_nd_torus_splitting_axes(
     physical_mesh: np.ndarray, mesh_shape: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `_create_device_mesh_for_nd_torus`; logical axes may share physical ones.
-
-    Raises:
-        NotImplementedError: There is no such assignment.
-    """
+    """As `_create_device_mesh_for_nd_torus`; logical axes may share physical ones."""
     _check_sizes(physical_mesh, mesh_shape)
     assignment = np.ones((physical_mesh.ndim, len(mesh_shape)), dtype=np.int64)
-    # Large axes have the fewest ways; of equal ones the last, which communicates most, is first.
-    for logical in sorted(range(len(mesh_shape)), key=lambda i: (-mesh_shape[i], -i)):
-        best: np.ndarray | None = None
-        for column in _enumerate_feasible_logical_axis_assignments(
+    for logical in reversed(range(len(mesh_shape))):  # the last communicates most
+        ways = _enumerate_feasible_logical_axis_assignments(
             physical_mesh.shape, assignment, mesh_shape[logical]
-        ):
-            if best is None or _prefer_first_logical_axis_assignment(
-                column, best, physical_mesh_shape=physical_mesh.shape, assignment=assignment
+        )
+        best = next(ways)  # there is one, as the prime factors of all sizes are the same
+        for way in ways:
+            if _prefer_first_logical_axis_assignment(
+                way, best, physical_mesh_shape=physical_mesh.shape, assignment=assignment
             ):
-                best = column
-        if best is None:
-            raise NotImplementedError(
-                f"mesh on a torus: expected axes that parts of those of {physical_mesh.shape} "
-                f"multiply to, got {tuple(mesh_shape)}."
-            )
+                best = way
         assignment[:, logical] = best
     return _generate_logical_mesh(physical_mesh, mesh_shape, assignment), assignment
 
@@ -186,16 +178,17 @@ def _prefer_first_logical_axis_assignment(
     physical_mesh_shape: Sequence[int],
     assignment: np.ndarray,
 ) -> bool:
-    """Whether a logical axis is better laid by `x` than by `y`.
+    """Whether a logical axis is better laid by `x` than by `y`, as JAX chooses.
 
-    Whole physical axes alone are best, since only they wrap around; then many of them; then more
-    axes, for their links; then those that no other logical axis uses.
+    Whole physical axes are best, since only they wrap around: the larger part of the axis they are,
+    then the more of them. Then those that other logical axes use, too, which leaves whole ones to
+    the rest; of equal ones the first.
     """
 
-    def merits(column: np.ndarray) -> tuple[int, ...]:
-        used = column > 1
-        whole = int((used & (column == np.array(physical_mesh_shape))).sum())
-        shared = int((used & (assignment.prod(axis=1) > 1)).sum())
-        return whole == used.sum(), whole, int(used.sum()), -shared
+    def merits(column: np.ndarray) -> tuple[Any, ...]:
+        whole = [int(n) for n, all_ in zip(column, physical_mesh_shape, strict=True) if n == all_]
+        shared = column[assignment.prod(axis=1) > 1]
+        number = sum(n > 1 for n in whole)
+        return math.prod(whole), number, int(shared.prod()), tuple(column.tolist())
 
     return merits(x) > merits(y)

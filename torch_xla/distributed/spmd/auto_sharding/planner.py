@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -263,7 +262,7 @@ def meshes_of(devices: int) -> list[tuple[int, ...]]:
     Raises:
         ValueError: The sizes of that do not multiply to the number of devices.
     """
-    asked = os.environ.get("XLA_AUTO_SPMD_MESH", "")
+    asked = _XLAC._xla_flag("XLA_AUTO_SPMD_MESH")
     if asked:
         sizes = tuple(int(n) for n in asked.split(",")) if asked.replace(",", "").isdigit() else ()
         if not 1 <= len(sizes) <= 2 or int(np.prod(sizes)) != devices:
