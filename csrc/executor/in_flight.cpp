@@ -1,6 +1,7 @@
 #include "executor/in_flight.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -62,6 +63,7 @@ bool Mark::reached() const {
 
 void Mark::wait() const {
   const util::Unlocked unlocked;
+  util::about_to_wait_for(util::Rank::Device);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return left_ == 0; });
 }
@@ -181,6 +183,7 @@ void InFlight::report() {
 
 void InFlight::await_all() {
   const util::Unlocked unlocked;
+  util::about_to_wait_for(util::Rank::Device);
   Runs runs;
   {
     const std::lock_guard lock(mutex_);

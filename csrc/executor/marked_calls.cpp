@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <unordered_set>
 #include <utility>
 
@@ -25,6 +26,15 @@ const c10::IValue& argument(const Node& mark, size_t i) {
   return mark.signature().arguments[i].value;
 }
 bool is_input(const Node& mark) { return argument(mark, 4).toBool(); }
+
+// StableHLO's readers take no other names for composites.
+void check_name(const std::string& name) {
+  static const auto& form = *new std::regex(R"([a-zA-Z]\w*([.][\w$]+)+)");
+  TXLA_CHECK_KIND(util::ErrorKind::Value, std::regex_match(name, form),
+                  "mark_tensor: expected a name of letters, digits and underscores with a dot in "
+                  "it, as \"my.attention\", got \"",
+                  name, "\".");
+}
 
 }  // namespace
 
@@ -53,6 +63,7 @@ void MarkedCalls::find(const lazy::Function& function) {
       composites_.push_back(std::make_unique<Composite>());
       composite = composites_.back().get();
       composite->name = argument(*call, 1).toStringRef();
+      check_name(composite->name);
       composite->attributes = "{}";
     }
     const std::string& attributes = argument(*call, 5).toStringRef();

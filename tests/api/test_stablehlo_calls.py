@@ -372,3 +372,14 @@ def test_wrapped_functions():
     model = stablehlo_test_utils.wrap_func_as_nn_module(lambda x, y: x + y)
     x = torch.randn(3)
     torch.testing.assert_close(exported(model, (x, x))(x, x), x + x)
+
+
+@pytest.mark.parametrize("name", ["attention", "my.", ".my", "1.op", "my-own.op", "my.op\n", ""])
+def test_composites_have_names_that_readers_take(name):
+    class Marked(nn.Module):
+        def forward(self, x):
+            builder = StableHLOCompositeBuilder(name)
+            return builder.mark_outputs(builder.mark_inputs(x) * 2)
+
+    with pytest.raises(ValueError, match='as "my.attention", got'):
+        exported(Marked(), (torch.ones(2),))

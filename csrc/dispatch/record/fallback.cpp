@@ -278,6 +278,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   refuse_collective(op);
   check_fallback(name);
   debug::counter(op.schema().name())->add();
+  const executor::WaitScope scope(op.schema().name());
   FallbackCall(op, stack).run();
 }
 
