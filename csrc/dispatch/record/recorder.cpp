@@ -116,6 +116,12 @@ Number number_of(const at::Tensor& tensor, NumberKind* kind) {
   return n;
 }
 
+namespace {
+
+const debug::OftenTimed recording_time("LazyTracing");
+
+}  // namespace
+
 // What one walk over the arguments finds. Touches no heap for ordinary calls.
 struct Recorder::Scan {
   explicit Scan(const lazy::Operator& op) : key(op.hash) {}
@@ -485,6 +491,7 @@ Recorder::Instead Recorder::record(Stack& stack, size_t base, Results& results) 
       ValueCheckLog::note(traits_.suspects_values, stack, base);
     }
     counter_.add();
+    const debug::OftenTimed::Scope scope(recording_time);
     if (is_constant_) s.operands.clear();
     const auto node =
         lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
