@@ -14,8 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from torch_xla import _XLAC
-
 OptionValue = str | int | float | bool | list[int]
 
 ENTRY_POINT_GROUP = "torch_xla.plugins"
@@ -143,7 +141,7 @@ def chosen() -> str | None:
     No plugin is looked for, unless nobody has asked for a device type.
     """
     name = _flag("PJRT_DEVICE")
-    if not name and not _XLAC._xla_flag("PJRT_SELECT_DEFAULT_DEVICE"):
+    if not name and not _truth(_flag("PJRT_SELECT_DEFAULT_DEVICE") or "1"):
         return None
     return _canonical(name or _choose())
 
