@@ -177,7 +177,8 @@ class Queue {
         is_compiled = true;
         launch(first);
       } catch (const Compilation::Refused&) {
-        return give_up(nullptr);
+        give_up(first.device);
+        return;
       } catch (const c10::OutOfMemoryError&) {
         return fail(std::current_exception(), true);
       } catch (...) {
@@ -187,35 +188,57 @@ class Queue {
     }
   }
 
+  struct GivenUp {
+    std::vector<c10::intrusive_ptr<Node>> calls_of_first;
+    OverwrittenStorages overwritten;  // on the device that was asked for
+  };
+  // All are recorded again.
+  GivenUp give_up(int device) {
+    Recorded recorded;
+    GivenUp given_up;
+    for (const Deferred& run : runs_) give_back(run.given);
+    for (Deferred& run : runs_) {
+      auto calls = record_again(run, recorded);
+      if (given_up.calls_of_first.empty()) given_up.calls_of_first = std::move(calls);
+      if (run.device != device) continue;
+      std::ranges::move(run.overwritten, std::back_inserter(given_up.overwritten));
+    }
+    while (!runs_.empty()) pop();
+    return given_up;
+  }
+
   void report() {
     launch_ready();
-    if (failure_ == nullptr) return;
+    if (failures_.empty()) return;
+    const std::vector<Failure> failures = std::exchange(failures_, {});
     is_busy_ = !runs_.empty();
-    std::rethrow_exception(std::exchange(failure_, nullptr));
+    for (const Failure& failure : failures) {
+      std::vector<const Node*> calls;
+      for (const auto& call : failure.calls) {
+        if (!call->is_data()) calls.push_back(call.get());
+      }
+      undo(failed_calls(calls, failure.why), failure.device, {}, failure.overwritten);
+    }
+    std::rethrow_exception(failures.front().why);
   }
 
  private:
-  void fail(const std::exception_ptr& why, bool is_undone) {
-    if (failure_ == nullptr) failure_ = why;
-    give_up(is_undone ? why : nullptr);
-  }
-  // All are recorded again. What the first was to do is undone, where `why` says that it failed.
-  void give_up(const std::exception_ptr& why) {
-    Recorded recorded;
-    std::vector<c10::intrusive_ptr<Node>> held;
-    std::vector<const Node*> calls;  // of the first
+  // One that was not told yet. What the run was to do is undone when that happens, not before: a
+  // thread that knows nothing of it may be in the middle of a step that goes on from there.
+  struct Failure {
+    std::exception_ptr why;
+    std::vector<c10::intrusive_ptr<Node>> calls;  // of the run; none where nothing is undone
+    int device;
     OverwrittenStorages overwritten;
+  };
+
+  void fail(const std::exception_ptr& why, bool is_undone) {
     const int device = runs_.front().device;
-    for (const Deferred& run : runs_) give_back(run.given);
-    for (Deferred& run : runs_) {
-      auto of_run = record_again(run, recorded);
-      if (held.empty()) held = std::move(of_run);
-      if (run.device == device) std::ranges::move(run.overwritten, std::back_inserter(overwritten));
-    }
-    while (!runs_.empty()) pop();
-    if (why == nullptr) return;
-    for (const auto& call : held) calls.push_back(call.get());
-    undo(failed_calls(calls, why), device, {}, overwritten);
+    GivenUp given_up = give_up(device);
+    if (!is_undone) given_up = {};
+    failures_.push_back(
+        {why, std::move(given_up.calls_of_first), device, std::move(given_up.overwritten)});
+    is_busy_ = true;
   }
   void pop() {
     for (const DeviceData& input : runs_.front().inputs) {
@@ -223,12 +246,12 @@ class Queue {
       if (--it->second == 0) references_.erase(it);
     }
     runs_.pop_front();
-    is_busy_ = !runs_.empty() || failure_ != nullptr;
+    is_busy_ = !runs_.empty() || !failures_.empty();
   }
 
   std::deque<Deferred> runs_;
   std::unordered_map<const pjrt::Array*, long> references_;  // of inputs
-  std::exception_ptr failure_;                               // the first that was not told
+  std::vector<Failure> failures_;
   std::atomic<bool> is_busy_ = false;
 };
 

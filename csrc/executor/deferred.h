@@ -32,7 +32,7 @@ size_t num_deferred();
 // Whether all values are data that no run is still to give.
 bool are_there(const std::vector<lazy::Value>& values);
 // Launches the runs whose programs are there. Why one could not be launched remains to be told:
-// report_deferred() throws that, once.
+// report_deferred() throws that, once, after it has undone what the run was to do.
 void launch_deferred();
 void report_deferred();
 // Waits for the programs and launches all; finish_deferred() throws why one could not be launched.

@@ -44,6 +44,10 @@ at::Tensor lend(lazy::Value& value, int device) {
   materialize(values, device);
   value = values[0];
   const std::shared_ptr<pjrt::Array> array = value.node->data().array;
+  {
+    const lazy::GraphLock lock;
+    if (array->loss() != nullptr) fail_lost(*array);
+  }
   const at::ScalarType dtype = value.geometry().dtype;
   if (held_dtype(*array) != dtype) return download(values, device)[0];  // XLA_USE_BF16: a copy
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -70,6 +71,7 @@ bool Mark::reached() const {
 
 void Mark::wait() const {
   const util::Unlocked unlocked;
+  util::about_to_wait_for(util::Rank::Device);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return left_ == 0; });
 }
@@ -189,6 +191,7 @@ void InFlight::report() {
 
 void InFlight::await_all() {
   const util::Unlocked unlocked;
+  util::about_to_wait_for(util::Rank::Device);
   Runs runs;
   {
     const std::lock_guard lock(mutex_);

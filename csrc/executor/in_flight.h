@@ -6,7 +6,6 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "executor/offers.h"
 #include "executor/undo.h"
 #include "pjrt/client.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::executor {
 
@@ -46,8 +46,8 @@ class Mark {
   Clock::time_point time() const;  // of a mark that was reached
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  mutable util::Mutex mutex_;
+  mutable std::condition_variable_any changed_;
   size_t left_;
   Clock::time_point time_;
 };
@@ -95,7 +95,7 @@ class InFlight {
   void await_all();
 
   int device_;
-  std::mutex mutex_;            // never held while a device works
+  util::Mutex mutex_;           // never held while a device works
   Runs runs_;                   // in the order of launch
   std::exception_ptr failure_;  // a pjrt::Error
   Runs failed_;                 // the run that failed, and those behind it that have ended

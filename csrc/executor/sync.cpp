@@ -458,6 +458,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   std::exception_ptr failure;
   bool complete = false;
   const auto attempt = [&](Missing& missing) {
+    if (failure == nullptr) report_deferred();  // else it would compute what has failed again
     Pending pending(device);
     complete = true;
     if (pending.roots.empty()) return true;

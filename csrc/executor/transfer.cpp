@@ -338,6 +338,7 @@ std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
     static const debug::Counter reads("ReplicateShardedData");
     for (size_t v = 0; v < values.size(); ++v) {
       const pjrt::Array& array = *values[v].node->data().array;
+      if (array.loss() != nullptr) fail_lost(array);
       on_host[v] = array.host_data();
       if (on_host[v] != nullptr) continue;
       if (array.num_buffers() > 1) reads.add();

@@ -125,6 +125,7 @@ LEFT_OUT = {
     "_unsafe_masked_index_put_accumulate": "a compiler's own operator, which looks at nothing",
     "histogramdd": "PyTorch's own kernel looks at shapes only where all tensors are on one device",
     "nn.functional.linear_cross_entropy.chunked": "gathers by classes, as fakes let pass",
+    "nn.functional.linear_cross_entropy.chunked_none": "gathers by classes, as fakes let pass",
     "nn.functional.multi_head_attention_forward": "draws random numbers",
 }
 

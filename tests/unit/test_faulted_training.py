@@ -36,21 +36,35 @@ def check(run_python, fault_plugin):
         ("Adam", False),
         ("Accumulated", True),
         ("Compiled", False),
+        ("Openxla", True),
+        ("OpenxlaOptimizer", False),
     ],
 )
 def test_a_run_that_is_refused(check, program, wait):
     check(program, "RUN", wait=wait)
 
 
-@pytest.mark.parametrize("program", ["Momentum", "Adam"])
-def test_a_run_that_fails_where_nothing_is_taken_over(check, program):
-    check(program, "RUN", late=True, env={"XLA_NO_DONATION": "1"})
+@pytest.mark.parametrize(
+    ("program", "wait"),
+    [("Momentum", True), ("Adam", True), ("Training", False), ("OpenxlaOptimizer", True)],
+)
+def test_a_run_that_fails_where_nothing_is_taken_over(check, program, wait):
+    check(program, "RUN", late=True, wait=wait, env={"XLA_NO_DONATION": "1"})
 
 
-def test_a_program_that_cannot_be_compiled(check):
-    check("Adam", "COMPILE", wait=False, env={"XLA_BACKGROUND_COMPILE": "0"})
+@pytest.mark.parametrize("program", ["Adam", "OpenxlaOptimizer"])
+def test_a_program_that_cannot_be_compiled(check, program):
+    check(program, "COMPILE", wait=False, env={"XLA_BACKGROUND_COMPILE": "0"})
 
 
-@pytest.mark.parametrize(("program", "kind"), [("Adam", "UPLOAD"), ("Training", "DOWNLOAD")])
+@pytest.mark.parametrize("program", ["Momentum", "Openxla", "OpenxlaOptimizer"])
+def test_a_program_that_cannot_be_compiled_in_the_background(check, program):
+    check(program, "COMPILE", wait=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [("Adam", "UPLOAD"), ("OpenxlaOptimizer", "UPLOAD"), ("Training", "DOWNLOAD")],
+)
 def test_a_copy_that_fails(check, program, kind):
     check(program, kind)
