@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,12 +24,29 @@ struct MetricState {
   std::int64_t total_samples = 0;
   double accumulator = 0;
   std::uint64_t times_cleared = 0;
+  // Of an OftenTimed, whose next one is timed where `untimed` has come to kEvery - 1.
+  bool is_often_timed = false;
+  std::atomic<std::uint32_t> untimed = 0;
+  std::uint32_t untimed_at_last = 0;  // what it was set to when the last one was timed
+  std::int64_t timed = 0;
 
-  void add_value(double value);
+  void reset_untimed();
+  std::int64_t since_last() const {
+    return std::int64_t{untimed.load(std::memory_order_relaxed)} - untimed_at_last;
+  }
+
+  // `value` is that of so many samples, of which it is kept as one.
+  void add_value(double value, std::int64_t count = 1);
 };
 
+void MetricState::reset_untimed() {
+  constexpr std::int64_t kFirst = 8;  // that are timed each after a clear
+  untimed_at_last = is_often_timed && timed < kFirst ? OftenTimed::kEvery - 1 : 0;
+  untimed.store(untimed_at_last, std::memory_order_relaxed);
+}
+
 // The caller holds the lock, so that samples are kept in the order of their times.
-void MetricState::add_value(double value) {
+void MetricState::add_value(double value, std::int64_t count) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const Sample sample{std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), value};
   if (ring.size() < max_samples) {
@@ -37,7 +55,7 @@ void MetricState::add_value(double value) {
     ring[next] = sample;
     next = (next + 1) % max_samples;
   }
-  accumulator += value;
+  accumulator += value * static_cast<double>(count);
 }
 
 namespace {
@@ -49,7 +67,8 @@ struct CounterState {
 
 struct Registry {
   util::ForkMutex mutex;
-  std::map<std::string, std::unique_ptr<CounterState>, std::less<>> counters;
+  std::map<std::string, std::atomic<std::int64_t>*, std::less<>> counters;
+  std::deque<CounterState> cells;  // of counters; elements stay where they are
   std::map<std::string, std::unique_ptr<MetricState>, std::less<>> metrics;
   // What counter() has handed out; a map's elements stay where they are.
   std::map<std::string, Counter, std::less<>> handles;
@@ -66,9 +85,22 @@ std::atomic<std::int64_t>* counter_cell(std::string_view name) {
   std::lock_guard lock(all.mutex);
   auto found = all.counters.find(name);
   if (found == all.counters.end()) {
-    found = all.counters.emplace(name, std::make_unique<CounterState>()).first;
+    found = all.counters.emplace(name, &all.cells.emplace_back().cell).first;
   }
-  return &found->second->cell;
+  return found->second;
+}
+
+MetricState* metric_state(std::string_view name, Unit unit, std::size_t max_samples) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  auto found = all.metrics.find(name);
+  if (found == all.metrics.end()) {
+    auto state = std::make_unique<MetricState>();
+    state->unit = unit;
+    state->max_samples = std::max<std::size_t>(max_samples, 1);
+    found = all.metrics.emplace(name, std::move(state)).first;
+  }
+  return found->second.get();
 }
 
 std::vector<Sample> ordered_samples(const MetricState& state) {
@@ -79,7 +111,11 @@ std::vector<Sample> ordered_samples(const MetricState& state) {
 }
 
 MetricData data_of(const MetricState& state) {
-  return {state.unit, state.total_samples, state.accumulator, ordered_samples(state)};
+  // What came since the last that was timed is taken for as long as the others.
+  const std::int64_t untimed = state.since_last();
+  const double share = static_cast<double>(untimed) / static_cast<double>(state.total_samples);
+  return {state.unit, state.total_samples + untimed, state.accumulator * (1 + share),
+          ordered_samples(state), state.timed == 0 ? 1 : state.total_samples / state.timed};
 }
 
 std::string format_time(double nanoseconds) {
@@ -154,9 +190,10 @@ void append_metric(std::string& report, const std::string& name, const MetricDat
     sum += sample.value;
   }
   if (seconds > 0) {
-    report += "  ValueRate: " + format_value(sum / seconds, data.unit) + " / second\n";
-    report +=
-        "  Rate: " + format_rate(static_cast<double>(samples.size()) / seconds) + " / second\n";
+    const double share = static_cast<double>(data.stands_for) / seconds;
+    const auto count = static_cast<double>(samples.size());
+    report += "  ValueRate: " + format_value(sum * share, data.unit) + " / second\n";
+    report += "  Rate: " + format_rate(count * share) + " / second\n";
   }
 
   std::sort(values.begin(), values.end());
@@ -190,8 +227,8 @@ std::string report_of(WantedMetric wanted_metric, WantedCounter wanted_counter) 
         metrics.emplace_back(name, data_of(*state));
       }
     }
-    for (const auto& [name, state] : all.counters) {
-      const std::int64_t value = state->cell.load(std::memory_order_relaxed);
+    for (const auto& [name, cell] : all.counters) {
+      const std::int64_t value = cell->load(std::memory_order_relaxed);
       if (value != 0 && wanted_counter(name)) {
         counters.emplace_back(name, value);
       }
@@ -218,18 +255,14 @@ Counter* counter(std::string_view name) {
   return &all.handles.try_emplace(std::string(name), made).first->second;
 }
 
-Metric::Metric(std::string_view name, Unit unit, std::size_t max_samples) {
+void count_in(std::string_view name, std::atomic<std::int64_t>& cell) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
-  auto found = all.metrics.find(name);
-  if (found == all.metrics.end()) {
-    auto state = std::make_unique<MetricState>();
-    state->unit = unit;
-    state->max_samples = std::max<std::size_t>(max_samples, 1);
-    found = all.metrics.emplace(name, std::move(state)).first;
-  }
-  state_ = found->second.get();
+  all.counters.insert_or_assign(std::string(name), &cell);
 }
+
+Metric::Metric(std::string_view name, Unit unit, std::size_t max_samples)
+    : state_(metric_state(name, unit, max_samples)) {}
 
 void Metric::add(double value) const {
   std::lock_guard lock(registry().mutex);
@@ -237,10 +270,29 @@ void Metric::add(double value) const {
   state_->add_value(value);
 }
 
-OpenSample::OpenSample(std::string_view metric) {
-  Registry& all = registry();
-  std::lock_guard lock(all.mutex);
-  state_ = all.metrics.find(metric)->second.get();
+OftenTimed::OftenTimed(std::string_view name)
+    : state_(metric_state(name, Unit::Time, Metric::kMaxSamples)), untimed_(&state_->untimed) {
+  std::lock_guard lock(registry().mutex);
+  state_->is_often_timed = true;
+  state_->reset_untimed();
+}
+
+std::int64_t OftenTimed::now() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+void OftenTimed::end(std::int64_t start) const {
+  const auto taken = static_cast<double>(now() - start);
+  std::lock_guard lock(registry().mutex);
+  const std::int64_t count = state_->since_last() + 1;
+  state_->total_samples += count;
+  state_->add_value(taken, count);
+  ++state_->timed;
+  state_->reset_untimed();
+}
+
+OpenSample::OpenSample(const Metric& metric) : state_(metric.state_) {
+  std::lock_guard lock(registry().mutex);
   times_cleared_ = state_->times_cleared;
   ++state_->total_samples;
 }
@@ -254,8 +306,8 @@ std::vector<std::string> counter_names() {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   std::vector<std::string> names;
-  for (const auto& [name, state] : all.counters) {
-    if (state->cell.load(std::memory_order_relaxed) != 0) {
+  for (const auto& [name, cell] : all.counters) {
+    if (cell->load(std::memory_order_relaxed) != 0) {
       names.push_back(name);
     }
   }
@@ -281,7 +333,7 @@ std::optional<std::int64_t> counter_value(std::string_view name) {
   if (found == all.counters.end()) {
     return std::nullopt;
   }
-  const std::int64_t value = found->second->cell.load(std::memory_order_relaxed);
+  const std::int64_t value = found->second->load(std::memory_order_relaxed);
   return value == 0 ? std::nullopt : std::optional(value);
 }
 
@@ -299,7 +351,7 @@ void clear_counters() {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   for (const auto& entry : all.counters) {
-    entry.second->cell.store(0, std::memory_order_relaxed);
+    entry.second->store(0, std::memory_order_relaxed);
   }
 }
 
@@ -312,6 +364,8 @@ void clear_metrics() {
     state.next = 0;
     state.total_samples = 0;
     state.accumulator = 0;
+    state.timed = 0;
+    state.reset_untimed();
     ++state.times_cleared;
   }
 }

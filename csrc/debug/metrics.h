@@ -29,6 +29,9 @@ class Counter {
 // Returns the counter of that name, made on first use and valid until the process ends. Callers
 // look it up once and keep it (say, beside an operator), not on every count.
 Counter* counter(std::string_view name);
+// Makes `name` the counter that `cell` holds, which lives until the process ends. It may have other
+// names. Called before anything counts under this one.
+void count_in(std::string_view name, std::atomic<std::int64_t>& cell);
 
 // The unit in which a metric's values are printed. Time values are nanoseconds.
 enum class Unit { Time, Bytes, Value };
@@ -53,6 +56,46 @@ class Metric {
 
  private:
   MetricState* state_;
+  friend class OpenSample;
+};
+
+// A metric of unit Time of what happens more often than it can be timed. The first are timed, then
+// one of kEvery, which stands for all since the one before: the number of samples is right, their
+// sum an estimate. Where threads are in a Scope at the same time, some may be left out.
+class OftenTimed {
+ public:
+  static constexpr std::uint32_t kEvery = 64;
+
+  explicit OftenTimed(std::string_view name);
+
+  class Scope {
+   public:
+    explicit Scope(const OftenTimed& metric) : metric_(metric) {
+      const std::uint32_t untimed = metric.untimed_->load(std::memory_order_relaxed);
+      if (untimed + 1 < kEvery) [[likely]] {
+        metric.untimed_->store(untimed + 1, std::memory_order_relaxed);
+      } else {
+        start_ = now();
+      }
+    }
+    ~Scope() {
+      if (start_ != 0) [[unlikely]]
+        metric_.end(start_);
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const OftenTimed& metric_;
+    std::int64_t start_ = 0;  // nanoseconds; 0: this one is not timed
+  };
+
+ private:
+  static std::int64_t now();
+  void end(std::int64_t start) const;
+
+  MetricState* state_;
+  std::atomic<std::uint32_t>* untimed_;  // of the state: how many came since the one that was timed
 };
 
 // Adds the lifetime of the scope to a metric of unit Time:
@@ -79,6 +122,7 @@ struct MetricData {
   std::int64_t total_samples;   // all samples since the last clear
   double accumulator;           // their sum
   std::vector<Sample> samples;  // those still kept, oldest first
+  std::int64_t stands_for = 1;  // how many samples of the total each of them is
 };
 
 // Names are sorted. A counter or metric that has not counted since it was cleared is not active:

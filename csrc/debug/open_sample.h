@@ -3,16 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "debug/metrics.h"
 
 namespace torch_xla::debug {
 
-struct MetricState;
-
 class OpenSample {
  public:
-  // `metric` is the name of one that lives.
-  explicit OpenSample(std::string_view metric);
+  explicit OpenSample(const Metric& metric);
   // Called once, from any thread. Where the metric was cleared meanwhile, the value is left out.
   void end(double value) const;
 

@@ -119,6 +119,11 @@ bool is_recorded(const c10::OperatorHandle& op) {
 }
 
 void register_kernels() {
+  debug::counter("RegisterXLAFunctions")->add();
+  debug::count_in("CreateXlaTensor", lazy::tensor_counts.made);
+  for (const char* name : {"DestroyXlaTensor", "DestroyLtcTensor"}) {
+    debug::count_in(name, lazy::tensor_counts.gone);
+  }
   lazy::zeros_value = zeros;
   lazy::copy_value = copy;
   lazy::read_over = read_over;

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "debug/metrics.h"
 #include "executor/dumps.h"
-#include "executor/recompiles.h"
+#include "executor/region.h"
 #include "lazy/stack.h"
 #include "util/flags.h"
 
@@ -61,28 +64,41 @@ std::string milliseconds(double seconds) {
 
 // The lines of the calling thread's stack, innermost first.
 void add_frames(Block& block) {
-  constexpr size_t kMost = 8;
+  const auto most = static_cast<size_t>(std::max<int64_t>(util::flag::PT_XLA_DEBUG_MAX_FRAME(), 0));
   const lazy::SourceFrames frames = lazy::stack_here();
-  for (size_t i = 0; i < std::min(frames.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(frames.size(), most); ++i) {
     block.line("  " + frames[i].short_str());
   }
-  if (frames.size() > kMost) block.line("  ..........");
+  if (frames.size() > most) block.line("  ..........");
 }
 
-// Each operation is a program there: that would say nothing.
-bool is_eager(const Cause& cause) { return cause.of_run == kEagerMode.of_run; }
+// Of a graph.
+struct GraphInfo {
+  std::string_view name;
+  const util::Hash128& key;
+  size_t inputs, outputs;
+};
+
+GraphInfo info_of(const Program& program, const Cause& cause) {
+  return {graph_name(cause), program.key, program.num_inputs, program.results.size()};
+}
+
+GraphInfo info_of(const Graph& graph, const Cause& cause) {
+  return {graph_name(cause), graph.key, count_inputs(graph), graph.results.size()};
+}
 
 // Headings that a list follows end in a blank: that is how others read them.
-void tell(const std::string& what, std::string_view cause, const Program& program,
-          std::optional<double> loading = std::nullopt) {
-  Block block(what + " Analysis");
+void tell(const std::string& title, const std::string& what, std::string_view cause,
+          const GraphInfo& graph, std::optional<double> loading = std::nullopt) {
+  Block block(title + " Analysis");
   block.line(what + " Cause");
   block.line("  " + std::string(cause));
   if (loading) block.line("  taken from the disk cache in " + milliseconds(*loading));
   block.line("Graph Info: ");
-  block.line("  Graph Hash: " + program.key.hex());
-  block.line("  Number of Graph Inputs: " + std::to_string(program.recipe.num_parameters));
-  block.line("  Number of Graph Outputs: " + std::to_string(program.results.size()));
+  if (!graph.name.empty()) block.line("  Graph Name: " + std::string(graph.name));
+  block.line("  Graph Hash: " + graph.key.hex());
+  block.line("  Number of Graph Inputs: " + std::to_string(graph.inputs));
+  block.line("  Number of Graph Outputs: " + std::to_string(graph.outputs));
   block.line("Python Frame Triggered Execution: ");
   add_frames(block);
   block.finish();
@@ -115,20 +131,52 @@ std::optional<std::string> not_lowered() {
 
 }  // namespace
 
+std::string_view graph_name(const Cause& cause) {
+  if (!cause.graph_name.empty()) return cause.graph_name;
+  const Region* region = Region::current();
+  return region == nullptr ? std::string_view() : region->name();
+}
+
+size_t count_inputs(const Graph& graph) {
+  std::set<std::tuple<lazy::NumberKind, int64_t, double>> numbers;
+  bool draws = false;
+  for (const lazy::Node* call : graph.calls) {
+    const lazy::Signature& signature = call->signature();
+    for (size_t i = 0; i < signature.numbers.size(); ++i) {
+      const lazy::NumberKind kind = signature.numbers[i];
+      const lazy::Number& n = call->numbers()[i];
+      const bool is_real = kind == lazy::NumberKind::Float || kind == lazy::NumberKind::Complex;
+      const bool is_zero_or_one =
+          n.imag == 0 && (is_real ? n.real == 0 || n.real == 1 : n.integer == 0 || n.integer == 1);
+      if (signature.is_seed(i)) {
+        draws = true;
+      } else if (!is_zero_or_one) {
+        numbers.emplace(kind, is_real ? std::bit_cast<int64_t>(n.real) : n.integer, n.imag);
+      }
+    }
+  }
+  return graph.parameters.size() + numbers.size() + (draws ? 1 : 0);
+}
+
 bool tells_compilations() { return level() >= 1; }
 
 void tell_compilation(const Program& program, const Cause& cause) {
-  if (tells_compilations() && !is_eager(cause)) tell("Compilation", cause.of_compilation, program);
-}
-
-void tell_loaded(const Program& program, const Cause& cause, double seconds) {
   if (!tells_compilations() || is_eager(cause)) return;
-  tell("Compilation", cause.of_compilation, program, seconds);
-  tell_compiled(program);
+  tell("Compilation", "Compilation", cause.of_compilation, info_of(program, cause));
 }
 
-void tell_compiled(const Program& program) {
-  if (level() < 1) return;
+void tell_loaded(const Program& program, const std::vector<Lowered>& texts, const Cause& cause,
+                 double seconds) {
+  if (!tells_compilations() || is_eager(cause)) return;
+  tell("Compilation", "Compilation", cause.of_compilation, info_of(program, cause), seconds);
+  tell_compiled(program, texts);
+}
+
+void tell_compiled(const Program& program, const std::vector<Lowered>& texts) {
+  if (!tells_compilations()) return;
+  util::Hasher hasher;
+  for (const Lowered& lowered : texts) hasher.add_bytes(lowered.text);
+  write("\nComputation hash: " + hasher.finish().hex() + "\n");
   for (const auto& executable : program.executables) {
     const std::optional<pjrt::CompiledMemoryStats> stats = executable->memory_stats();
     if (!stats) continue;  // this plugin does not tell
@@ -142,8 +190,13 @@ void tell_compiled(const Program& program) {
   }
 }
 
-void tell_run(const Program& program, const Cause& cause) {
-  if (level() >= 2 && !is_eager(cause)) tell("Execution", cause.of_run, program);
+void tell_run(const Graph& graph, const Cause& cause) {
+  if (level() < 2 || is_eager(cause)) return;
+  tell("Execution", "Execution", cause.of_run, info_of(graph, cause));
+}
+
+void tell_unexpected(const Graph& graph, const Cause& cause) {
+  tell("Unexpected Execution", "Execution", cause.of_run, info_of(graph, cause));
 }
 
 void tell_metrics() {

@@ -100,6 +100,11 @@ void count_update(const Graph& graph) {
 std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph,
                                             Missing& missing) {
   static const debug::Counter hits("CachedCompile");
+  static const debug::Metric size("TensorsGraphSize", debug::Unit::Value);
+  if (graph.key != missing.key) {  // else it was counted a moment ago
+    size.add(static_cast<double>(graph.calls.size() + graph.parameters.size() +
+                                 graph.numbers.floats.size() + graph.numbers.ints.size()));
+  }
   auto program = programs().find(graph.key);
   const bool check = util::flag::XLA_CHECK_GRAPH_KEY();
   if (program != nullptr) {
@@ -126,6 +131,7 @@ std::shared_ptr<const Program> find_program(std::string_view name, const Graph& 
   made->place = lazy::source_line();
   made->key = graph.key;
   made->interface = graph.interface();
+  made->num_inputs = count_inputs(graph);
   if (graph.plan != nullptr) {
     static const debug::Counter planned("CompileWithAutoSharding");
     planned.add();
@@ -216,6 +222,8 @@ void compile(const Missing& missing, const std::vector<size_t>& absent, Program&
 // How the compiler has split the results.
 void read_shardings(Program& program) {
   if (program.interface.mesh == nullptr) return;
+  static const debug::Counter of_dynamo("UncachedOutputSharding");
+  if (program.name == kDynamo.program) of_dynamo.add();
   const pjrt::OptimizedModule module = program.executables[0]->optimized_module();
   program.shardings =
       spmd::read_output_shardings(module.bytes, module.with_config(), program.interface.mesh);
@@ -262,14 +270,13 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
     const Seconds taken = std::chrono::steady_clock::now() - begin;
     read_facts(missing, program);
     hits.add();
-    tell_loaded(program, cause, taken.count());
+    tell_loaded(program, missing.lowered, cause, taken.count());
     return std::nullopt;
   }
-  const bool is_eager = cause.of_run == kEagerMode.of_run;  // each call is a program
   tell_compilation(program, cause);
   const auto start = std::chrono::steady_clock::now();
   {
-    const debug::TimedScope scope(is_eager ? eager_time : time);
+    const debug::TimedScope scope(is_eager(cause) ? eager_time : time);
     debug::Span span("compile");
     add_details(program, span);
     compile(missing, absent, program);
@@ -279,7 +286,7 @@ std::optional<double> make(const Missing& missing, const Cause& cause) {
   read_facts(missing, program);
   misses.add();
   as_stablehlo.add();
-  if (!is_eager) tell_compiled(program);
+  if (!is_eager(cause)) tell_compiled(program, missing.lowered);
   if (disk != nullptr) {
     for (const size_t i : absent) {
       disk->store(missing.lowered[i].text, missing.options, *program.executables[i]);

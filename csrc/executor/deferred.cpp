@@ -65,6 +65,7 @@ void launch(Deferred& deferred) {
   } catch (const pjrt::Error& e) {
     fail_launch(run, e, deferred.line);
   }
+  const debug::OftenTimed::Scope scope(wrapping_time());
   for (size_t i = 0; i < deferred.results.size(); ++i) {
     if (const ArrayPtr promised = deferred.results[i].lock()) {
       promised->fulfil(std::move(*launched.results[i]));
@@ -320,7 +321,7 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
         graph.device, &result.node->source()));
     run.results.push_back(given.data.back().array);
   }
-  save_graph(graph);
+  save_graph(graph, nullptr, cause);
   if (run.program == nullptr) {
     if (run.compilation == nullptr) run.compilation = Compilation::start(missing, cause);
     count_update(graph);

@@ -1,5 +1,6 @@
 #include "executor/dumps.h"
 
+#include <algorithm>
 #include <fstream>
 #include <mutex>
 #include <string_view>
@@ -7,10 +8,12 @@
 #include "executor/hlo_dump.h"
 #include "executor/lower.h"
 #include "executor/runtime.h"
+#include "executor/transfer.h"
 #include "hlo/pretty.h"
 #include "lazy/lock.h"
 #include "lazy/print.h"
 #include "lazy/stack.h"
+#include "spmd/sharding.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/fork_mutex.h"
@@ -26,8 +29,10 @@ std::string stablehlo(const Graph& graph) {
 // The compiler's text takes a compilation to get.
 std::string hlo(const Graph& graph) {
   static auto& known = *new util::Memo<std::string, 64>;  // guarded by the GraphLock
-  if (const std::string* text = known.find(graph.key)) return *text;
-  return known.add(graph.key, hlo_of(stablehlo(graph), graph.device).text);
+  const util::Hash128 key =
+      util::Hasher().add(graph.key).add(util::flag::XLA_DUMP_POST_OPTIMIZATIONS()).finish();
+  if (const std::string* text = known.find(key)) return *text;
+  return known.add(key, hlo_of(stablehlo(graph), graph.device).text);
 }
 
 std::string text_in(std::string_view form, const Graph& graph) {
@@ -52,22 +57,52 @@ bool append(const std::string& path, const std::string& text) {
   return file.good();
 }
 
+namespace {
+
+// Of each result, whatever else the graph computes.
+std::string root_hashes(const Graph& graph) {
+  std::string hashes;
+  for (const lazy::Value& root : graph.results) {
+    const std::string comma = hashes.empty() ? "" : ", ";
+    hashes += comma + Graph({root}, graph.device).structure.hex();
+  }
+  return hashes;
+}
+
+// How the results are split among the devices.
+std::string output_shardings(const Graph& graph, const Program& program) {
+  std::string text = "\n#OUTPUT_SHARDING_BEGIN\n\n";
+  for (size_t i = 0; i < graph.results.size(); ++i) {
+    const spmd::Sharding* s = program.shardings.empty() ? nullptr : program.shardings[i];
+    std::string shape = xla_shape(graph.results[i].geometry());
+    shape.resize(std::min(shape.find('{'), shape.size()));  // without its layout
+    text += shape + " " + (s == nullptr ? "{replicated}" : s->gspmd()) + "\n";
+  }
+  return text + "\n#OUTPUT_SHARDING_END\n\n";
+}
+
+}  // namespace
+
 // In the form that scripts of PyTorch/XLA's users read.
-void save_graph(const Graph& graph) {
+void save_graph(const Graph& graph, const Program* program, const Cause& cause) {
   std::string path = util::flag::XLA_SAVE_TENSORS_FILE();
   if (path.empty()) return;
   path += "." + std::to_string(graph.device);
   const lazy::GraphLock lock;
-  std::string head = "[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n";
+  std::string head = cause.of_run == kDynamo.of_run ? "[dynamo]\n" : "[ScheduleSyncTensorsGraph]\n";
+  const std::string name(graph_name(cause));
+  if (!name.empty()) head += "Graph Name: " + name + "\n";
+  head += "TensorsGraphInfo:\n";
   for (const lazy::SourceFrame& frame : lazy::stack_here()) {
     head += "  " + frame.short_str() + "\n";
   }
-  head += "\nRoot Hashes: (" + graph.key.hex() + ")\n";
+  head += "\nRoot Hashes: (" + root_hashes(graph) + ")\n";
   const std::string forms = util::flag::XLA_SAVE_TENSORS_FMT();
   for (std::string_view left = forms;;) {
     const std::string_view form = left.substr(0, left.find('|'));
-    const std::string text = "\n## BEGIN_GRAPH\n" + text_in(form, graph) +
-                             "\nGraph Hash: " + graph.key.hex() + "\n\n## END_GRAPH\n\n";
+    std::string text = "\n## BEGIN_GRAPH\n" + text_in(form, graph) +
+                       "\nGraph Hash: " + graph.key.hex() + "\n\n## END_GRAPH\n\n";
+    if (form == "hlo" && program != nullptr && is_spmd()) text += output_shardings(graph, *program);
     TXLA_CHECK(append(path, head + text),
                "XLA_SAVE_TENSORS_FILE: expected a file that can be written, got '", path,
                "'. Name another, or unset it.");

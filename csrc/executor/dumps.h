@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "executor/analysis.h"
 #include "executor/graph.h"
 
 namespace torch_xla::executor {
@@ -12,7 +13,8 @@ namespace torch_xla::executor {
 bool append(const std::string& path, const std::string& text);
 
 // Adds a graph that is about to run to the file, in the forms that XLA_SAVE_TENSORS_FMT names.
-void save_graph(const Graph& graph);
+// `program` is null where it is still to be made.
+void save_graph(const Graph& graph, const Program* program, const Cause& cause);
 
 // Whether the user wants to see programs that fail; their runs are waited for.
 bool shows_failed();

@@ -10,6 +10,7 @@
 #include "executor/runtime.h"
 #include "executor/sync.h"
 #include "util/error.h"
+#include "util/flags.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::executor {
@@ -90,7 +91,10 @@ HloDump hlo_of(const std::string& stablehlo, int device) {
   } catch (const pjrt::Error& e) {
     fail(e);
   }
-  return {read_first(folder.path(), ".before_optimizations.txt"),
+  // The first part of the name after its number is the platform's.
+  const bool optimized = util::flag::XLA_DUMP_POST_OPTIMIZATIONS();
+  return {read_first(folder.path(),
+                     optimized ? "after_optimizations.txt" : ".before_optimizations.txt"),
           module_of(read_first(folder.path(), ".before_optimizations.hlo.pb"))};
 }
 

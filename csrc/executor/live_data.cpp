@@ -123,7 +123,9 @@ std::vector<LiveData> live_data() {
       before = ",";
     }
     type += array.dims().empty() ? "[]" : "]";
-    all.push_back({&array, data.device, bytes_of(array), std::move(type), data.maker});
+    const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(array), array.dims());
+    all.push_back(
+        {&array, data.device, bytes_of(array), std::move(type), xla_shape(*g), data.maker});
   });
   return all;
 }

@@ -19,8 +19,9 @@ lazy::DeviceData counted(pjrt::Array&& array, int device, const lazy::Source* ma
 struct LiveData {
   const pjrt::Array* array;  // its address alone: it may be gone
   int device;
-  int64_t bytes;     // on all real devices together
-  std::string type;  // "Float[8,4]"
+  int64_t bytes;      // on all real devices together
+  std::string type;   // "Float[8,4]"
+  std::string shape;  // "f32[8,4]{1,0}"
   lazy::Source maker;
 };
 // What lives now, but for what a run has taken over.

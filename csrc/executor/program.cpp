@@ -144,7 +144,7 @@ bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) 
 
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers, int device, bool is_awaited,
-                                     std::span<const int64_t> kept) {
+                                     std::span<const int64_t> kept, bool is_eager) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   debug::Span span("launch");
   add_details(program, span);
@@ -154,7 +154,7 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  const auto time = std::make_shared<RunTime>(device);
+  const auto time = std::make_shared<RunTime>(device, is_eager);
   pjrt::Executable::ArrayResult result;
   try {
     if (program.plan) {
@@ -168,9 +168,11 @@ pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const p
     throw;
   }
   result.done.back().on_ready([time](std::exception_ptr) { time->end(); });
+  static const debug::Counter runs("ExecuteComputation");
+  if (devices.size() == 1) runs.add();
   if (devices.size() > 1) {
-    static const debug::Counter runs("ExecuteReplicated"), shardings("SetShardingSpec");
-    runs.add();
+    static const debug::Counter of_several("ExecuteReplicated"), shardings("SetShardingSpec");
+    of_several.add();
     shardings.add(static_cast<int64_t>(result.outputs.size()));
   }
   for (size_t i = 0; i < program.shardings.size(); ++i) {

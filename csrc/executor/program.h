@@ -62,6 +62,7 @@ struct Program {
   std::vector<bool> need_gates;    // the executables that a launch would run, though it takes long
   std::optional<Plan> plan;
   Interface interface;
+  size_t num_inputs = 0;  // as count_inputs() counts them, of the graph that asked for it first
   std::vector<const lazy::Geometry*> results;
   std::vector<const spmd::Sharding*> shardings;  // of results; null, or none: each has the whole
   bool reuses_buffers = false;                   // those that its interface names
@@ -85,10 +86,10 @@ bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo);
 
 // Runs a program asynchronously, on a device; nothing else runs a Program. The arrays have a buffer
 // on each of its devices. Those whose buffers the program reuses are gone afterwards, but for those
-// in the places `kept`. One that the caller waits for at once may run within the call. Throws
-// pjrt::Error. Called with the GraphLock.
+// in the places `kept`. One that the caller waits for at once may run within the call. `is_eager`
+// is for the metrics. Throws pjrt::Error. Called with the GraphLock.
 pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
                                      const PackedNumbers& numbers, int device, bool is_awaited,
-                                     std::span<const int64_t> kept = {});
+                                     std::span<const int64_t> kept = {}, bool is_eager = false);
 
 }  // namespace torch_xla::executor

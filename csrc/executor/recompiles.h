@@ -26,8 +26,6 @@ struct Recompile {
   std::string str() const;
 };
 
-// Tells of a program that the disk cache had, where PT_XLA_DEBUG_LEVEL asks for it.
-void tell_loaded(const Program& program, const Cause& cause, double seconds);
 // Called for each new program before it is kept, with the seconds that its compiler took, or none
 // if it came from the disk. Warns of recompiles, the less often the more a line has had, unless
 // XLA_EXPLAIN says not to.

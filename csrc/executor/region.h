@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include "executor/analysis.h"
 #include "executor/program.h"
 
 namespace torch_xla::executor {
@@ -18,8 +20,9 @@ struct Graph;
 class Region : public c10::DebugInfoBase {
  public:
   // `whole`: no run may happen before its end. `most_graphs`: how many different graphs it may have
-  // over all calls.
-  Region(std::string name, bool whole, std::optional<size_t> most_graphs);
+  // over all calls, with those of regions that are `like` it: of the same function.
+  Region(std::string name, bool whole, std::optional<size_t> most_graphs,
+         const Region* like = nullptr);
 
   // From here to leave(), what this thread does, and the backward passes that it starts, belongs to
   // the region.
@@ -28,20 +31,27 @@ class Region : public c10::DebugInfoBase {
   // Returns the one that the calling thread is in, or null.
   static const Region* current();
 
-  const std::string& name() const { return name_; }
-  // Throws where no run may happen now. `wanted` is what asks for one.
-  void check_run(const char* wanted) const;
+  const std::string& name() const { return name_; }  // empty where it was given none
+  // Throws, and tells it, where no run may happen now. `wanted` is what asks for one.
+  void check_run(const char* wanted, const Graph& graph, const Cause& cause) const;
   // Throws where the graph of a call would be one too many. The caller of these two holds the
   // GraphLock.
   void check_number(const Graph& graph) const;
   void add(const Graph& graph);
 
  private:
+  // The graphs of all calls of a function, where their number is limited.
+  struct Known {
+    std::unordered_set<util::Hash128, util::Hash128Hasher> keys;
+    std::vector<Recipe> recipes;
+  };
+
+  std::string title() const;
+
   const std::string name_;
   const bool whole_;
   const std::optional<size_t> most_graphs_;
-  std::unordered_set<util::Hash128, util::Hash128Hasher> graphs_;
-  Recipe last_;  // of the newest of them
+  const std::shared_ptr<Known> known_;
 };
 
 }  // namespace torch_xla::executor

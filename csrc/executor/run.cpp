@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "debug/metrics.h"
 #include "debug/trace.h"
 #include "executor/donation.h"
 #include "executor/live_data.h"
@@ -104,6 +105,11 @@ void trace(const Program& program, const std::vector<pjrt::Event>& done, int dev
 
 }  // namespace
 
+const debug::OftenTimed& wrapping_time() {
+  static const debug::OftenTimed time("WrapXlaData");
+  return time;
+}
+
 Launched launch(const Run& run, bool keeps_inputs) {
   const bool has_room = check_memory(run.program, run.device);
   keeps_inputs = keeps_inputs || (has_room && !run.program.has_run);
@@ -116,6 +122,8 @@ Launched launch(const Run& run, bool keeps_inputs) {
   std::vector<int64_t> kept;
   pjrt::Executable::ArrayResult result;
   try {
+    static const debug::OftenTimed time("UnwrapXlaData");
+    std::optional<debug::OftenTimed::Scope> scope(time);
     for (size_t i = 0; i < run.inputs.size(); ++i) {
       const std::shared_ptr<pjrt::Array>& array = *run.inputs[i];
       if (array->loss() != nullptr) fail_lost(*array);
@@ -129,7 +137,9 @@ Launched launch(const Run& run, bool keeps_inputs) {
       launched.taken_over.push_back(array);
       if (poisons) arrays.back() = stand_ins.of(array);
     }
-    result = launch(run.program, std::move(arrays), run.numbers, run.device, run.is_awaited, kept);
+    scope.reset();
+    result = launch(run.program, std::move(arrays), run.numbers, run.device, run.is_awaited, kept,
+                    run.is_eager);
   } catch (const pjrt::Error&) {
     stand_ins.poison_taken(launched.taken_over);
     throw;

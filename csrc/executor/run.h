@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "debug/metrics.h"
 #include "executor/in_flight.h"
 #include "executor/numbers.h"
 #include "executor/program.h"
@@ -19,6 +20,7 @@ struct Run {
   const PackedNumbers& numbers;
   int device;
   bool is_awaited = false;  // at once, by who launches it
+  bool is_eager = false;    // a call in eager mode
 
   bool takes_over(size_t input) const { return program.reuses_buffers && reused_by[input] >= 0; }
 };
@@ -34,6 +36,9 @@ struct Given {
   std::vector<lazy::DeviceData> data;  // of each result
   InFlight::Arrays taken_over;         // where DonationCheck asks for it
 };
+
+// Of making what a run has given the data of values.
+const debug::OftenTimed& wrapping_time();
 
 // Throws pjrt::Error, also where the run cannot have the memory that it needs by the compiler's
 // figures. Nothing is taken over where `keeps_inputs`, nor, where there is memory for that, by a

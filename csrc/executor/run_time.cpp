@@ -23,20 +23,17 @@ OfDevice& of(int device) {
   return all[static_cast<size_t>(device)];
 }
 
-debug::OpenSample sample() {
-  static const debug::Metric time("ExecuteTime");
-  return debug::OpenSample("ExecuteTime");
-}
-
-debug::OpenSample sample_of_several() {
-  static const debug::Metric time("ExecuteReplicatedTime");
-  return debug::OpenSample("ExecuteReplicatedTime");
+debug::OpenSample sample(int device, bool is_eager) {
+  static const debug::Metric times[] = {debug::Metric("ExecuteTime"),
+                                        debug::Metric("ExecuteReplicatedTime"),
+                                        debug::Metric("EagerOpExecuteTime")};
+  const bool on_several = Runtime::get().devices(device).size() > 1;
+  return debug::OpenSample(times[is_eager ? 2 : on_several ? 1 : 0]);
 }
 
 }  // namespace
 
-RunTime::RunTime(int device) : device_(device), sample_(sample()) {
-  if (Runtime::get().devices(device).size() > 1) of_several_.emplace(sample_of_several());
+RunTime::RunTime(int device, bool is_eager) : device_(device), sample_(sample(device, is_eager)) {
   ++of(device).launched;
 }
 
@@ -47,9 +44,7 @@ void RunTime::end() {
   OfDevice& device = of(device_);
   const int64_t now = nanoseconds(Clock::now());
   const int64_t before = device.last_end.exchange(now);
-  const auto taken = static_cast<double>(now - std::max(before, nanoseconds(launched_)));
-  sample_.end(taken);
-  if (of_several_) of_several_->end(taken);
+  sample_.end(static_cast<double>(now - std::max(before, nanoseconds(launched_))));
   ++device.ended;
   device.ended.notify_all();
 }

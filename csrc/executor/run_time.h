@@ -1,8 +1,8 @@
-// The time of a run, for the metrics ExecuteTime and, on several devices, ExecuteReplicatedTime.
+// The time of a run, for the metric ExecuteTime, on several devices ExecuteReplicatedTime, of a
+// call in eager mode EagerOpExecuteTime.
 #pragma once
 
 #include <chrono>
-#include <optional>
 
 #include "debug/open_sample.h"
 
@@ -13,7 +13,7 @@ namespace torch_xla::executor {
 class RunTime {
  public:
   // It is launched now.
-  explicit RunTime(int device);
+  RunTime(int device, bool is_eager);
   // Called when the run has ended, or could not be launched.
   void end();
 
@@ -26,7 +26,6 @@ class RunTime {
 
   const int device_;
   const debug::OpenSample sample_;
-  std::optional<debug::OpenSample> of_several_;  // devices
   const Clock::time_point launched_ = Clock::now();
 };
 

@@ -108,6 +108,7 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph) {
 // What a run has given for the results of its graph.
 std::vector<DeviceData> data_of(const Graph& graph,
                                 std::vector<std::shared_ptr<pjrt::Array>>&& arrays) {
+  const debug::OftenTimed::Scope scope(wrapping_time());
   std::vector<DeviceData> data;
   data.reserve(arrays.size());
   for (size_t i = 0; i < arrays.size(); ++i) {
@@ -121,11 +122,12 @@ std::vector<DeviceData> data_of(const Graph& graph,
 Given run(const Graph& graph, const Program& program, const Cause& cause, bool is_awaited,
           std::optional<InFlight::Run>& started) {
   const bool may_fail = program.can_fail || shows_failed();
-  Run run{program, {}, graph.reused_by, graph.numbers, graph.device, is_awaited || may_fail};
+  Run run{program,        {}, graph.reused_by, graph.numbers, graph.device, is_awaited || may_fail,
+          is_eager(cause)};
   run.inputs.reserve(graph.parameters.size());
   for (const Node* input : graph.parameters) run.inputs.push_back(&input->data().array);
-  tell_run(program, cause);
-  save_graph(graph);
+  tell_run(graph, cause);
+  save_graph(graph, &program, cause);
   keep_for_nans();
   const bool keeps = cause.program != kExamined.program && keep_run(graph, program);
   Launched launched;
@@ -303,9 +305,12 @@ void with_program(int device, const Cause& cause, Attempt attempt) {
       missing.program.reset();
     }
   };
+  static const debug::OftenTimed lock_time("DeviceLockWait");
   for (int tries = 1;; ++tries) {
     {
+      std::optional<debug::OftenTimed::Scope> wait(lock_time);
       const lazy::GraphLock lock;
+      wait.reset();
       if (attempt(missing)) return;
       if (tries >= kPatience) settle();
     }
@@ -457,11 +462,14 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     Pending pending(device);
     complete = true;
     if (pending.roots.empty()) return true;
-    if (const Region* broken = Region::current()) broken->check_run("a sync");
     const Graph graph = graph_of_run(pending, device, true);
-    if (region != nullptr) region->check_number(graph);
+    if (const Region* broken = Region::current()) broken->check_run("a sync", graph, cause);
+    // What is left over of a graph that failed is none that the region would have.
+    Region* const counting = failure == nullptr ? region : nullptr;
+    if (counting != nullptr) counting->check_number(graph);
     std::string_view name = "sync";
-    if (region != nullptr) name = region->name();
+    if (region != nullptr) name = "compile";
+    if (region != nullptr && !region->name().empty()) name = region->name();
     try {
       check_inputs(graph);
       const auto program = program_of(graph, name, missing);
@@ -469,10 +477,10 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
         const bool may_wait = cause.is_barrier && !wait;
         const bool is_put_off =
             put_off(pending, graph, program, missing, cause, may_wait).has_value();
-        if (is_put_off && region != nullptr) region->add(graph);
+        if (is_put_off && counting != nullptr) counting->add(graph);
         return is_put_off;
       }
-      if (region != nullptr) region->add(graph);
+      if (counting != nullptr) counting->add(graph);
       compute(pending, graph, program, true, cause, wait || util::flag::XLA_SYNC_WAIT());
     } catch (const RunFailed& failed) {
       undo(failed.calls, device);
@@ -510,12 +518,14 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     complete = true;
     if (roots.empty()) return true;
     report_deferred();
-    if (const Region* broken = Region::current()) broken->check_run("a value that is read");
     Pending pending(device, std::move(roots));
     for (const Value& value : values) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device, cause.takes_offers || reads_take_offers());
+    if (const Region* broken = Region::current()) {
+      broken->check_run("a value that is read", graph, cause);
+    }
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     const auto take = [&](const std::vector<Value>& leaves) {

@@ -1,5 +1,6 @@
 #include "executor/transfer.h"
 
+#include <cctype>
 #include <optional>
 #include <unordered_set>
 
@@ -69,6 +70,18 @@ at::ScalarType to_torch(pjrt::DType dtype) {
              pjrt::dtype_name(dtype), ".");
 }
 
+std::string xla_shape(const lazy::Geometry& geometry) {
+  std::string type = pjrt::dtype_name(to_pjrt(ops::device_dtype(geometry.dtype)));
+  for (char& c : type) c = static_cast<char>(std::tolower(c));
+  std::string sizes, order;
+  for (size_t i = 0; i < geometry.sizes.size(); ++i) {
+    const char* comma = i == 0 ? "" : ",";
+    sizes += comma + std::to_string(geometry.sizes[i]);
+    order += comma + std::to_string(geometry.sizes.size() - 1 - i);
+  }
+  return type + "[" + sizes + "]" + (order.empty() ? "" : "{" + order + "}");
+}
+
 at::ScalarType held_dtype(const pjrt::Array& array) { return to_torch(array.dtype()); }
 
 namespace {
@@ -103,8 +116,9 @@ lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::
 }
 
 lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
-  static const debug::Metric time("TransferToDeviceTime");
-  const debug::TimedScope scope(time);
+  static const debug::Metric time("TransferToDeviceTime"), of_tensor("TensorToData"),
+      of_value("IrValueTensorToXlaData");  // one way here
+  const debug::TimedScope scope(time), tensor_scope(of_tensor), value_scope(of_value);
   debug::Span span("upload");
   span.detail("bytes", [&] { return std::to_string(tensor.nbytes()); });
   at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();

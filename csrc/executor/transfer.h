@@ -1,6 +1,7 @@
 // Copies values between host and devices.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace torch_xla::executor {
 
 pjrt::DType to_pjrt(at::ScalarType dtype);
 at::ScalarType to_torch(pjrt::DType dtype);
+// Prints how a device holds values in XLA's words: f32[5,4]{1,0}.
+std::string xla_shape(const lazy::Geometry& geometry);
 // Returns the dtype of the device's buffer, which may be narrower than the tensor's.
 at::ScalarType held_dtype(const pjrt::Array& array);
 

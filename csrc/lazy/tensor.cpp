@@ -230,12 +230,17 @@ Value View::read(Storage& storage) {
 
 // --- tensor --------------------------------------------------------------------------------
 
+TensorCounts tensor_counts;
+
+TensorImpl::~TensorImpl() { tensor_counts.gone.fetch_add(1, std::memory_order_relaxed); }
+
 TensorImpl::TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry,
                        int64_t offset, c10::intrusive_ptr<View> view)
     : c10::TensorImpl(c10::Storage(std::move(storage)),
                       c10::DispatchKeySet{c10::DispatchKey::XLA, c10::DispatchKey::AutogradXLA},
                       c10::scalarTypeToTypeMeta(geometry->dtype)),
       view_(std::move(view)) {
+  tensor_counts.made.fetch_add(1, std::memory_order_relaxed);
   set_geometry(geometry, offset);
 }
 
@@ -244,6 +249,7 @@ TensorImpl::TensorImpl(const TensorImpl& source, const Geometry* geometry, int64
     : c10::TensorImpl(c10::TensorImpl::VIEW, c10::Storage(source.storage()), source.key_set(),
                       c10::scalarTypeToTypeMeta(geometry->dtype)),
       view_(std::move(view)) {
+  tensor_counts.made.fetch_add(1, std::memory_order_relaxed);
   set_geometry(geometry, offset);
 }
 

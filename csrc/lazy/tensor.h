@@ -159,6 +159,12 @@ class View final : public c10::intrusive_ptr_target {
   friend class Storage;
 };
 
+// How many tensors were made, and how many of them are gone.
+struct TensorCounts {
+  std::atomic<int64_t> made = 0, gone = 0;
+};
+extern TensorCounts tensor_counts;
+
 class TensorImpl final : public c10::TensorImpl {
  public:
   TensorImpl(c10::intrusive_ptr<c10::StorageImpl> storage, const Geometry* geometry, int64_t offset,
@@ -167,6 +173,8 @@ class TensorImpl final : public c10::TensorImpl {
   // A view of `source`: in inference mode it is an inference tensor only if its source is one.
   TensorImpl(const TensorImpl& source, const Geometry* geometry, int64_t offset,
              c10::intrusive_ptr<View> view);
+
+  ~TensorImpl() override;
 
   const Geometry* geometry() const { return geometry_; }
   Storage& lazy_storage() const { return static_cast<Storage&>(*storage_.unsafeGetStorageImpl()); }

@@ -9,10 +9,12 @@
 #include "executor/compile.h"
 #include "executor/graph.h"
 #include "executor/hlo_dump.h"
+#include "executor/live_data.h"
 #include "executor/offers.h"
 #include "executor/pieces.h"
 #include "executor/runtime.h"
 #include "executor/sync.h"
+#include "executor/transfer.h"
 #include "hlo/pretty.h"
 #include "lazy/function.h"
 #include "lazy/print.h"
@@ -133,16 +135,40 @@ bool set_scope_of(const at::Tensor& tensor, const std::string& prefix, size_t /*
   return true;
 }
 
-// The graphs of the tensors that wait on a device and have at least so many nodes.
+// What a tensor has, as PyTorch/XLA tells it. Its line, or with XLA_IR_DEBUG its stack, is where
+// the value was recorded or brought to the device.
+std::string tensor_report(size_t id, int device, const std::string& shape, size_t nodes,
+                          const lazy::Source& source, const std::string& text) {
+  const std::string name = executor::is_spmd()
+                               ? "SPMD:0"
+                               : real_device_name(executor::Runtime::get().devices(device).front());
+  std::string report = "Tensor: id=" + std::to_string(id) + ", shape=" + shape +
+                       ", device=" + name + ", ir_nodes=" + std::to_string(nodes) + "\n";
+  const lazy::SourceFrames frames = source.frames();
+  if (!frames.empty()) report += "Frames:\n";
+  for (const lazy::SourceFrame& frame : frames) report += "  " + frame.short_str() + "\n";
+  return report + text + "\n";
+}
+
+// The graphs of at least so many nodes: of tensors that have data, which are one, and that wait.
 std::string tensors_report(size_t nodes_threshold, const std::string& device) {
+  const int index = device_index(device);
   std::string report;
   const lazy::GraphLock lock;
-  lazy::Storage::for_each_pending(device_index(device), [&](lazy::Storage& storage) {
+  size_t id = 0;
+  for (const executor::LiveData& data : executor::live_data()) {
+    if (data.device != index || ++id == 0 || nodes_threshold > 1) continue;
+    report += tensor_report(id, index, data.shape, 1, data.maker,
+                            "IR {\n  %0 = xla::device_data() : " + data.type + "\n  ROOT %0\n}\n");
+  }
+  lazy::Storage::for_each_pending(index, [&](lazy::Storage& storage) {
     const std::vector<lazy::Value> value = {storage.value()};
     if (value[0].node->is_data()) return;
+    ++id;
     const size_t nodes = lazy::count_nodes(value);
     if (nodes < nodes_threshold) return;
-    report += std::to_string(nodes) + " nodes:\n" + lazy::text_of(value);
+    report += tensor_report(id, index, executor::xla_shape(value[0].geometry()), nodes,
+                            value[0].node->source(), lazy::text_of(value));
   });
   return report;
 }

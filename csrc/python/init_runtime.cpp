@@ -66,8 +66,8 @@ executor::PluginChoice choice_from(const py::dict& d) {
   return choice;
 }
 
-void sync(const std::string& device, bool wait, executor::Region* region,
-          const std::string& cause) {
+void sync(const std::string& device, bool wait, executor::Region* region, const std::string& cause,
+          const std::string& graph_name) {
   dispatch::refresh_debug_flags();
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
@@ -78,7 +78,9 @@ void sync(const std::string& device, bool wait, executor::Region* region,
   static const debug::Counter marks("MarkStep");
   marks.add();
   const bool is_barrier = cause != executor::kExamined.of_run;
-  executor::sync_device(index, wait, {.of_run = cause, .is_barrier = is_barrier}, region);
+  executor::Cause why{.of_run = cause, .is_barrier = is_barrier};
+  why.graph_name = region != nullptr ? region->name() : graph_name;
+  executor::sync_device(index, wait, why, region);
   executor::tell_metrics();
   if (!util::flag::XLA_METRICS_FILE().empty()) {
     py::module_::import("torch_xla.debug.metrics_saver").attr("save_metrics")();
@@ -215,16 +217,18 @@ void bind_devices(py::module_& m) {
 void bind_runs(py::module_& m) {
   using executor::Region;
   py::class_<Region, std::shared_ptr<Region>>(m, "_Region")
-      .def(py::init<std::string, bool, std::optional<size_t>>(), py::arg("name"), py::arg("whole"),
-           py::arg("most_graphs"))
+      .def(py::init<std::string, bool, std::optional<size_t>, const Region*>(), py::arg("name"),
+           py::arg("whole"), py::arg("most_graphs"), py::arg("like") = nullptr)
+      .def_property_readonly("name", &Region::name)
       .def("enter", &Region::enter);
   m.def(
       "_xla_step_marker",
       [](const std::string& device, const std::vector<std::string>&, bool wait, bool,
-         Region* region, const std::string& cause) { sync(device, wait, region, cause); },
+         Region* region, const std::string& cause,
+         const std::string& graph_name) { sync(device, wait, region, cause, graph_name); },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
       py::arg("wait") = true, py::arg("reset_scope") = true, py::arg("region") = nullptr,
-      py::arg("cause") = "user mark_step");
+      py::arg("cause") = "user torch_xla.sync", py::arg("graph_name") = "");
   m.def("_xla_leave_region", &Region::leave);
   m.def("_xla_in_region", [] { return Region::current() != nullptr; });
   m.def("_get_current_graph_name", [] {

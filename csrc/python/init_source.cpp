@@ -238,13 +238,17 @@ lazy::SourceFrames stack_here() {
   while (const auto frame = frames.size() < kMost ? walk.next() : std::nullopt) {
     frames.push_back(frame_of(frame->code, frame->instruction));
   }
-  // How a public function goes on inside the package says nothing to its caller.
+  // How a public function goes on inside the package says nothing to its caller, but that it is a
+  // sync.
   const std::string& package = hidden_folders().back();
   const auto in = [&](size_t i, const std::string& folder) {
     return i < frames.size() && frames[i].file.starts_with(folder);
   };
   size_t inner = 0;
-  while (in(inner, package + "_src/") && in(inner + 1, package)) ++inner;
+  while (in(inner, package + "_src/") && in(inner + 1, package) &&
+         frames[inner].function != "sync") {
+    ++inner;
+  }
   frames.erase(frames.begin(), frames.begin() + static_cast<ptrdiff_t>(inner));
   return frames;
 }

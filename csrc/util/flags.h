@@ -104,6 +104,7 @@
     "Tells what is compiled and why, and what is too frequent (1), and each run too (2).")      \
   X(String, PT_XLA_DEBUG_FILE, "", false,                                                       \
     "File to which that is added; otherwise it is printed to stderr.")                          \
+  X(Int, PT_XLA_DEBUG_MAX_FRAME, "8", false, "Number of Python's frames that it shows.")        \
   X(String, XLA_SAVE_TENSORS_FILE, "", false,                                                   \
     "File to which each graph is added when it is run, with the lines that asked for it.")      \
   X(String, XLA_SAVE_TENSORS_FMT, "text", false,                                                \
@@ -111,6 +112,8 @@
   X(String, XLA_SAVE_HLO_FILE, "", false,                                                       \
     "File to which a program is added that cannot be compiled or that fails.")                  \
   X(Bool, XLA_DUMP_HLO_GRAPH, "0", false, "The error of such a program holds its text, too.")   \
+  X(Bool, XLA_DUMP_POST_OPTIMIZATIONS, "0", false,                                              \
+    "HLO that is asked for is what the compiler has made of it.")                               \
   X(String, XLA_METRICS_FILE, "", false,                                                        \
     "File to which the report of the metrics is added after each step.")                        \
   X(Bool, XLA_DUMP_FATAL_STACK, "0", false,                                                     \

@@ -53,6 +53,7 @@ def test_graphs_are_added(x, tmp_path, monkeypatch):
     assert f"  test_graphs_are_added ({__file__}:" in once
     (graph,) = GRAPH.findall(once)
     assert graph.startswith("IR {\n") and "aten::tanh(%0) : Float[2,3]" in graph
+    assert "Graph Name" not in once
     hashes = re.findall(r"^Root Hashes: \(([0-9a-f]{32})\)$", once, re.M)
     step(x)
     assert GRAPH.findall(path.read_text()) == [graph, graph]
@@ -63,6 +64,31 @@ def test_graphs_are_added(x, tmp_path, monkeypatch):
     size = path.stat().st_size
     step(x)
     assert path.stat().st_size == size
+
+
+def test_graphs_of_compiled_functions_are_added_with_their_names(x, tmp_path, monkeypatch):
+    path = tmp_path / "graphs.0"
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
+    both = torch_xla.compile(lambda a: (a.tanh(), a + 3), name="both")
+    both(x)
+    tanh = step(x)
+    del tanh
+    first, second = path.read_text().split("[ScheduleSyncTensorsGraph]\n")[1:]
+    assert first.startswith("Graph Name: both\nTensorsGraphInfo:\n  ")
+    assert second.startswith("TensorsGraphInfo:\n  ")
+    roots = re.search(r"^Root Hashes: \((\w{32}), (\w{32})\)$", first, re.M).groups()
+    assert roots[0] != roots[1]
+    with torch_xla.compile():
+        alone = x + 3
+    text = path.read_text()
+    assert text.rpartition("Root Hashes: ")[2].startswith(f"({roots[1]})\n")  # of another graph
+    run = torch.compile(lambda a: a * 5, backend="openxla")
+    for _ in range(3):
+        run(x)
+    text = path.read_text()
+    assert text.count("[ScheduleSyncTensorsGraph]\n") == text.count("[dynamo]\n") == 3
+    assert len(GRAPH.findall(text)) == 6
+    del alone
 
 
 @pytest.mark.parametrize(

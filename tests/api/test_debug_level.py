@@ -13,14 +13,18 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
+from torch_xla import _XLAC
 
-BLOCK = re.compile(r"^(.* Analysis): =+\n((?:\1: .*\n)*?)\1: -+\n\1: =+$", re.M)
+BLOCK = re.compile(
+    r"(?:^Computation hash: (\w+)\n\n)?^(.* Analysis): =+\n((?:\2: .*\n)*?)\2: -+\n\2: =+$", re.M
+)
 
 
 class Block:
     """One framed text: its title, and what its lines say."""
 
-    def __init__(self, title: str, text: str):
+    def __init__(self, computation: str | None, title: str, text: str):
+        self.computation = computation  # the hash that is told before it
         self.title = title
         self.lines = [line.removeprefix(f"{title}: ") for line in text.splitlines()]
 
@@ -36,17 +40,16 @@ class Block:
 
     @property
     def cause(self) -> str:
-        heading = "Execution Cause" if self.title == EXECUTION else "Compilation Cause"
+        heading = "Execution Cause" if EXECUTION in self.title else "Compilation Cause"
         return self.after(heading)[0]
 
     @property
     def frames(self) -> list[str]:
         return self.after("Python Frame Triggered Execution: ")
 
-    def number(self, name: str) -> str:
-        return next(
-            line.split(": ")[1] for line in self.after("Graph Info: ") if line.startswith(name)
-        )
+    def number(self, name: str) -> str | None:
+        lines = (line.split(": ") for line in self.after("Graph Info: "))
+        return next((value for key, value in lines if key == name), None)
 
 
 def blocks(text: str) -> list[Block]:
@@ -75,7 +78,7 @@ def told(tmp_path: Path, monkeypatch) -> Callable[[int], list[Block]]:
 
 
 COMPILATION, EXECUTION = "Compilation Analysis", "Execution Analysis"
-READ = "most likely user code trying to access tensor value before mark_step"
+READ = "most likely user code trying to access tensor value before torch_xla.sync"
 
 
 @pytest.fixture
@@ -115,19 +118,21 @@ def test_inputs_outputs_and_frames(told, x):
     first = train.__code__.co_firstlineno
     compiled, memory, ran = told()
     assert memory.title == "Post " + COMPILATION
+    assert compiled.computation is None and re.fullmatch("[0-9a-f]{32}", memory.computation)
     for block in (compiled, ran):
         assert block.cause == "user torch_xla.sync"
         assert block.number("Number of Graph Inputs") == "2"
         assert block.number("Number of Graph Outputs") == "2"
-        assert block.frames[0].startswith(f"mark_step ({xm.__file__}:")
-        assert block.frames[1:3] == [
+        assert block.frames[0].startswith("sync (")
+        assert block.frames[1].startswith(f"mark_step ({xm.__file__}:")
+        assert block.frames[2:4] == [
             f"train ({__file__}:{first + 3})",
             f"test_inputs_outputs_and_frames ({__file__}:{first + 6})",
         ]
     del kept
 
 
-def test_long_stacks_are_cut(told, x):
+def test_long_stacks_are_cut(told, x, monkeypatch):
     def deeper(n):
         if n:
             return deeper(n - 1)
@@ -139,6 +144,10 @@ def test_long_stacks_are_cut(told, x):
     frames = told()[0].frames
     assert frames[0].startswith("sync (") and len(frames) == 9
     assert frames[-1] == ".........."
+    for most in (0, 1, 3):
+        monkeypatch.setenv("PT_XLA_DEBUG_MAX_FRAME", str(most))
+        deeper(2)
+        assert told()[-1].frames == [*frames[:most], ".........."]
 
 
 FROM_DISK = """
@@ -222,6 +231,27 @@ def test_a_value_that_is_read(told, x):
     assert causes(told()) == both(READ)
 
 
+def inputs_of(told, step) -> str:
+    torch_xla.sync()
+    told()
+    kept = step()  # noqa: F841
+    torch_xla.sync()
+    compiled, _, ran = told()
+    inputs = compiled.number("Number of Graph Inputs")
+    assert ran.number("Number of Graph Inputs") == inputs
+    return inputs
+
+
+def test_seeds_and_numbers_are_inputs(told, x):
+    assert inputs_of(told, lambda: torch.randn(3, device="xla")) == "1"
+    assert (
+        inputs_of(told, lambda: torch.rand(3, device="xla") * torch.randn(3, device="xla")) == "1"
+    )
+    assert inputs_of(told, lambda: x * 100) == "2"
+    assert inputs_of(told, lambda: x + 1) == "1"
+    assert inputs_of(told, lambda: (x * 3, x - 3, x / 5)) == "3"
+
+
 def test_sync_synchronize_and_the_loader(told, x):
     y = x * 5
     torch_xla.sync()
@@ -247,6 +277,13 @@ def test_compiled_functions(told, x):
     y = x * 8.5 - x
     z = step(x)
     blocks_of_step = told()
+    names = {b.cause: b.number("Graph Name") for b in blocks_of_step if "Post" not in b.title}
+    assert names == {
+        "torch_xla.compile clear the pending graph prior calling the target function": (
+            "step_clear_pending"
+        ),
+        "torch_xla.compile": "step",
+    }
     assert causes(blocks_of_step) == {
         *both("torch_xla.compile clear the pending graph prior calling the target function"),
         *both("torch_xla.compile"),
@@ -260,10 +297,44 @@ def test_compiled_functions(told, x):
         (EXECUTION, "dynamo is executing a compiled program"),
         (EXECUTION, "dynamo is executing a compiled program"),
     ]
-    del y, z
     with torch_xla.experimental.eager_mode_context(True):
         x.cosh()
     assert told() == []  # each call is a program
+    torch_xla.compile(step, name="named")(x)
+    (ran,) = told()
+    assert ran.number("Graph Name") == "named"
+    assert ran.number("Graph Hash") == blocks_of_step[-1].number("Graph Hash")
+    with torch_xla.compile():
+        w = x.tan() - 4
+    assert [b.number("Graph Name") for b in told() if "Post" not in b.title] == [None, None]
+    del y, z, w
+
+
+def test_a_run_that_may_not_happen_is_told_at_any_level(told, x, monkeypatch, capfd):
+    def whole(a):
+        b = a.sinh()
+        if b.sum().item() > 0:
+            return b
+        return -b
+
+    monkeypatch.delenv("PT_XLA_DEBUG_LEVEL")
+    monkeypatch.delenv("PT_XLA_DEBUG_FILE")
+    with pytest.raises(RuntimeError, match="^Unexpected execution happens inside the compiled"):
+        torch_xla.compile(whole, full_graph=True)(x)
+    (block,) = blocks(capfd.readouterr().err)
+    assert block.title == "Unexpected Execution Analysis" and block.cause == READ
+    assert block.number("Graph Name") == "whole"
+    assert block.number("Number of Graph Inputs") == "1"
+    assert block.frames[0].startswith("whole (")
+    _XLAC._set_allow_execution(False)
+    try:
+        y = x + 1  # noqa: F841
+        with pytest.raises(RuntimeError, match="^Unexpected execution happens inside the compiled"):
+            torch_xla.sync()
+    finally:
+        _XLAC._set_allow_execution(True)
+    (block,) = blocks(capfd.readouterr().err)
+    assert block.cause == "user torch_xla.sync" and block.frames[0].startswith("sync (")
 
 
 def test_level_1_leaves_the_runs_out(told, x, monkeypatch):

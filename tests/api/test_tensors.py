@@ -314,11 +314,11 @@ def test_eager_debug_mode_runs_each_operation(run_python):
         import torch, torch_xla
         import torch_xla.debug.metrics as met
         x = torch.ones(3, device="xla")
-        before = met.metric_data("ExecuteTime")[0]
+        before = met.metric_data("EagerOpExecuteTime")[0]
         y = x + 1
-        assert met.metric_data("ExecuteTime")[0] == before + 1
+        assert met.metric_data("EagerOpExecuteTime")[0] == before + 1
         z = y * 2
-        assert met.metric_data("ExecuteTime")[0] == before + 2
+        assert met.metric_data("EagerOpExecuteTime")[0] == before + 2
         assert "aten::" not in torch_xla._XLAC._get_xla_tensors_text([z])
         assert z.tolist() == [4, 4, 4]
         """,

@@ -250,7 +250,7 @@ TEST_F(Metrics, ShortReportHasTheNamedAndTheHostOperations) {
 
 TEST_F(Metrics, AnOpenSampleCountsBeforeItHasItsValue) {
   const Metric metric("RunTime");
-  const OpenSample first("RunTime"), second("RunTime");
+  const OpenSample first(metric), second(metric);
   EXPECT_EQ(metric_data("RunTime")->total_samples, 2);
   EXPECT_TRUE(metric_data("RunTime")->samples.empty());
   EXPECT_EQ(metrics_report(), "Metric: RunTime\n  TotalSamples: 2\n  Accumulator: 000.000us\n");
@@ -260,6 +260,41 @@ TEST_F(Metrics, AnOpenSampleCountsBeforeItHasItsValue) {
   clear_metrics();
   first.end(1000);
   EXPECT_FALSE(metric_data("RunTime").has_value());
+}
+
+TEST_F(Metrics, OneOfManyIsTimedAndAllAreCounted) {
+  const OftenTimed metric("OftenTime");
+  EXPECT_FALSE(metric_data("OftenTime").has_value());
+  constexpr int kCalls = 10 * OftenTimed::kEvery + 7;
+  for (int i = 0; i < kCalls; ++i) {
+    const OftenTimed::Scope scope(metric);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  const MetricData data = *metric_data("OftenTime");
+  EXPECT_EQ(data.total_samples, kCalls);
+  EXPECT_EQ(data.samples.size(), 8 + 9);
+  EXPECT_GE(data.accumulator, kCalls * 100e3);
+  EXPECT_LT(data.accumulator, kCalls * 10e6);
+  clear_metrics();
+  EXPECT_FALSE(metric_data("OftenTime").has_value());
+  {
+    const OftenTimed::Scope scope(metric);
+  }
+  EXPECT_EQ(metric_data("OftenTime")->total_samples, 1);
+}
+
+TEST_F(Metrics, ACounterMayHaveTwoNames) {
+  static std::atomic<std::int64_t> cell;
+  count_in("test::one", cell);
+  count_in("test::other", cell);
+  const Counter counter("test::one");
+  counter.add(2);
+  EXPECT_EQ(counter_value("test::other"), 2);
+  Counter("test::other").add();
+  EXPECT_EQ(counter_value("test::one"), 3);
+  clear_counters();
+  EXPECT_FALSE(counter_value("test::other").has_value());
+  EXPECT_EQ(cell, 0);
 }
 
 TEST_F(Metrics, ForkedChildCanCountAndReport) {

@@ -13,12 +13,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 PEER = os.environ.get("TORCH_XLA_PEER_PYTHON")
 HERE = pathlib.Path(__file__).parent
-DEVICES = {"one": 1, "spmd": 4}
+DEVICES = {"one": 1, "spmd": 4, "debug": 1}
 
 
 def programs(group: str) -> dict[str, str]:
@@ -36,6 +37,7 @@ ON_PURPOSE = {
     "placements": "`XLAShardedTensor.placements` take axes",
     "where with a number of the CPU": "`torch.where` refuses a number",
     "clear": "After `clear_sharding` a tensor",
+    "torch.compile": "`Number of Graph Inputs` of a graph of torch.compile",
 }
 
 pytestmark = pytest.mark.skipif(PEER is None, reason="TORCH_XLA_PEER_PYTHON names no interpreter")
@@ -51,6 +53,9 @@ def results(group: str, python: str) -> dict[str, tuple]:
         "XLA_PERSISTENT_CACHE_PATH": "",
         "PYTHONPATH": "" if python == PEER else str(HERE.parent.parent),
     }
+    if group == "debug":
+        environment["PT_XLA_DEBUG_LEVEL"] = "2"
+        environment["PT_XLA_DEBUG_FILE"] = f"{tempfile.mkdtemp()}/told"
     ran = subprocess.run(
         [python, HERE / "run.py", group],
         input=json.dumps(list(texts.items())),

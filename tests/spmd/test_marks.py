@@ -115,6 +115,41 @@ def test_marks_are_counted(run):
     """)
 
 
+def test_graphs_of_torch_compile_count_how_their_results_are_split(run):
+    run("""
+    def counted(call):
+        met.clear_all()
+        call()
+        return met.counter_value("UncachedOutputSharding")
+
+    t = value.to(device)
+    xs.mark_sharding(t, mesh, ("data", None))
+    torch_xla.sync()
+    call = torch.compile(lambda t: (t + 1, t.sum()), backend="openxla")
+    assert counted(lambda: call(t)) == 1
+    assert counted(lambda: call(t)) is None
+    assert counted(lambda: (t * 2).cpu()) is None
+    """)
+
+
+def test_files_of_graphs_tell_how_results_are_split(run, tmp_path):
+    run(f"""
+    t = value.to(device)
+    xs.mark_sharding(t, mesh, ("data", None))
+    torch_xla.sync()
+    os.environ["XLA_SAVE_TENSORS_FILE"] = {str(tmp_path / "graphs")!r}
+    os.environ["XLA_SAVE_TENSORS_FMT"] = "hlo|text"
+    kept = t + 1, t.sum()
+    torch_xla.sync()
+    text = open({str(tmp_path / "graphs.0")!r}).read()
+    told = ("## END_GRAPH\\n\\n\\n#OUTPUT_SHARDING_BEGIN\\n\\n"
+            f"f32[8,8] {{spec(kept[0])}}\\nf32[] {{{{replicated}}}}\\n\\n"
+            "#OUTPUT_SHARDING_END\\n\\n")
+    assert told in text and text.count("#OUTPUT_SHARDING_BEGIN") == 1, text
+    assert spec(kept[0]).startswith("{{devices=[")
+    """)
+
+
 def test_a_pure_function_marks_what_it_gives(run):
     run("""
     from torch_xla.experimental.assume_pure import assume_pure

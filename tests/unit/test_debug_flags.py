@@ -127,6 +127,15 @@ def test_hlo_of_pending_tensors():
     torch.testing.assert_close(y.cpu(), torch.full((3, 3), 4.0).sin())
 
 
+def test_hlo_that_the_compiler_has_made(monkeypatch):
+    y = (torch.ones(3, 4).to("xla") + 5).sin()
+    monkeypatch.setenv("XLA_DUMP_POST_OPTIMIZATIONS", "1")
+    text = _XLAC._get_xla_tensors_hlo([y])
+    assert "is_scheduled=true" in text and " fusion(" in text
+    monkeypatch.delenv("XLA_DUMP_POST_OPTIMIZATIONS")
+    assert " fusion(" not in _XLAC._get_xla_tensors_hlo([y])
+
+
 def test_hlo_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     x = torch.ones(3, device="xla") + 1
@@ -147,10 +156,18 @@ def test_graphviz_and_reports_of_pending_tensors():
     assert re.search(r'node\d \[label="aten::sort.*\\nFloat\[3,4\], Long\[3,4\]"\]', dot)
     assert re.search(r'  node0 -> node1 \[label="0"\]', dot) and "peripheries=2" in dot
     report = _XLAC._xla_tensors_report(2)
-    assert "3 nodes:\nIR {" in report and "aten::sort" in report
+    first = re.match(
+        r"Tensor: id=\d+, shape=(.*), device=CPU:0, ir_nodes=3\nFrames:\n  (.*)\nIR {", report
+    )
+    assert first[1] == "f32[3,4]{1,0}" and "aten::sort" in report
+    assert first[2].startswith("test_graphviz_and_reports_of_pending_tensors (" + __file__)
+    assert report.count("Tensor: ") == 2 and "shape=s64[3,4]{1,0}," in report
     assert _XLAC._xla_tensors_report(4, "xla:0") == ""
-    torch_xla.sync()
-    assert _XLAC._xla_tensors_report(1) == ""
+    torch_xla.sync(wait=True)
+    assert _XLAC._xla_tensors_report(2) == ""
+    held = _XLAC._xla_tensors_report(1)
+    assert "shape=s64[3,4]{1,0}, device=CPU:0, ir_nodes=1\nFrames:" in held
+    assert "IR {\n  %0 = xla::device_data() : Long[3,4]\n  ROOT %0\n}" in held
 
 
 def test_hlo_debug_puts_lines_and_scopes_into_the_program(flag):
@@ -204,9 +221,9 @@ def test_a_call_gets_the_prefix_that_its_tensor_is_given(flag):
 def test_eager_debug_mode_runs_each_operation(flag):
     x = torch.ones(3, device="xla")
     flag("XLA_USE_EAGER_DEBUG_MODE")
-    before = met.metric_data("ExecuteTime")[0]
+    before = (met.metric_data("EagerOpExecuteTime") or (0,))[0]
     y = (x + 1) * 2
-    assert met.metric_data("ExecuteTime")[0] == before + 2
+    assert met.metric_data("EagerOpExecuteTime")[0] == before + 2
     assert y.tolist() == [4, 4, 4]
 
 

@@ -268,11 +268,80 @@ def test_counters_of_eager_mode():
             x.sinh()
         torch_xla.sync(wait=True)
         assert met.metric_data("EagerOpCompileTime")[0] == 1
-        assert met.metric_data("CompileTime") is None
+        assert met.metric_data("EagerOpExecuteTime")[0] == 3
+        assert met.metric_data("EagerOpExecuteTime")[1] > 0
+        assert met.metric_data("CompileTime") is None and met.metric_data("ExecuteTime") is None
 
         compiled = torch_xla.compile(lambda a: a.cosh() + 1)
         met.clear_all()
         compiled(x)
         torch_xla.sync(wait=True)
-        assert met.metric_data("CompileTime")[0] == 1
+        assert met.metric_data("CompileTime")[0] == met.metric_data("ExecuteTime")[0] == 1
         assert met.metric_data("EagerOpCompileTime") is None
+        assert met.metric_data("EagerOpExecuteTime") is None
+
+        met.clear_all()
+        torch.nn.BatchNorm1d(2).to("xla")(x)
+        assert met.counter_value("xla::native_batch_norm") == 1
+
+
+def test_names_of_a_step():
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    x = torch.ones(4, 3).to("xla")
+    names = ("TensorToData", "IrValueTensorToXlaData", "TransferToDeviceTime")
+    assert [met.metric_data(name)[0] for name in names] == [1, 1, 1]
+    met.clear_all()
+    y = x * 7 + x
+    assert met.metric_data("LazyTracing")[0] == 2
+    assert met.counter_value("CreateXlaTensor") == 2  # one of them is between the two calls
+    assert met.counter_value("DestroyXlaTensor") == met.counter_value("DestroyLtcTensor") == 1
+    torch_xla.sync(wait=True)
+    assert met.metric_data("TensorsGraphSize")[:2] == (1, 4)  # data, 7, two calls
+    assert met.counter_value("ExecuteComputation") == 1
+    for name in ("UnwrapXlaData", "WrapXlaData", "DeviceLockWait"):
+        total, seconds, _ = met.metric_data(name)
+        assert total >= 1 and seconds > 0, name
+    del x, y
+
+
+def test_tensors_are_counted():
+    torch.tensor(2077, device="xla")
+    assert met.counter_value("CreateXlaTensor") == 1
+    x = torch.ones(4, 3).to("xla")
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    views = [x[0], x.t(), x.view(-1)]
+    assert (
+        met.counter_value("CreateXlaTensor") == 3 and met.counter_value("DestroyXlaTensor") is None
+    )
+    del views
+    assert met.counter_value("DestroyXlaTensor") == 3
+
+
+def test_recorded_calls_are_counted_and_some_are_timed():
+    x = torch.ones(4, 3).to("xla")
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    for _ in range(210):
+        y = x + x
+    total, accumulator, samples = met.metric_data("LazyTracing")
+    assert total == 210 and len(samples) == 8 + 3
+    values = [value for _, value in samples]
+    assert accumulator == pytest.approx((sum(values[:8]) + 64 * sum(values[8:])) * 210 / 200)
+    assert "Metric: LazyTracing\n  TotalSamples: 210\n" in met.metrics_report()
+    met.clear_all()
+    assert met.metric_data("LazyTracing") is None
+    y = x + x
+    assert met.metric_data("LazyTracing")[0] == 1
+    del y
+
+
+def test_the_extension_counts_that_it_is_registered(run_python):
+    code = """
+        import torch_xla, torch_xla.debug.metrics as met
+        print(met.counter_value("RegisterXLAFunctions"), met.counter_names(), met.metric_names())
+        torch_xla._XLAC._init_xla_lazy_backend()
+        print(met.counter_value("RegisterXLAFunctions"))
+    """
+    assert run_python(code).stdout.split("\n")[:2] == ["1 ['RegisterXLAFunctions'] []", "1"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._src.step import CLEARS, barrier
+from torch_xla._src.step import barrier, clear_pending
 
 
 def compile(
@@ -40,9 +41,11 @@ def compile(
         f: A function or module. Without one, the result is a context manager and a decorator.
         full_graph: Whether a value that is read inside, and a barrier inside, are errors. Without
             it they end a graph and begin another.
-        name: What its programs are called in reports; the function's own name by default.
-        max_different_graphs: How many different graphs the calls may have altogether. A call with
-            one more raises before it is compiled, and says what differs.
+        name: What its programs are called in reports; the function's own name by default, that of
+            a module's class.
+        max_different_graphs: How many different graphs the calls may have altogether, also by other
+            functions that `compile` has made of `f` with such a limit. A call with one more raises
+            before it is compiled, and says what differs.
         num_different_graphs_allowed: Another name of `max_different_graphs`.
         replay: False or None. Calls that run no Python are those of
             `torch.compile(backend="openxla")`.
@@ -76,15 +79,14 @@ def compile(
             f"generator or coroutine {f.__qualname__}. Compile the functions that it calls."
         )
     if name is None:
-        function = getattr(f, "forward", f)  # of a module
-        name = getattr(function, "__qualname__", type(f).__name__)
-    region = _XLAC._Region(name, full_graph, most)
+        name = getattr(f, "__name__", type(f).__name__)  # that of its class, of a module
+    region = _region_of(f, name, full_graph, most)
 
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if _XLAC._xla_in_region():
             return f(*args, **kwargs)
-        barrier("", CLEARS)
+        clear_pending(region)
         with _launched_if_it_raises(region):
             result = f(*args, **kwargs)
         barrier("", "torch_xla.compile", region=region)
@@ -103,6 +105,23 @@ def step(function: Callable | None = None) -> Any:
     def train_step(batch): ...
     """
     return compile(function)
+
+
+# The first region of each function whose graphs are limited in number; others count with it.
+_limited: weakref.WeakKeyDictionary[Any, _XLAC._Region] = weakref.WeakKeyDictionary()
+
+
+def _region_of(f: Callable, name: str, full_graph: bool, most: int | None) -> _XLAC._Region:
+    if most is None:
+        return _XLAC._Region(name, full_graph, most)
+    try:
+        like = _limited.get(f)
+        region = _XLAC._Region(name, full_graph, most, like)
+        if like is None:
+            _limited[f] = region
+    except TypeError:  # it has no hash, or no weak references
+        return _XLAC._Region(name, full_graph, most)
+    return region
 
 
 def _number_of_graphs(number: int | None, old: int | None) -> int | None:
@@ -143,7 +162,7 @@ def _one_graph(region: _XLAC._Region) -> Iterator[None]:
     if _XLAC._xla_in_region():
         yield
         return
-    barrier("", CLEARS)
+    clear_pending(region)
     with _launched_if_it_raises(region):
         yield
     barrier("", "torch_xla.compile", region=region)
@@ -154,7 +173,7 @@ class _Compiling:
 
     def __init__(self, full_graph: bool, name: str | None, most: int | None):
         self._options = (full_graph, name, most)
-        self._region = _XLAC._Region(name or "compile", full_graph, most)
+        self._region = _XLAC._Region(name or "", full_graph, most)
         self._blocks: list[AbstractContextManager] = []
 
     def __call__(self, f: Callable) -> Callable:

@@ -431,9 +431,9 @@ def _dynamic_shape_detector_start_session(name: str) -> None:
             f"_dynamic_shape_detector_start_session: expected no session, got {_thread.session!r} "
             "on this thread. End it first."
         )
-    step.barrier("", step.CLEARS)
     if name not in _sessions:
         _sessions[name] = _XLAC._Region(name, False, _most_graphs)
+    step.clear_pending(_sessions[name])
     _thread.session = name
 
 

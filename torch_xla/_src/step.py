@@ -42,18 +42,29 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def barrier(
-    device: str, cause: str, wait: bool = False, region: _XLAC._Region | None = None
+    device: str,
+    cause: str,
+    wait: bool = False,
+    region: _XLAC._Region | None = None,
+    graph_name: str = "",
 ) -> None:
     """`sync` of the device of this name; without a name that of the calling thread's default.
 
-    `cause` is what `PT_XLA_DEBUG_LEVEL` tells of it. `region` is what `torch_xla.compile` ends with
-    this.
+    `cause` and `graph_name` are what `PT_XLA_DEBUG_LEVEL` tells of it. `region` is what
+    `torch_xla.compile` ends with this, which has a name of its own.
     """
-    _XLAC._xla_step_marker(device, [], wait, region=region or named, cause=cause)
+    _XLAC._xla_step_marker(
+        device, [], wait, region=region or named, cause=cause, graph_name=graph_name
+    )
     if on_barrier is not None:
         on_barrier(cause)
     if _closures or _background:
         run_closures(device or _XLAC._xla_get_default_device())
+
+
+def clear_pending(region: _XLAC._Region) -> None:
+    """The barrier before what is to be one graph."""
+    barrier("", CLEARS, graph_name=region.name and f"{region.name}_clear_pending")
 
 
 # Of each device, the closures that wait for the next barrier, in the order they were added. Only

@@ -229,7 +229,7 @@ def set_replication(
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Launches what was recorded for the default device; the same as `torch_xla.sync`."""
-    _step.barrier("", "user torch_xla.sync", wait)
+    _step.sync(wait)
 
 
 def wait_device_ops(devices: Sequence[str | torch.device] = ()) -> None:

@@ -2,6 +2,8 @@
 
 A counter is a named integer: `aten::nonzero` counts how often `nonzero` ran on the host. A metric
 is a named series of samples: `CompileTime` has one per compilation. Both grow until cleared.
+What comes very often, as `LazyTracing` (recording a call), is counted each time and timed once in
+64, but for the first ones.
 """
 
 from __future__ import annotations

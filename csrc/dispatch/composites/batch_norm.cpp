@@ -5,6 +5,7 @@
 #include <ATen/ops/_native_batch_norm_legit_no_training.h>
 #include <torch/library.h>
 
+#include "debug/metrics.h"
 #include "dispatch/views/resize.h"
 #include "ops/meta.h"
 #include "ops/norm.h"
@@ -18,6 +19,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
     const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
+  static const debug::Counter counter("xla::native_batch_norm");
+  counter.add();
   const bool has_statistics = running_mean && running_mean->defined();
   if (!has_statistics) {
     return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);

@@ -115,6 +115,12 @@ Number number_of(const at::Tensor& tensor, NumberKind* kind) {
   return n;
 }
 
+namespace {
+
+const debug::OftenTimed recording_time("LazyTracing");
+
+}  // namespace
+
 // What one walk over the arguments finds. Touches no heap for ordinary calls.
 struct Recorder::Scan {
   explicit Scan(const lazy::Operator& op) : key(op.hash) {}
@@ -482,6 +488,7 @@ Recorder::Instead Recorder::record(Stack& stack, size_t base, Results& results) 
       cpu_kernel_.call(stack, base, CpuKernel::Show::Values);
     }
     counter_.add();
+    const debug::OftenTimed::Scope scope(recording_time);
     if (is_constant_) s.operands.clear();
     const auto node =
         lazy::make_node(entry->signature, std::move(s.operands), std::move(s.numbers), device);
