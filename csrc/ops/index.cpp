@@ -199,6 +199,11 @@ Values index_put(Lowering& l) {
   if (x.type().elements() == 0) return {x};
   if (const auto mask = only_mask(l, 1)) {
     if (values.type().elements() == 0) return {x};
+    if (mask->first + mask->second.rank() > x.rank()) {
+      throw std::invalid_argument(l.signature().op->name + ": expected a mask of at most " +
+                                  std::to_string(x.rank() - mask->first) + " dimensions, got " +
+                                  mask->second.type().str() + ".");
+    }
     return {write_mask(x, mask->first, mask->second, values, add)};
   }
   const Subscript subscript(l, 1, x);

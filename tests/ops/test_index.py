@@ -348,3 +348,18 @@ def test_unsafe_masked_indices_past_the_ends():
 
     check(read, x, mask, rows, columns)
     check(add, x, mask, rows, columns, values)
+
+
+@pytest.mark.parametrize("place", ["cpu", "xla"])
+def test_masks_of_more_dimensions_than_the_tensor_are_refused(place):
+    """`place` is that of the tensor: one without dimensions may be a number of the CPU."""
+    mask, five = torch.tensor([True, False, True, True, False]), torch.ones(5)
+    for x in (torch.tensor(2.0), torch.ones(5)):
+        if x.dim() and place == "cpu":
+            continue
+        masks = [mask, mask.expand(5, 5)] if x.dim() == 0 else [mask.expand(5, 5)]
+        for m in masks:
+            with pytest.raises(IndexError):
+                torch.index_put(x, (m,), five)
+            with pytest.raises(IndexError):
+                torch.index_put(x.to(place), (m.to("xla"),), five.to("xla"))
