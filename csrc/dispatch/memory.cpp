@@ -22,6 +22,7 @@
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
+#include "executor/deferred.h"
 #include "executor/transfer.h"
 #include "ops/rules.h"
 #include "util/error.h"
@@ -141,7 +142,12 @@ at::Tensor& copy_within(at::Tensor& self, TensorImpl& to, const at::Tensor& src,
     (void)src.expand(self.sizes());
     value = expand(value, self.sizes(), device);
   }
+  lazy::Storage& storage = to.lazy_storage();
+  const Value before = storage.has_value() ? storage.value() : Value{};
   write(to, std::move(value));
+  // Graphs of torch.compile run first and are copied to what they update: a run that fails by then
+  // must leave the old data to go back to.
+  if (before) executor::note_replaced(storage, before);
   return self;
 }
 

@@ -160,6 +160,15 @@ class Queue {
     runs_.push_back(std::move(run));
     is_busy_ = true;
   }
+  // The run that is to give a promised array.
+  Deferred* giver_of(const ArrayPtr& array) {
+    const auto gives = [&](const std::weak_ptr<pjrt::Array>& result) {
+      return !result.owner_before(array) && !array.owner_before(result);
+    };
+    const auto run = std::ranges::find_if(
+        runs_, [&](const Deferred& r) { return std::ranges::any_of(r.results, gives); });
+    return run == runs_.end() ? nullptr : &*run;
+  }
   long references(const pjrt::Array* array) const {
     const auto it = references_.find(array);
     return it == references_.end() ? 0 : it->second;
@@ -336,6 +345,36 @@ void note_deferred(const std::vector<Value>& leaves) {
   Deferred& last = Queue::get().last();
   for (const Value& leaf : leaves) last.leaves.emplace_back(leaf.node);
   note_leaves(last.overwritten, leaves);
+}
+
+void note_replaced(lazy::Storage& storage, const Value& before) {
+  const Value now = storage.value();
+  const auto has_array = [](const Value& v) {
+    return v.node->is_data() && v.node->data().array != nullptr;
+  };
+  if (!has_array(before) || !has_array(now) || before == now) return;
+  InFlight& in_flight = InFlight::of(storage.device_index());
+  const ArrayPtr& array = now.node->data().array;
+  Deferred* giver = array->is_promise() ? Queue::get().giver_of(array) : nullptr;
+  if (giver == nullptr && !in_flight.may_fail()) return;
+  const DeviceData& data = before.node->data();
+  // What others hold too must not be held here: a later run may take it over.
+  const bool is_held = before.node.use_count() == 1 &&
+                       data.array.use_count() == 1 + deferred_references(*data.array);
+  Overwritten replaced{.storage = &storage,
+                       .root = 0,
+                       .leaf = now.node->id(),
+                       .before_leaf = before.node->id(),
+                       .before = data.array,
+                       .held = is_held ? data.array : nullptr,
+                       .donatable = data.donatable,
+                       .geometry = &before.node->output(0)};
+  storage.promise(now);
+  if (giver != nullptr) {
+    giver->overwritten.push_back(std::move(replaced));
+  } else {  // waits for all runs before it, as a run does
+    in_flight.add({.done = {}, .line = "", .donated = {}, .overwritten = {std::move(replaced)}});
+  }
 }
 
 size_t num_deferred() {

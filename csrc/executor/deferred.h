@@ -28,6 +28,10 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
 // Says which leaves have the data that the last defer() gave.
 void note_deferred(const std::vector<lazy::Value>& leaves);
 
+// Says that a storage which held `before` was given data that a run has made, or is to make. Until
+// that has ended, the storage may go back. Called with the GraphLock.
+void note_replaced(lazy::Storage& storage, const lazy::Value& before);
+
 size_t num_deferred();
 // Whether all values are data that no run is still to give.
 bool are_there(const std::vector<lazy::Value>& values);

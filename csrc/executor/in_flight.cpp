@@ -205,6 +205,13 @@ void InFlight::wait() {
   report();
 }
 
+bool InFlight::may_fail() {
+  Runs ended;
+  const std::lock_guard lock(mutex_);
+  ended = finish_ready_runs();
+  return !runs_.empty() || failure_ != nullptr;
+}
+
 bool InFlight::idle() {
   Runs ended;
   const std::lock_guard lock(mutex_);

@@ -76,6 +76,8 @@ class InFlight {
   void wait();
   // Returns whether all runs have ended.
   bool idle();
+  // Returns whether one has not ended, or has failed and that was not reported yet.
+  bool may_fail();
   std::shared_ptr<const Mark> mark();
   // Called when a result cannot be read. Throws the failure of the run that should have made it, if
   // that was not reported yet, else `error`, with `context`.

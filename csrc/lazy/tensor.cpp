@@ -115,6 +115,7 @@ void Storage::promise(Value data) {
   past_.clear();
   value_ = std::move(data);
   replay_views();
+  if (!linked_) link();
 }
 
 void Storage::add_kept_by_views(std::vector<const Node*>& nodes) const {
