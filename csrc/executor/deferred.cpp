@@ -358,7 +358,7 @@ void note_replaced(lazy::Storage& storage, const Value& before) {
   Deferred* giver = array->is_promise() ? Queue::get().giver_of(array) : nullptr;
   if (giver == nullptr && !in_flight.may_fail()) return;
   const DeviceData& data = before.node->data();
-  // What others hold too must not be held here: a later run may take it over.
+  // Data that others hold, too, is not held here: a later run may take it over.
   const bool is_held = before.node.use_count() == 1 &&
                        data.array.use_count() == 1 + deferred_references(*data.array);
   Overwritten replaced{.storage = &storage,
