@@ -38,7 +38,9 @@ Moments moments(const Lowering& l) {
   };
   const Value lost = reduce_sum(distance, dims) / n;
   const Value squares = reduce_sum(square(distance), dims) - square(lost) * n;
-  return {squares / std::max(0.0, n - correction), mean + lost};
+  // The compiler may round the two apart where all elements are equal: a fused multiplication.
+  const Value positive = hlo::max(squares, hlo::like(squares, 0));
+  return {positive / std::max(0.0, n - correction), mean + lost};
 }
 
 Values var(Lowering& l) { return {reduced(l, moments(l).variance)}; }

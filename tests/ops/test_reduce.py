@@ -1,5 +1,6 @@
 """Reductions, norms, variances and softmax against PyTorch's CPU results."""
 
+import itertools
 import math
 
 import pytest
@@ -301,3 +302,14 @@ def test_spread_around_a_large_mean(statistic, dim):
     torch.testing.assert_close(
         found, statistic(z.to(torch.complex128), dim=dim).float(), rtol=1e-5, atol=0
     )
+
+
+def test_spread_of_equal_elements_is_never_negative():
+    for shape, value in itertools.product([(3, 1), (3,), (7,), (5, 3), (1000,)], [1.5, 0.1, 3e6]):
+        x = torch.full(shape, value)
+        for spread in (torch.var, torch.std):
+            got = spread(x.to("xla").clone(), 0).cpu()
+            assert (got >= 0).all(), (shape, value, got)
+            torch.testing.assert_close(got, spread(x, 0), rtol=0, atol=1e-6 * value)
+    with_nan = torch.tensor([1.0, float("nan"), 2.0])
+    assert with_nan.to("xla").var().cpu().isnan() and with_nan.to("xla").std().cpu().isnan()
