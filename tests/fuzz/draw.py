@@ -160,7 +160,7 @@ class Draw:
 
 # PyTorch says so of views that a graph of torch.compile gives, where the graph's calls make views
 # that autograd knows: by `aot_eager`, not by inductor nor on xla.
-VIEW_OF_GRAPH = "created inside a custom Function"
+VIEW_OF_GRAPH = "of CompiledFunction is a view"
 # Where the CPU lacks a kernel xla may have one: no difference that a program should look for.
 NOT_COMPARED = (
     VIEW_OF_GRAPH,
