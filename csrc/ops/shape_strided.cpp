@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 
@@ -220,6 +221,9 @@ void check_as_strided_scatter(const Arguments& a) {
   const bool repeats = at::has_internal_overlap(self) == at::MemOverlap::Yes;
   check_window(*window, offset.isNone() ? 0 : offset.toInt(),
                repeats ? self.nbytes() : self.storage().nbytes());
+  // As the write through a view of these strides is refused.
+  at::assert_no_internal_overlap(
+      at::detail::empty_strided_meta(window->sizes, window->strides, self.scalar_type()));
 }
 
 }  // namespace

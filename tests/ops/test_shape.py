@@ -159,6 +159,17 @@ def test_as_strided_scatter_into_repeated_elements(shape):
         )
 
 
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_as_strided_scatter_into_a_window_that_repeats_elements(device):
+    x = torch.zeros(8, device=device)
+    for size, stride in ((3, 4), (0, 1)), ((4, 2), (1, 0)):
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            x.as_strided_scatter(torch.ones(size, device=device), size, stride)
+    for size, stride in ((1, 4), (0, 1)), ((0, 4), (0, 1)), ((2, 2), (1, 1)):
+        y = x.as_strided_scatter(torch.ones(size, device=device), size, stride)
+        assert y.sum().item() == (torch.Size(size).numel() and size[0] + size[1] - 1)
+
+
 @pytest.mark.parametrize(("fn", "shape"), SCATTERS.values(), ids=SCATTERS)
 def test_writes_through_views(fn, shape):
     check(fn, X, -arange(*shape), dtypes=FLOATS)
