@@ -66,7 +66,7 @@ set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 
 if(SKBUILD)
   install(TARGETS _XLAC LIBRARY DESTINATION torch_xla)
-elseif(TORCH_XLA_SANITIZE OR TORCH_XLA_CHECKS OR NOT TORCH_XLA_DIAGNOSTICS)
+elseif(TORCH_XLA_SANITIZE OR NOT TORCH_XLA_DIAGNOSTICS)
   # scripts/sanitized.sh and benchmarks/diagnostics.py load it from there in place of the one beside the package.
   set_target_properties(_XLAC PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 else()
