@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "pjrt/client.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::pjrt {
 
@@ -250,7 +251,10 @@ void Executable::launch(std::span<PJRT_Buffer* const* const> argument_lists, siz
   args.output_lists = output_lists;
   args.device_complete_events = done;
   args.execute_device = device;
+  // The plugin may wait for a place in its queue, or compute before it returns.
+  util::Unlocked unlocked;
   plugin_->call<&PJRT_Api::PJRT_LoadedExecutable_Execute>(args);
+  unlocked.end();
 }
 
 Buffer Executable::adopt(PJRT_Buffer* output, size_t index) const {

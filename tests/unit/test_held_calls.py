@@ -44,6 +44,31 @@ def run(run_python, fault_plugin):
     return run
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_other_threads_run_python_while_a_launch_does_not_return(run, eager):
+    run(
+        """
+        x = torch.ones(3).to("xla")
+        def step():
+            y = x * 2
+            torch_xla.sync()
+            return y
+        step()
+        torch_xla.sync(wait=True)
+        torch_xla.experimental.eager_mode(eager)
+        fault_plugin.hold(fault_plugin.LAUNCH)
+        made = []
+        stepping = threading.Thread(target=lambda: made.append(step()))
+        stepping.start()
+        until(lambda: fault_plugin.num_held() == 1)
+        assert not made
+        fault_plugin.release()
+        stepping.join(60)
+        assert made[0].tolist() == [2, 2, 2]
+        """.replace("eager)", f"{eager})")
+    )
+
+
 @pytest.mark.parametrize("background", ["0", "1"])
 def test_a_barrier_returns_before_its_run_has_ended(run, background):
     run(
