@@ -100,32 +100,11 @@ CIRCLES: dict[str, set[str]] = {
     "csrc/pjrt": {"buffer", "client", "detail", "event", "executable"},
     "csrc/spmd": {"place", "sharding"},
     "csrc/util": {"lock_order", "unlocked"},
-    "torch_xla": {
-        "torch_xla._src.extension_names",
-        "torch_xla._src.flat_callables",
-        "torch_xla._src.foreign_computation",
-        "torch_xla._src.report",
-        "torch_xla._src.report_page",
-        "torch_xla._src.setup",
-        "torch_xla.core.xla_builder",
-        "torch_xla.distributed.spmd.api",
-        "torch_xla.distributed.spmd.auto_sharding",
-        "torch_xla.distributed.spmd.auto_sharding.planner",
-        "torch_xla.distributed.spmd.constraints",
-        "torch_xla.distributed.spmd.dtensor",
-        "torch_xla.distributed.spmd.exchanges",
-        "torch_xla.distributed.spmd.manual",
-        "torch_xla.distributed.spmd.partial",
-        "torch_xla.distributed.spmd.placements",
-        "torch_xla.distributed.spmd.xla_sharded_tensor",
-        "torch_xla.distributed.spmd.xla_sharding",
-        "torch_xla.runtime",
-    },
 }
 # Comments and docstrings that open with such a word: a stranger has to solve them. These counts
 # only fall.
 OPENER = re.compile(r"(What|Whether|Of|How)\b")
-OPENERS: dict[str, int] = {"csrc": 266, "torch_xla": 300}
+OPENERS: dict[str, int] = {"csrc": 266, "torch_xla": 299}
 
 Graph = dict[str, set[str]]
 

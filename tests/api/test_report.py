@@ -21,8 +21,7 @@ import torch
 import torch_xla
 import torch_xla.debug.profiler as xp
 from torch_xla import _XLAC
-from torch_xla._src import recording, report_charts, report_page, report_parts, step
-from torch_xla._src import report as report_module
+from torch_xla._src import recording, report_charts, report_data, report_page, report_parts, step
 from torch_xla._src.cost import Cost, Machine, Row
 from torch_xla.debug import record, report
 
@@ -197,7 +196,7 @@ def test_what_is_compiled_again_in_one_way_is_one_entry(path):
     assert recompiles[3].what not in told["recompiles"]
 
     loaded = [dataclasses.replace(r, from_disk=True) for r in recompiles]
-    run = dataclasses.replace(report_module.collect(), recompiles=loaded, compiled=0)
+    run = dataclasses.replace(report_data.collect(), recompiles=loaded, compiled=0)
     page = Page(report_page.page(run))
     assert "6 programs of 2 lines were taken from the disk" in page.sections[""]
     assert "none again" in page.sections[""] and "from the disk" in page.sections["recompiles"]
@@ -568,11 +567,11 @@ def test_a_step_without_barriers_is_fetched_too(monkeypatch):
 
 def test_what_stands_out(path, monkeypatch):
     report(path)
-    run = report_module.collect()
+    run = report_data.collect()
     calm = dict(seconds=100.0, compile_seconds=1.0, wait_seconds=1.0, recompiles=[], waits=[])
-    quiet = report_module.dataclasses.replace(run, **calm, host_operators=[], memory=None)
+    quiet = dataclasses.replace(run, **calm, host_operators=[], memory=None)
     assert "Nothing stands out." in report_page.page(quiet)
-    loud = report_module.dataclasses.replace(
+    loud = dataclasses.replace(
         quiet,
         compile_seconds=40.0,
         wait_seconds=20.0,

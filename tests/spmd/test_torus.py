@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import torch_xla.distributed.spmd as xs
-import torch_xla.runtime as xr
+from torch_xla import _XLAC
 from torch_xla.distributed.spmd import debugging, xla_sharding
 
 from .test_sharding import EIGHT, PRELUDE
@@ -118,8 +118,8 @@ def test_a_hybrid_mesh_follows_the_torus(monkeypatch):
         {"slice_index": int(i) // 8, "coords": [*places[i % 8], 0], "core_on_chip": 0}
         for i in order
     ]
-    monkeypatch.setattr(xr, "global_runtime_device_count", lambda: 16)
-    monkeypatch.setattr(xr, "global_runtime_device_attributes", lambda: attributes)
+    monkeypatch.setattr(_XLAC, "_xla_num_global_devices", lambda: 16)
+    monkeypatch.setattr(_XLAC, "_xla_get_all_device_attributes", lambda: attributes)
     mesh = xs.HybridMesh(ici_mesh_shape=(4, 2), dcn_mesh_shape=(2, 1), axis_names=("a", "b"))
     grid = mesh.get_logical_mesh()
     assert grid.shape == (8, 2)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_xla import _XLAC
+
 
 class Type:
     """XLA's names of element types."""
@@ -146,3 +148,10 @@ def mkshape(
     dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None
 ) -> Shape:
     return Shape.create(dtype, sizes, dynamic_dimensions)
+
+
+def tensor_shape(tensor: Any, device: str = "") -> Any:
+    """The shape of a tensor, or the list of those of several; `device` means nothing here."""
+    if isinstance(tensor, (list, tuple)):
+        return [tensor_shape(t, device) for t in tensor]
+    return Shape(_XLAC._xla_op_tensor_shape(tensor, str(device)))

@@ -36,9 +36,9 @@ def install() -> None:
         mesh = device_mesh or current_mesh()
         if mesh.device_type != "xla":
             return init_helper(init_op, size, mesh, placements, **kwargs)
-        from torch_xla.distributed.spmd import dtensor
+        from torch_xla.distributed.spmd.api import made_by
 
-        return dtensor.made_by(init_op, size, mesh, placements, **kwargs)
+        return made_by(init_op, size, mesh, placements, **kwargs)
 
     api.DTensor._from_local_of_processes = staticmethod(from_local)
     api.DTensor.from_local = staticmethod(checked_from_local)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import plugins
+from torch_xla._src import ending, plugins
 from torch_xla._src.old_names import coordination
 
 
@@ -81,9 +81,7 @@ def _init_xla_lazy_backend() -> None:
 @_name
 def _prepare_to_exit() -> None:
     """Waits for the work of other threads, as the end of the interpreter does."""
-    from torch_xla._src import setup
-
-    setup._finish()
+    ending.finish()
 
 
 @_name

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_xla import _XLAC
 from torch_xla._internal.jax_workarounds import requires_jax
 from torch_xla._src import foreign_computation
+from torch_xla._src.builder_ops import Op, create_computation
+from torch_xla._src.builder_shapes import tensor_shape
 
 # By what was called, and JAX's configuration.
 _JAX_TO_XLA_COMPUTATION_CACHE: dict[Any, Any] = {}
@@ -109,15 +112,13 @@ class XlaCallable(CompiledCallableWithCache):
         super().__init__(FlattenedInputFunc(xla_func))
 
     def specialize(self, sample_flat_args: Sequence[torch.Tensor]) -> Callable:
-        from torch_xla.core import xla_builder
-
         name = getattr(self.flat_input_func.orig_func, "__name__", "xla_callable")
 
-        def build(*ops: xla_builder.Op) -> xla_builder.Op:
-            return xla_builder.Op.tuple(self.flat_input_func.flat_call(ops))
+        def build(*ops: Op) -> Op:
+            return Op.tuple(self.flat_input_func.flat_call(ops))
 
-        shapes = xla_builder.tensor_shape(list(sample_flat_args))
-        return _as_list(xla_builder.create_computation(name, build, shapes))
+        shapes = tensor_shape(list(sample_flat_args))
+        return _as_list(create_computation(name, build, shapes))
 
 
 class JaxFlattenedInputFunc(FlattenedInputFunc):
@@ -150,11 +151,8 @@ class JaxCallable(CompiledCallableWithCache):
     def specialize(self, sample_flat_args: Sequence[torch.Tensor]) -> Callable:
         import jax
 
-        from torch_xla.core import xla_builder
-
         specs = [
-            (tuple(t.shape), _NUMPY_NAMES[xla_builder.Op.from_torch_type(t.dtype)])
-            for t in sample_flat_args
+            (tuple(t.shape), _NUMPY_NAMES[Op.from_torch_type(t.dtype)]) for t in sample_flat_args
         ]
         # JAX else makes 32 bits of 64.
         is_wide = any(name in ("int64", "uint64", "float64", "complex128") for _, name in specs)
@@ -199,8 +197,6 @@ _NUMPY_NAMES = {
 
 
 def _as_list(computation: Any) -> Callable:
-    from torch_xla import _XLAC
-
     def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
         return _XLAC._xla_user_computation(f"xla::{computation.name()}", list(tensors), computation)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from torch_xla._src import mlir
+from torch_xla._src import builder_ops, mlir
+from torch_xla._src.builder_shapes import mkshape
 
 
 def from_hlo(name: str, proto: bytes) -> Any:
@@ -25,15 +26,13 @@ def from_stablehlo(name: str, text: str) -> Any:
         ImportError: jaxlib is not installed.
         ValueError: The module has no such function, or a type that PyTorch lacks.
     """
-    from torch_xla.core import xla_builder
-
     # Equal programs are one function of the program that calls them.
     function = f"module_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     code, parameters, results = mlir.as_functions(text, function)
-    shapes = [xla_builder.mkshape(*parameter) for parameter in parameters]
+    shapes = [mkshape(*parameter) for parameter in parameters]
 
-    def call(builder: Any, *ops: xla_builder.Op) -> xla_builder.Op:
-        return xla_builder.mkop(
+    def call(builder: Any, *ops: builder_ops.Op) -> builder_ops.Op:
+        return builder_ops.mkop(
             "ModuleFunction",
             ops,
             builder=builder,
@@ -43,6 +42,6 @@ def from_stablehlo(name: str, text: str) -> Any:
             result_sizes=[n for _, sizes in results for n in (len(sizes), *sizes)],
         )
 
-    builder = xla_builder.create_builder(name)
-    ops = [xla_builder.mkparam(builder, i, shape) for i, shape in enumerate(shapes)]
+    builder = builder_ops.create_builder(name)
+    ops = [builder_ops.mkparam(builder, i, shape) for i, shape in enumerate(shapes)]
     return call(builder, *ops).build(name)

@@ -11,7 +11,7 @@ from torch_xla._src.cost import Row
 from torch_xla._src.explain import Recompile, ran_on_host
 from torch_xla._src.memory_snapshot import MemorySnapshot
 from torch_xla._src.recording import Program
-from torch_xla._src.report import RunReport
+from torch_xla._src.report_data import RunReport
 from torch_xla._src.report_parts import (
     KINDS,
     MEMORY_KINDS,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import explain  # from here on it counts the run's time
+from torch_xla._src import ending
 
 # Once a module of PyTorch's is imported, a module here has a function for it.
 _WHEN_IMPORTED = (
@@ -76,7 +76,7 @@ def install() -> None:
         after_import(name, functools.partial(_call, module, function))
     if torch.distributed.is_available():
         importlib.import_module("torch_xla.distributed.xla_backend")  # registers itself
-    atexit.register(_finish)
+    atexit.register(ending.finish)
     _XLAC._xla_set_nan_handler(_raise_nans)
     if _XLAC._xla_flag("XLA_DUMP_FATAL_STACK"):
         _print_fatal_stacks()
@@ -140,27 +140,3 @@ def _choose_plugin() -> dict:
         "options": dict(spec.client_options),
         "compile_options": dict(spec.compile_options),
     }
-
-
-def _finish() -> None:
-    """Called before the interpreter ends: what runs on other threads must be over by then."""
-    if torch.xla._is_in_bad_fork():
-        return  # a forked child has none of these threads
-    _XLAC._xla_drain_autograd_threads()
-    explain.report_at_exit()
-    try:
-        _XLAC._xla_wait_device_ops()
-    except BaseException:  # that nobody asked for: it is printed
-        _XLAC._fail_at_exit()
-        raise
-    finally:
-        _XLAC._xla_join_compilations()
-        _report_run()
-
-
-def _report_run() -> None:
-    recording = sys.modules.get("torch_xla._src.recording")
-    if recording is not None and recording.began_from_flag():
-        from torch_xla._src import report
-
-        report.report_at_exit()

@@ -40,7 +40,7 @@ from torch_xla._src.builder_ops import (
 )
 from torch_xla._src.builder_shapes import PT_XLA_TYPE_MAP as _PT_XLA_TYPE_MAP
 from torch_xla._src.builder_shapes import XLA_PT_TYPE_MAP as _XLA_PT_TYPE_MAP
-from torch_xla._src.builder_shapes import Shape, Type, mkshape
+from torch_xla._src.builder_shapes import Shape, Type, mkshape, tensor_shape
 from torch_xla._src.flat_callables import (
     _JAX_TO_XLA_COMPUTATION_CACHE,
     CompiledCallableWithCache,
@@ -83,13 +83,6 @@ __all__ = [
     "tensor_shape",
     "xla_computation_as_func",
 ]
-
-
-def tensor_shape(tensor: Any, device: str = "") -> Any:
-    """The shape of a tensor, or the list of those of several; `device` means nothing here."""
-    if isinstance(tensor, (list, tuple)):
-        return [tensor_shape(t, device) for t in tensor]
-    return Shape(_XLAC._xla_op_tensor_shape(tensor, str(device)))
 
 
 def get_computation_hlo(computation: Any) -> str:

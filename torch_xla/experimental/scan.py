@@ -56,7 +56,7 @@ Y = TypeVar("Y")
 
 def __getattr__(name: str) -> Any:
     if name == "shard_as":  # its module imports much
-        from torch_xla.distributed.spmd.constraints import shard_as
+        from torch_xla.distributed.spmd.xla_sharding import shard_as
 
         return shard_as
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -16,11 +16,8 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from torch_xla import _XLAC
 from torch_xla._src.uncaptured import uncaptured
-from torch_xla.distributed.spmd.dtensor import (  # noqa: F401
-    as_dtensors,
-    marked,
-    with_xla,
-)
+from torch_xla.distributed.spmd import partial
+from torch_xla.distributed.spmd.dtensor import as_dtensors, with_xla
 from torch_xla.distributed.spmd.placements import (  # noqa: F401
     checked,
     convert_to_xla_mesh,
@@ -28,8 +25,12 @@ from torch_xla.distributed.spmd.placements import (  # noqa: F401
     normalized,
     spec_along,
 )
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
-from torch_xla.distributed.spmd.xla_sharding import mark_sharding, unwrap_sharded_tensor  # noqa: F401
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    marked,
+    unwrap_sharded_tensor,
+)
+from torch_xla.distributed.spmd.xla_sharding import mark_sharding  # noqa: F401
 
 
 def convert_to_xla_partition_spec(
@@ -77,8 +78,6 @@ def xla_distribute_tensor(
     plain = unwrap_sharded_tensor(tensor)
     moved = plain.detach() if plain.is_leaf else plain
     if has_partial(said):
-        from torch_xla.distributed.spmd import partial
-
         held = partial.distributed(moved.to("xla"), device_mesh, said, who)
         return held.requires_grad_(plain.requires_grad) if plain.is_leaf else held
     present = None
@@ -88,6 +87,21 @@ def xla_distribute_tensor(
             moved = moved.clone()
     split = marked(moved.to("xla"), device_mesh, said, present)
     return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
+
+
+@uncaptured("a tensor that is made is distributed outside of torch.compile")
+@with_xla
+def made_by(
+    init_op: Callable[..., torch.Tensor],
+    size: Sequence[int],
+    device_mesh: DeviceMesh,
+    placements: Sequence[Placement] | None,
+    **kwargs: Any,
+) -> XLAShardedTensor:
+    """What `torch.distributed.tensor.zeros` and the like do for a `DeviceMesh("xla", ...)`."""
+    fill = [kwargs.pop("fill_value")] if "fill_value" in kwargs else []
+    whole = init_op(size, *fill, **{**kwargs, "device": "xla"})
+    return xla_distribute_tensor(whole, device_mesh, placements)
 
 
 @uncaptured("distribute_module changes a module")

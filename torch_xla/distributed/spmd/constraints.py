@@ -5,18 +5,13 @@ computed before what.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC
 from torch_xla.core import xla_model as xm
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
-
-PyTreeA = TypeVar("PyTreeA")
-PyTreeB = TypeVar("PyTreeB")
 
 
 def constraint_of(t: torch.Tensor) -> str | None:
@@ -51,53 +46,6 @@ def split(t: torch.Tensor, here: str | None, back: str | None) -> torch.Tensor:
             gives them.
     """
     return _Split.apply(t, here, back)
-
-
-def shard_as(a: PyTreeA, b: PyTreeB) -> tuple[PyTreeA, PyTreeB]:
-    """Splits the tensors of two nests alike.
-
-    Of each pair, what has no sharding gets that of the other, in its value and in its gradient. If
-    both have one, `b` gets that of `a`. If none has, both stay as they are, and the compiler
-    chooses for each by itself: no constraint says "as that one" before one of them is split.
-
-    Args:
-        a, b: Nested lists, tuples and dicts alike, with xla tensors of the same sizes.
-
-    Returns:
-        Both nests, with new tensors where a value is split.
-
-    Raises:
-        ValueError: The nests differ.
-        RuntimeError: The process is not in SPMD mode.
-
-    Example:
-        >>> activation, residual = xs.shard_as(activation, residual)
-    """
-    flat_a, nest_a = tree_flatten(a)
-    flat_b, nest_b = tree_flatten(b)
-    if nest_a != nest_b:
-        raise ValueError(f"shard_as: expected equal nests, got {nest_a} and {nest_b}.")
-    pairs = [_alike(x, y) for x, y in zip(flat_a, flat_b, strict=True)]
-    new_a, new_b = (list(side) for side in zip(*pairs, strict=True)) if pairs else ([], [])
-    return tree_unflatten(new_a, nest_a), tree_unflatten(new_b, nest_b)
-
-
-def _alike(a: Any, b: Any) -> tuple[Any, Any]:
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return a, b
-    if a.shape != b.shape:
-        raise ValueError(
-            f"shard_as: expected tensors of the same sizes, got {list(a.shape)} and "
-            f"{list(b.shape)}."
-        )
-    plain = [t.global_tensor if isinstance(t, XLAShardedTensor) else t for t in (a, b)]
-    text = constraint_of(plain[0]) or constraint_of(plain[1])
-    if text is None:
-        return a, b
-    return tuple(
-        t if constraint_of(value) == text else split(value, text, text)
-        for t, value in zip((a, b), plain, strict=True)
-    )
 
 
 def apply_backward_optimization_barrier(m: nn.Module) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla.distributed.spmd.xla_sharding import MANUAL
+from torch_xla.distributed.spmd.mesh import MANUAL
+from torch_xla.distributed.spmd.placements import axes_of, root_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -138,8 +139,6 @@ def groups_along(device_mesh: DeviceMesh, dims: Sequence[int]) -> list[list[int]
     """The devices that differ along some dimensions of a mesh alone, in the order of the parts that
     `Shard` along these dimensions gives them.
     """
-    from torch_xla.distributed.spmd.placements import axes_of, root_of
-
     grid = root_of(device_mesh).mesh
     axes = axes_of(device_mesh)
     along = sorted(axis for dim in dims for axis in axes[dim])

@@ -18,8 +18,9 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
-from torch_xla.distributed.spmd.dtensor import marked, with_xla
+from torch_xla.distributed.spmd.dtensor import with_xla
 from torch_xla.distributed.spmd.placements import checked
+from torch_xla.distributed.spmd.xla_sharded_tensor import marked
 
 
 class SpmdFSDPModule(FSDPModule):

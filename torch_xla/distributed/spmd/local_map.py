@@ -17,9 +17,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla._src.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
-from torch_xla.distributed.spmd.dtensor import on_mesh, with_gradient
 from torch_xla.distributed.spmd.placements import ByCompiler, checked, has_partial
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, make_known
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    make_known,
+    on_mesh,
+    with_gradient,
+)
 
 _WHO = "local_map"
 

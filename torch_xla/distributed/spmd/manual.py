@@ -13,15 +13,28 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
-from torch_xla.distributed.spmd import xla_sharding as sharding
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+from torch_xla.distributed.spmd.mesh import (
+    MANUAL,
+    Mesh,
+    PartitionSpec,
+    ShardingError,
+    get_global_mesh,
+    labelled,
+    parts_of,
+    sharding_text,
+)
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    unwrap_sharded_tensor,
+    wrap_as_sharded_tensor,
+)
 
 
 def enable_manual_sharding(
     t: torch.Tensor | XLAShardedTensor,
-    partition_spec: sharding.PartitionSpec,
+    partition_spec: PartitionSpec,
     *,
-    mesh: sharding.Mesh | None = None,
+    mesh: Mesh | None = None,
 ) -> XLAShardedTensor:
     """What each device has of a tensor that is split so, as a manual tensor.
 
@@ -48,12 +61,12 @@ def enable_manual_sharding(
         >>> out = xs.disable_manual_sharding(part, ("data", None, None, None), q.shape, mesh=mesh)
     """
     who = "enable_manual_sharding"
-    plain = sharding.unwrap_sharded_tensor(t)
+    plain = unwrap_sharded_tensor(t)
     compiling = torch.compiler.is_compiling()
     if not compiling:
         _check_device(plain, who)
         if _XLAC._is_manual(plain):
-            raise sharding.ShardingError(
+            raise ShardingError(
                 f"{who}: expected a tensor of the full shape, got a manual one of "
                 f"{list(plain.shape)}."
             )
@@ -61,20 +74,20 @@ def enable_manual_sharding(
     text, parts = _split(mesh._label, partition_spec, plain.dim(), who)
     for size, count in zip(plain.shape, parts, strict=True):
         if size % count != 0:
-            raise sharding.ShardingError(
+            raise ShardingError(
                 f"{who}: expected sizes that the numbers of parts {list(parts)} divide, got "
                 f"{list(plain.shape)}. Pad the tensor."
             )
     part = torch.ops.torch_xla.full_to_shard(plain, text)
-    return part if compiling else sharding.wrap_as_sharded_tensor(part)
+    return part if compiling else wrap_as_sharded_tensor(part)
 
 
 def disable_manual_sharding(
     t: torch.Tensor | XLAShardedTensor,
-    partition_spec: sharding.PartitionSpec,
+    partition_spec: PartitionSpec,
     full_shape: Sequence[int],
     *,
-    mesh: sharding.Mesh | None = None,
+    mesh: Mesh | None = None,
 ) -> XLAShardedTensor:
     """The tensor whose parts a manual tensor has, split so.
 
@@ -97,7 +110,7 @@ def disable_manual_sharding(
         TypeError: The tensor is on another device.
     """
     who = "disable_manual_sharding"
-    plain = sharding.unwrap_sharded_tensor(t)
+    plain = unwrap_sharded_tensor(t)
     compiling = torch.compiler.is_compiling()
     if not compiling:
         _check_device(plain, who)
@@ -105,7 +118,7 @@ def disable_manual_sharding(
     text, parts = _split(mesh._label, partition_spec, plain.dim(), who)
     together = [size * count for size, count in zip(plain.shape, parts, strict=True)]
     if list(full_shape) != together:
-        raise sharding.ShardingError(
+        raise ShardingError(
             f"{who}: expected the full shape {together} of {list(parts)} parts of "
             f"{list(plain.shape)}, got {list(full_shape)}."
         )
@@ -125,9 +138,9 @@ def _mark_manual_sharding(t: torch.Tensor | XLAShardedTensor) -> XLAShardedTenso
         ValueError: `mark_sharding` has split it.
         RuntimeError: The tensor holds data, or the process is not in SPMD mode.
     """
-    plain = sharding.unwrap_sharded_tensor(t)
-    _XLAC._mark_manual_sharding(plain, sharding.MANUAL)
-    return sharding.wrap_as_sharded_tensor(plain)
+    plain = unwrap_sharded_tensor(t)
+    _XLAC._mark_manual_sharding(plain, MANUAL)
+    return wrap_as_sharded_tensor(plain)
 
 
 def _check_device(t: torch.Tensor, who: str) -> None:
@@ -137,17 +150,17 @@ def _check_device(t: torch.Tensor, who: str) -> None:
         )
 
 
-def _mesh_of(mesh: sharding.Mesh | None, who: str) -> sharding.Mesh:
-    mesh = sharding.get_global_mesh() if mesh is None else mesh
+def _mesh_of(mesh: Mesh | None, who: str) -> Mesh:
+    mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None:
-        raise sharding.ShardingError(
+        raise ShardingError(
             f"{who}: expected a mesh, got none. Pass mesh=, or call set_global_mesh() first."
         )
     return mesh
 
 
 def _split(
-    mesh_label: str, partition_spec: sharding.PartitionSpec, rank: int, who: str
+    mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str
 ) -> tuple[str, tuple[int, ...]]:
     """What the operators take for a partition spec, and the numbers of parts."""
     if not xr.is_spmd():
@@ -155,9 +168,9 @@ def _split(
             f"{who}: expected SPMD mode, where all devices are one. Call "
             "torch_xla.runtime.use_spmd() first."
         )
-    text = sharding._sharding_text(mesh_label, partition_spec, rank, who)
-    mesh = sharding._LABELLED_MESHES[mesh_label]
-    return text, sharding._parts_of(mesh, partition_spec)
+    text = sharding_text(mesh_label, partition_spec, rank, who)
+    mesh = labelled(mesh_label)
+    return text, parts_of(mesh, partition_spec)
 
 
-_split._dynamo_marked_constant = True  # as that of _sharding_text
+_split._dynamo_marked_constant = True  # as that of sharding_text

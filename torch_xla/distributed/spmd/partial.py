@@ -22,8 +22,9 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from torch_xla import _XLAC
 from torch_xla._src.uncaptured import uncaptured
-from torch_xla.distributed.spmd import dtensor, exchanges
+from torch_xla.distributed.spmd import exchanges
 from torch_xla.distributed.spmd.constraints import split
+from torch_xla.distributed.spmd.mesh import ShardingError
 from torch_xla.distributed.spmd.placements import (
     axes_of,
     checked,
@@ -32,8 +33,13 @@ from torch_xla.distributed.spmd.placements import (
     name_of,
     spec_along,
 )
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor, make_known, placed
-from torch_xla.distributed.spmd.xla_sharding import ShardingError
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    GradientIn,
+    XLAShardedTensor,
+    make_known,
+    on_mesh,
+    placed,
+)
 
 _uncaptured = uncaptured("what devices hold of a Partial DTensor is used outside of torch.compile")
 
@@ -276,8 +282,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         if has_partial(said):
             return self._still_partial(said, backward_dtype)
         whole = self._scattered(said)
-        given = dtensor.on_mesh(whole, mesh)
-        return dtensor.redistribute(given, mesh, said, backward_dtype=backward_dtype)
+        return on_mesh(whole, mesh).redistribute(mesh, said, backward_dtype=backward_dtype)
 
     def _scattered(self, said: tuple[Placement, ...]) -> torch.Tensor:
         """The whole; where each device is to have a part of what is reduced, no more is sent."""
@@ -308,7 +313,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         target = dataclasses.replace(layout, placements=said).evened(self.shape)
         own = self._own()
         if backward_dtype is not None:
-            own = dtensor.GradientIn.apply(own, backward_dtype)
+            own = GradientIn.apply(own, backward_dtype)
         stacked = _joined(own, layout, kept)
         part = torch.ops.torch_xla.full_to_shard(stacked, target.text(self.dim(), kept))
         return _of_own(part.reshape(part.shape[len(kept) :]), target, said)
@@ -352,7 +357,7 @@ def _of_own(
 ) -> XLAShardedTensor:
     whole = _joined(own, layout)
     if not layout.partial:
-        return dtensor.on_mesh(whole, layout.mesh, placements)
+        return on_mesh(whole, layout.mesh, placements)
     return XLAPartialDTensor(whole, own, layout, placements)
 
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from torch_xla import _XLAC
-from torch_xla.distributed.spmd.xla_sharding import Mesh, PartitionSpec, ShardingError
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingError
 
 _TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 

@@ -9,69 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
 from torch_xla._src.after_import import after_import
 from torch_xla._src.uncaptured import skipped
 from torch_xla.distributed.spmd.captured import call, first_of, with_own_methods
+from torch_xla.distributed.spmd.constraints import constraint_of, split
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingType
+from torch_xla.distributed.spmd.placements import (
+    ByCompiler,
+    checked,
+    constraint_along,
+    convert_to_device_mesh,
+    mesh_of,
+    name_of,
+    op_sharding,
+    placements_by_name,
+    placements_of_spec,
+    spec_along,
+)
+from torch_xla.distributed.spmd.shards import XLAShard
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
-    from torch.distributed.tensor.placement_types import Placement
-
-    from torch_xla.distributed.spmd.xla_sharding import Mesh
-
-
-class XLAShard:
-    """The part of a tensor on one device.
-
-    Attributes:
-        data: The part, on the CPU. Parts are equal: along a dimension that the devices do not
-            divide it is padded with zeros, the last ones entirely.
-        indices: Where it lies in the tensor, without padding: a slice for each dimension, or `...`
-            for all of it. What a device has of a manual tensor is all of it, too, and no other
-            device's.
-        shard_device: The device's name, "CPU:0" for example.
-        replica_id: Numbers the devices that hold this same part.
-    """
-
-    def __init__(
-        self,
-        data: torch.Tensor,
-        indices: types.EllipsisType | list[slice],
-        shard_device: str,
-        replica_id: int,
-    ):
-        self.data = data
-        self.indices = indices
-        self.shard_device = shard_device
-        self.replica_id = replica_id
-
-    @property
-    def unpadded_data(self) -> torch.Tensor:
-        """The part without padding, a view of `data`; what is set is written there."""
-        if self.indices is ...:
-            return self.data
-        return self.data[tuple(slice(0, at.stop - at.start) for at in self.indices)]
-
-    @unpadded_data.setter
-    def unpadded_data(self, value: torch.Tensor) -> None:
-        self.unpadded_data.copy_(value)
-
-    def __repr__(self) -> str:
-        return (
-            f"XLAShard(shape={tuple(self.data.shape)}, indices={self.indices}, "
-            f"device={self.shard_device}, replica_id={self.replica_id})"
-        )
 
 
 def _hand_over_gradient(alias: XLAShardedTensor) -> None:
@@ -84,18 +53,15 @@ def _hand_over_gradient(alias: XLAShardedTensor) -> None:
 
 @skipped
 def sharding_of(t: torch.Tensor) -> str:
-    """How a plain tensor is split, as GSPMD writes it; not known, "", while a graph is captured,
-    and of tensors elsewhere.
+    """A tensor's sharding, as GSPMD writes it: "{devices=[4,1,2]0,1,2,3,4,5,6,7
+    last_tile_dim_replicate}", "{replicated}", or "{manual}".
+
+    It is "" where nothing says how the tensor is split, while a graph is captured, and for tensors
+    that are not on `xla`.
     """
     if torch.compiler.is_dynamo_compiling() or t.device.type != "xla":
         return ""
-    return _XLAC._get_xla_sharding_spec(t)
-
-
-def _constraint_of(t: torch.Tensor) -> str | None:
-    from torch_xla.distributed.spmd.constraints import constraint_of
-
-    return constraint_of(t)
+    return _XLAC._get_xla_sharding_spec(unwrap_sharded_tensor(t))
 
 
 class _Asked:
@@ -159,7 +125,7 @@ class XLAShardedTensor(DTensor):
 
     # How the tensor is split, as GSPMD writes it, and the constraint that says it, if any.
     sharding_spec: str = _Asked(sharding_of)
-    constraint: str | None = _Asked(_constraint_of)
+    constraint: str | None = _Asked(constraint_of)
 
     @staticmethod
     @skipped
@@ -238,9 +204,7 @@ class XLAShardedTensor(DTensor):
                 made = torch.nn.Parameter(made, self.requires_grad)
             return memo.setdefault(id(self), made)
         _, (plain, *how) = self.__reduce_ex__(4)
-        from torch_xla.distributed.spmd import dtensor
-
-        made = dtensor._rebuilt(copy.deepcopy(plain, memo), *how)
+        made = _rebuilt(copy.deepcopy(plain, memo), *how)
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad.global_tensor, memo)
         return memo.setdefault(id(self), made)
@@ -252,11 +216,9 @@ class XLAShardedTensor(DTensor):
             if isinstance(self, torch.nn.Parameter):
                 plain = torch.nn.Parameter(plain.detach(), self.requires_grad)
             return plain.__reduce_ex__(protocol)
-        from torch_xla.distributed.spmd import dtensor
-
         plain, said = self.global_tensor.detach(), self.placements
         how = self.device_mesh, said if self._is_said(said) else None, self.requires_grad
-        return dtensor._rebuilt, (plain, *how, isinstance(self, torch.nn.Parameter))
+        return _rebuilt, (plain, *how, isinstance(self, torch.nn.Parameter))
 
     @property
     def global_tensor(self) -> torch.Tensor:
@@ -294,8 +256,6 @@ class XLAShardedTensor(DTensor):
     @property
     def sharding_type(self) -> Any:
         """The `ShardingType`; None where nothing says how the tensor is split."""
-        from torch_xla.distributed.spmd.xla_sharding import ShardingType
-
         kind = _XLAC._get_xla_sharding_type(self.global_tensor)
         return None if kind is None else ShardingType(kind)
 
@@ -309,12 +269,10 @@ class XLAShardedTensor(DTensor):
         """What each dimension was said to be split along; None where the compiler chooses."""
         if self._mesh_name is None:
             return self._partition_spec
-        from torch_xla.distributed.spmd import placements
-
         said = self.placements
         if not self._is_said(said):
             return None
-        return placements.spec_along(self.dim(), [[axis] for axis in range(len(said))], said)
+        return spec_along(self.dim(), [[axis] for axis in range(len(said))], said)
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -323,13 +281,9 @@ class XLAShardedTensor(DTensor):
         Raises:
             ValueError: Nothing tells along which it was.
         """
-        from torch_xla.distributed.spmd import placements
-
         if self._mesh_name is not None:
-            return placements.mesh_of(self._mesh_name)
-        return (
-            self._spec.mesh if self.mesh is None else placements.convert_to_device_mesh(self.mesh)
-        )
+            return mesh_of(self._mesh_name)
+        return self._spec.mesh if self.mesh is None else convert_to_device_mesh(self.mesh)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -344,14 +298,12 @@ class XLAShardedTensor(DTensor):
                 return self._spec.placements
             except ValueError as e:
                 raise ValueError(f"Placements not available: {e}") from e
-        from torch_xla.distributed.spmd import placements
-
         now = self.sharding_spec
         said, then = self._said or (None, None)
         # Of a value that is computed, "" says that each device has the whole.
         if said is not None and (now == then or (now, then) == ("", "{replicated}")):
             return said
-        return placements.placements_by_name(now, self._mesh_name, self.dim())
+        return placements_by_name(now, self._mesh_name, self.dim())
 
     @property
     def _spec(self) -> DTensorSpec:
@@ -360,10 +312,7 @@ class XLAShardedTensor(DTensor):
         Raises:
             ValueError: Nothing tells along which mesh or how the tensor was split.
         """
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
-        from torch_xla.distributed.spmd import placements
 
         if self._mesh_name is None and self._cached_spec is not None:
             return self._cached_spec
@@ -388,7 +337,7 @@ class XLAShardedTensor(DTensor):
             grid = grid if self.mesh is None else self.mesh.get_logical_mesh()
             mesh, said = (
                 DeviceMesh("xla", grid),
-                placements.placements_of_spec(spec, sizes, self.mesh),
+                placements_of_spec(spec, sizes, self.mesh),
             )
         made = DTensorSpec(mesh, said, TensorMeta(self.shape, self.stride(), self.dtype))
         if made != self._cached_spec:
@@ -432,8 +381,6 @@ class XLAShardedTensor(DTensor):
 
     @staticmethod
     def _is_said(said: tuple[Placement, ...]) -> bool:
-        from torch_xla.distributed.spmd.placements import ByCompiler
-
         return ByCompiler() not in said
 
     def redistribute(
@@ -459,12 +406,18 @@ class XLAShardedTensor(DTensor):
                 dimension, the tensor lacks a dimension, or one is `Partial`.
             RuntimeError: There are none.
         """
-        from torch_xla.distributed.spmd import dtensor
-
         if placements is None:
             raise RuntimeError("redistribute: expected placements, got none.")
         mesh = self.device_mesh if device_mesh is None else device_mesh
-        return dtensor.redistribute(self, mesh, placements, forward_dtype, backward_dtype)
+        if isinstance(mesh, Mesh):
+            mesh = convert_to_device_mesh(mesh)
+        present, back, t = self.sharding_spec, self.constraint, self.global_tensor
+        said = checked(placements, t.dim(), mesh, "redistribute")
+        sent = t if forward_dtype is None else t.to(forward_dtype)
+        here = constraint_along(name_of(mesh), said, t.dim(), present)
+        if backward_dtype is not None:
+            sent = GradientIn.apply(sent, backward_dtype)
+        return on_mesh(split(sent, here, back), mesh, None if here is None else said)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The plain tensor: a process of SPMD holds all parts, so what is local is the whole.
@@ -474,9 +427,7 @@ class XLAShardedTensor(DTensor):
         """
         if grad_placements is None:
             return self.global_tensor
-        from torch_xla.distributed.spmd import dtensor
-
-        return dtensor.with_gradient(self, grad_placements)
+        return with_gradient(self, grad_placements)
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The value as a plain tensor of which each device holds the whole.
@@ -484,9 +435,6 @@ class XLAShardedTensor(DTensor):
         Args:
             grad_placements: How its gradient is split; as the compiler chooses unless given.
         """
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.tensor import Replicate
-
         if self.mesh_shape is not None:
             mesh = self.device_mesh
         else:  # along whichever
@@ -549,6 +497,21 @@ def placed(
     return made
 
 
+def on_mesh(
+    elem: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...] | None = None,
+) -> XLAShardedTensor:
+    """A tensor of xla as a DTensor on a mesh, with its history.
+
+    Args:
+        elem: The tensor.
+        device_mesh: A `DeviceMesh("xla", ...)`.
+        placements: By which it was just split; without them they are read from the value.
+    """
+    return placed(elem, name_of(device_mesh), placements)
+
+
 def standing_for(t: torch.Tensor) -> XLAShardedTensor:
     """What stands for a plain tensor, with its history and gradient."""
     if torch.compiler.is_dynamo_compiling():
@@ -607,6 +570,85 @@ def _of_tensors(
         return given.like(t) if func == torch.Tensor.detach else placed(t, name)
 
     return tree_map_only(torch.Tensor, alike, result)
+
+
+def marked(
+    t: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...],
+    present: str | None = None,
+) -> XLAShardedTensor:
+    """A tensor of xla, split by placements as by `mark_sharding`, with its history; of a view a
+    copy. `present` is how it is split so far, which stays along the axes that a sub-mesh lacks.
+    """
+    if present is None:
+        present = _XLAC._get_xla_sharding_spec(t)
+    sharding = op_sharding(t.dim(), device_mesh, placements, present)
+    _XLAC._split_anew(t, sharding)
+    if _XLAC._get_xla_sharding_spec(t) != str(sharding):
+        t = t.clone()  # what is a part of other memory cannot be marked
+        _XLAC._split_anew(t, sharding)
+    return on_mesh(t, device_mesh, placements)
+
+
+def _rebuilt(
+    plain: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: tuple[Placement, ...] | None,
+    requires_grad: bool,
+    is_parameter: bool,
+) -> XLAShardedTensor:
+    """A copied or loaded DTensor."""
+    made = on_mesh(plain, device_mesh)
+    if placements is not None:
+        made = marked(plain, device_mesh, placements)
+    made.requires_grad_(requires_grad)
+    return torch.nn.Parameter(made, requires_grad) if is_parameter else made
+
+
+_rebuilt.__module__ = "torch_xla.distributed.spmd.dtensor"  # as files of DTensors name it
+
+
+class GradientIn(torch.autograd.Function):
+    """A value whose gradient goes through another dtype."""
+
+    @staticmethod
+    def forward(ctx, t: torch.Tensor, dtype: torch.dtype):
+        ctx.dtypes = dtype, t.dtype
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        sent, own = ctx.dtypes
+        return grad_output.to(sent).to(own), None
+
+
+def with_gradient(given: XLAShardedTensor, placements: Sequence[Placement]) -> torch.Tensor:
+    """The value, with a gradient that is split by placements."""
+    mesh = given.device_mesh
+    said = checked(placements, given.dim(), mesh, "to_local")
+    back = constraint_along(name_of(mesh), said, given.dim(), given.sharding_spec)
+    return split(given.global_tensor, None, back)
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor | XLAShardedTensor,
+    mesh_shape: tuple[int, ...] | None = None,
+    partition_spec: PartitionSpec | None = None,
+) -> XLAShardedTensor:
+    """The tensor as an `XLAShardedTensor`; one that is such a tensor is given back, with what is
+    said of it here.
+    """
+    if not isinstance(t, XLAShardedTensor):
+        return XLAShardedTensor(t, mesh_shape, partition_spec)
+    if mesh_shape is not None or partition_spec is not None:
+        t.say(mesh_shape, partition_spec)
+    return t
+
+
+def unwrap_sharded_tensor(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
+    """The plain tensor that an `XLAShardedTensor` wraps; other tensors as they are."""
+    return t.global_tensor if isinstance(t, XLAShardedTensor) else t
 
 
 def make_known(cls: type) -> None:

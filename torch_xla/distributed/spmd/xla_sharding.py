@@ -1,38 +1,51 @@
-"""How tensors are split among the devices of an SPMD process: meshes and partition specs.
-
-A `Mesh` arranges the devices in a grid with named axes. A partition spec has an entry for each
-dimension of a tensor: the mesh axis along which the dimension is split (its name or its index), a
-tuple of axes, the one that changes slowest first, or None. The value is split in equal parts: of
-a dimension that the devices along its axis do not divide, every device holds the whole.
+"""How tensors are split among the devices of an SPMD process.
 
 The terms are those of GSPMD (https://arxiv.org/abs/2105.04663); programs are partitioned by Shardy
-(https://openxla.org/shardy).
+(https://openxla.org/shardy). Meshes and partition specs are described in `mesh`.
 """
 
 from __future__ import annotations
 
-import ast
-import collections
 import dataclasses
-import math
-from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC
-from torch_xla import runtime as xr
 from torch_xla._internal.jax_workarounds import (  # noqa: F401
     maybe_get_jax,
     maybe_get_torchax,
     requires_jax,
 )
 from torch_xla.distributed.spmd.constraints import (  # noqa: F401
-    PyTreeA,
-    PyTreeB,
     apply_backward_optimization_barrier,
-    shard_as,
+    constraint_of,
+    split,
+)
+from torch_xla.distributed.spmd.manual import (  # noqa: F401
+    _mark_manual_sharding,
+    disable_manual_sharding,
+    enable_manual_sharding,
+)
+from torch_xla.distributed.spmd.mesh import (  # noqa: F401
+    MANUAL,
+    AxisSpec,
+    HybridMesh,
+    Mesh,
+    PartitionSpec,
+    ShardingError,
+    ShardingType,
+    _get_group_assignment,
+    _get_sharding_type,
+    _get_tile_assignment,
+    _translate_named_partition_spec,
+    check_mesh,
+    check_rank,
+    get_1d_mesh,
+    get_global_mesh,
+    set_global_mesh,
+    sharding_text,
 )
 from torch_xla.distributed.spmd.patched_linear import (  # noqa: F401
     EinsumLinear,
@@ -52,378 +65,14 @@ from torch_xla.distributed.spmd.torus import (  # noqa: F401
     _get_prime_factors,
     _prefer_first_logical_axis_assignment,
 )
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
-
-AxisSpec = None | int | str | tuple[int | str, ...]
-PartitionSpec = tuple[AxisSpec, ...]
-
-
-class ShardingError(ValueError, AssertionError):
-    """A mesh or a partition spec that does not fit. (torch_xla used to raise AssertionError.)"""
-
-
-class ShardingType(IntEnum):
-    """How devices share a value: each holds the whole, one does, each a part of it, or some."""
-
-    REPLICATED = 0
-    MAXIMAL = 1
-    TUPLE = 2
-    TILED = 3
-    MANUAL = 4
-    PARTIAL = 5
-    UNKNOWN = 6
-
-
-MANUAL = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
-
-
-_MESH_LABELS: dict[tuple[Any, ...], str] = {}
-_LABELLED_MESHES: dict[str, Mesh] = {}
-
-
-class Mesh:
-    """The devices of the process in a grid with named axes.
-
-    Args:
-        device_ids: All devices, as positions among `xr.global_runtime_device_count()`, in the
-            order in which they fill the grid row by row.
-        mesh_shape: The sizes of the grid; they multiply to the number of devices.
-        axis_names: A name for each axis; without them axes are told by their indices.
-
-    Raises:
-        ShardingError: The arguments do not fit together, or, in SPMD mode, a device of the process
-            is missing.
-    """
-
-    def __init__(
-        self,
-        device_ids: np.ndarray | list[int],
-        mesh_shape: tuple[int, ...],
-        axis_names: tuple[str, ...] | None = None,
-    ):
-        self.device_ids = np.asarray(device_ids).ravel()
-        self.mesh_shape = tuple(int(size) for size in mesh_shape)
-        self.axis_names = None if axis_names is None else tuple(axis_names)
-        self._check()
-        self._op_shardings: dict[PartitionSpec, _XLAC.OpSharding] = {}
-        # Equal meshes have one label, which is a constant for graphs of torch.compile.
-        self._label = _MESH_LABELS.setdefault(self._key(), f"mesh{len(_MESH_LABELS)}")
-        _LABELLED_MESHES.setdefault(self._label, self)
-
-    def _check(self) -> None:
-        count, size = len(self.device_ids), self.size()
-        devices = xr.global_runtime_device_count()
-        if xr.is_spmd() and count != devices:
-            raise ShardingError(
-                f"Number of device IDs ({count}) must match the global number of devices "
-                f"({devices})"
-            )
-        if self.axis_names is not None:
-            names, dims = self.axis_names, len(self.mesh_shape)
-            if len(names) != dims:
-                raise ShardingError(
-                    f"Number of axis names ({len(names)}) must match mesh dimensions ({dims})"
-                )
-            if len(set(names)) != len(names):
-                raise ShardingError(f"Axis names must be unique, got: {names}")
-        if count != size:
-            raise ShardingError(f"Number of device IDs ({count}) must match mesh size ({size})")
-        if len(np.unique(self.device_ids)) != count:
-            raise ShardingError(f"Device IDs must be unique, got: {self.device_ids}")
-        if not all(0 <= device < size for device in self.device_ids):
-            raise ShardingError(
-                f"Device IDs must be less than mesh size ({size}), got: {self.device_ids}"
-            )
-
-    def size(self) -> int:
-        """The number of devices."""
-        return math.prod(self.mesh_shape)
-
-    def shape(self) -> collections.OrderedDict[str | int, int]:
-        """The size of each axis by its name, or by its index where axes have no names."""
-        names = range(len(self.mesh_shape)) if self.axis_names is None else self.axis_names
-        return collections.OrderedDict(zip(names, self.mesh_shape, strict=True))
-
-    def get_logical_mesh(self) -> np.ndarray:
-        """The device ids as an array of `mesh_shape`."""
-        return self.device_ids.reshape(self.mesh_shape)
-
-    def get_axis_name_idx(self, name: str) -> int | None:
-        """The index of an axis; None where there is none of this name."""
-        names = self.axis_names or ()
-        return names.index(name) if name in names else None
-
-    def get_op_sharding(self, partition_spec: PartitionSpec) -> _XLAC.OpSharding:
-        """What `_XLAC._xla_mark_sharding` takes.
-
-        Raises:
-            ShardingError: The spec names an axis that the mesh lacks, or one twice.
-        """
-        spec = tuple(tuple(of) if isinstance(of, list) else of for of in partition_spec)
-        if spec not in self._op_shardings:
-            self._op_shardings[spec] = _XLAC.OpSharding.along(
-                self._names(),
-                list(self.mesh_shape),
-                self.device_ids.tolist(),
-                _axes_of_dimensions(self, spec),
-            )
-        return self._op_shardings[spec]
-
-    def _names(self) -> list[str]:
-        return list(self.axis_names or map(str, range(len(self.mesh_shape))))
-
-    @classmethod
-    def from_str(cls, mesh_str: str) -> Mesh | None:
-        """The mesh that `str()` of it describes; None for another text."""
-        try:
-            fields = ast.literal_eval(mesh_str)
-            return cls(np.array(fields["device_ids"]), fields["mesh_shape"], fields["axis_names"])
-        except (SyntaxError, ValueError, KeyError, TypeError):
-            return None
-
-    def get_jax_mesh(self) -> Any:
-        """A `jax.sharding.Mesh` of JAX's devices in the same grid.
-
-        Raises:
-            ImportError: JAX is not installed.
-        """
-        import jax
-
-        devices = np.array(jax.devices())[self.device_ids]
-        return jax.sharding.Mesh(devices.reshape(self.mesh_shape), tuple(self._names()))
-
-    def _key(self) -> tuple[Any, ...]:
-        return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mesh) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __str__(self) -> str:
-        return str(
-            {
-                "device_ids": self.device_ids.tolist(),
-                "mesh_shape": self.mesh_shape,
-                "axis_names": self.axis_names,
-            }
-        )
-
-    def __repr__(self) -> str:
-        return f"Mesh({self})"
-
-
-class HybridMesh(Mesh):
-    """A mesh over several slices, which a slower network (DCN) connects than the devices within one
-    (ICI).
-
-    Each axis has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices; those of one slice come next to
-    each other. Axes should be ordered by how much is sent along them, the least first. Within a
-    slice of a TPU they are laid along the axes of its torus.
-
-    Args:
-        ici_mesh_shape: The grid of the devices of one slice.
-        dcn_mesh_shape: The grid of the slices; without it there is one.
-        axis_names: A name for each axis.
-
-    Raises:
-        ShardingError: The shapes do not multiply to the number of devices, or have different
-            lengths.
-
-    Example:
-        >>> mesh = HybridMesh(ici_mesh_shape=(1, 4, 1), dcn_mesh_shape=(2, 1, 1),
-        ...                   axis_names=('data', 'fsdp', 'tensor'))
-        >>> mesh.shape()
-        OrderedDict([('data', 2), ('fsdp', 4), ('tensor', 1)])
-    """
-
-    def __init__(
-        self,
-        *,
-        ici_mesh_shape: tuple[int, ...],
-        dcn_mesh_shape: tuple[int, ...] | None = None,
-        axis_names: tuple[str, ...] | None = None,
-    ):
-        ici = tuple(ici_mesh_shape)
-        dcn = tuple(dcn_mesh_shape) if dcn_mesh_shape is not None else (1,) * len(ici)
-        if len(ici) != len(dcn):
-            raise ShardingError(f"HybridMesh: expected shapes of one length, got {ici} and {dcn}.")
-        count = xr.global_runtime_device_count()
-        if math.prod(ici) * math.prod(dcn) != count:
-            raise ShardingError(
-                f"HybridMesh: expected shapes that multiply to the {count} devices, got {ici} of "
-                f"one slice and {dcn} of the slices."
-            )
-        self.ici_mesh_shape, self.dcn_mesh_shape = ici, dcn
-        slices = np.stack([_laid_out(one, ici) for one in _devices_of_slices(math.prod(dcn))])
-        slices = slices.reshape(dcn + ici)
-        order = [axis + part * len(ici) for axis in range(len(ici)) for part in (0, 1)]
-        shape = tuple(a * b for a, b in zip(dcn, ici, strict=True))
-        super().__init__(slices.transpose(order).reshape(shape), shape, axis_names)
-
-
-def _devices_of_slices(count: int) -> np.ndarray:
-    """The devices of each slice, as the plugin tells them apart, else so many equal stretches."""
-    attributes = xr.global_runtime_device_attributes()
-    slices = [device.get("slice_index") for device in attributes]
-    if None in slices or len(set(slices)) != count:
-        return np.arange(len(attributes)).reshape(count, -1)
-    order = sorted(range(len(slices)), key=lambda i: (slices[i], i))
-    return np.array(order).reshape(count, -1)
-
-
-def _laid_out(devices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The devices of a slice in a grid: of a TPU's such that its axes go along those of the torus,
-    of others in their order.
-    """
-    attributes = [xr.global_runtime_device_attributes()[device] for device in devices]
-    if any(device.get("coords") is None for device in attributes):
-        return devices.reshape(shape)
-    physical = _get_physical_tpu_mesh(
-        [(*device["coords"], device.get("core_on_chip", 0)) for device in attributes]
-    )
-    order, _ = _create_device_mesh_for_nd_torus(physical, shape, allow_split_physical_axes=True)
-    return devices[order]
-
-
-_GLOBAL_MESH: Mesh | None = None
-
-
-def set_global_mesh(mesh: Mesh) -> None:
-    """Sets the mesh that `get_global_mesh` returns, which FSDPv2 uses where it is given none."""
-    global _GLOBAL_MESH
-    _GLOBAL_MESH = mesh
-
-
-def get_global_mesh() -> Mesh | None:
-    """The mesh of `set_global_mesh`."""
-    return _GLOBAL_MESH
-
-
-def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """A mesh of all devices along one axis.
-
-    Args:
-        axis_name: The name of the axis.
-    """
-    count = xr.global_runtime_device_count()
-    names = None if axis_name is None else (axis_name,)
-    return Mesh(np.arange(count), (count,), names)
-
-
-def _axes_of_dimensions(mesh: Mesh, partition_spec: PartitionSpec) -> list[list[int]]:
-    """The indices of the axes along which each dimension is split."""
-    dimensions: list[list[int]] = []
-    for axes in partition_spec:
-        if axes is None:
-            axes = ()
-        elif not isinstance(axes, (tuple, list)):
-            axes = (axes,)
-        dimensions.append([_axis_index(mesh, axis, partition_spec) for axis in axes])
-    used = [axis for axes in dimensions for axis in axes]
-    if len(set(used)) != len(used):
-        raise ShardingError(
-            f"partition spec: expected each mesh axis at most once, got {partition_spec}."
-        )
-    return dimensions
-
-
-def _axis_index(mesh: Mesh, axis: int | str, partition_spec: PartitionSpec) -> int:
-    if isinstance(axis, str):
-        index = mesh.get_axis_name_idx(axis)
-        if index is not None:
-            return index
-    elif isinstance(axis, (int, np.integer)) and 0 <= axis < len(mesh.mesh_shape):
-        return int(axis)
-    raise ShardingError(
-        f"partition spec: expected axes of the mesh {dict(mesh.shape())} by name or index, got "
-        f"{axis!r} in {partition_spec}."
-    )
-
-
-def _translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) -> PartitionSpec:
-    """The spec with the index of each axis in place of its name."""
-    translated: list[AxisSpec] = []
-    axes_of = _axes_of_dimensions(mesh, partition_spec)
-    for given, axes in zip(partition_spec, axes_of, strict=True):
-        if isinstance(given, (tuple, list)):
-            translated.append(tuple(axes))
-        else:
-            translated.append(axes[0] if axes else None)
-    return tuple(translated)
-
-
-def _get_sharding_type(partition_spec: PartitionSpec, num_devices: int) -> ShardingType:
-    """The type of a sharding that has each axis of its mesh, or None, for each dimension."""
-    if num_devices == 1:
-        return ShardingType.MAXIMAL
-    whole = [axes is None for axes in partition_spec]
-    if all(whole):
-        return ShardingType.REPLICATED
-    return ShardingType.PARTIAL if any(whole) else ShardingType.TILED
-
-
-def _get_tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> np.ndarray:
-    """The devices by the parts that they hold.
-
-    Returns:
-        An array with the number of parts along each dimension of the tensor; if axes of the mesh
-        are left, a last dimension has the devices that hold the same part.
-    """
-    split = _axes_of_dimensions(mesh, partition_spec)
-    used = [axis for axes in split for axis in axes]
-    rest = [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
-    parts = list(_parts_of(mesh, partition_spec))
-    replicas = [math.prod(mesh.mesh_shape[axis] for axis in rest)] if rest else []
-    return mesh.get_logical_mesh().transpose([*used, *rest]).reshape(parts + replicas)
-
-
-def _get_group_assignment(
-    sharding_type: ShardingType,
-    tile_assignment: np.ndarray,
-    tensor_rank: int,
-    replicate_dims: set[int],
-) -> tuple[list[Any], list[Any]]:
-    """The devices that hold the same parts.
-
-    Args:
-        sharding_type: Of others than PARTIAL both lists are empty.
-        tile_assignment: The devices.
-        tensor_rank: The number of dimensions of the tensor.
-        replicate_dims: The dimensions of `tile_assignment` along which devices hold the same part;
-            those beyond the tensor's are such, too.
-
-    Returns:
-        The number of each part in nested lists, one for each dimension of the tensor, and for each
-        part the devices that hold it.
-    """
-    if sharding_type != ShardingType.PARTIAL:
-        return [], []
-    dims = range(tile_assignment.ndim)
-    copies = [dim for dim in dims if dim in replicate_dims or dim >= tensor_rank]
-    order = [dim for dim in dims if dim not in copies] + copies
-    replicas = math.prod(tile_assignment.shape[dim] for dim in copies)
-    holders = tile_assignment.transpose(order).reshape(-1, replicas)
-    parts = [1 if dim in copies else tile_assignment.shape[dim] for dim in range(tensor_rank)]
-    return np.arange(len(holders)).reshape(parts).tolist(), holders.tolist()
-
-
-def _check_rank(rank: int, partition_spec: PartitionSpec, who: str) -> None:
-    if len(partition_spec) != rank:
-        raise ShardingError(
-            f"{who}: expected a partition spec with an entry for each of the {rank} dimensions "
-            f"of the tensor, got {partition_spec}."
-        )
-
-
-def _check_mesh(mesh: Mesh, who: str) -> None:
-    count = xr.global_runtime_device_count()
-    if mesh.size() != count:
-        raise ShardingError(
-            f"{who}: expected a mesh of the {count} devices of this job, got one of {mesh.size()}, "
-            f"{dict(mesh.shape())}."
-        )
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    unwrap_sharded_tensor,
+    wrap_as_sharded_tensor,
+)
+
+PyTreeA = TypeVar("PyTreeA")
+PyTreeB = TypeVar("PyTreeB")
 
 
 def mark_sharding(
@@ -458,11 +107,11 @@ def mark_sharding(
     """
     if torch.compiler.is_compiling():
         return marked(t, mesh, partition_spec)
-    _check_mesh(mesh, "mark_sharding")
-    _check_rank(t.dim(), partition_spec, "mark_sharding")
+    check_mesh(mesh, "mark_sharding")
+    check_rank(t.dim(), partition_spec, "mark_sharding")
     plain = unwrap_sharded_tensor(t)
     if plain.device.type == "meta":  # torch_xla.aot splits what stands for it
-        plain._xla_sharding = _sharding_text(
+        plain._xla_sharding = sharding_text(
             mesh._label, partition_spec, plain.dim(), "mark_sharding"
         )
     else:
@@ -481,8 +130,8 @@ def annotate_custom_sharding(
     """
     if torch.compiler.is_compiling():
         return marked(t, mesh, partition_spec, "annotate_custom_sharding")
-    _check_mesh(mesh, "annotate_custom_sharding")
-    _check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
+    check_mesh(mesh, "annotate_custom_sharding")
+    check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
     _XLAC._xla_annotate_custom_sharding(plain, mesh.get_op_sharding(partition_spec))
     return _said(t, mesh, partition_spec)
@@ -550,7 +199,7 @@ def constrained(
     t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, who: str = "mark_sharding"
 ) -> torch.Tensor:
     """A tensor of the same values that is split so, and whose gradient is."""
-    text = _sharding_text(mesh._label, partition_spec, t.dim(), who)
+    text = sharding_text(mesh._label, partition_spec, t.dim(), who)
     return torch.ops.torch_xla.sharding_constraint(t, text)
 
 
@@ -558,26 +207,55 @@ def marked(
     t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, who: str = "mark_sharding"
 ) -> torch.Tensor:
     """The tensor itself, split so from now on."""
-    text = _sharding_text(mesh._label, partition_spec, t.dim(), who)
+    text = sharding_text(mesh._label, partition_spec, t.dim(), who)
     return torch.ops.torch_xla.mark_sharding_(t, text)
 
 
-def _sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str) -> str:
-    """What operators take for a partition spec of a tensor: a constant of graphs."""
-    mesh = _LABELLED_MESHES[mesh_label]
-    _check_mesh(mesh, who)
-    _check_rank(rank, partition_spec, who)
-    return mesh.get_op_sharding(partition_spec).constraint(rank)
+def shard_as(a: PyTreeA, b: PyTreeB) -> tuple[PyTreeA, PyTreeB]:
+    """Splits the tensors of two nests alike.
+
+    Of each pair, what has no sharding gets that of the other, in its value and in its gradient. If
+    both have one, `b` gets that of `a`. If none has, both stay as they are, and the compiler
+    chooses for each by itself: no constraint says "as that one" before one of them is split.
+
+    Args:
+        a, b: Nested lists, tuples and dicts alike, with xla tensors of the same sizes.
+
+    Returns:
+        Both nests, with new tensors where a value is split.
+
+    Raises:
+        ValueError: The nests differ.
+        RuntimeError: The process is not in SPMD mode.
+
+    Example:
+        >>> activation, residual = xs.shard_as(activation, residual)
+    """
+    flat_a, nest_a = tree_flatten(a)
+    flat_b, nest_b = tree_flatten(b)
+    if nest_a != nest_b:
+        raise ValueError(f"shard_as: expected equal nests, got {nest_a} and {nest_b}.")
+    pairs = [_alike(x, y) for x, y in zip(flat_a, flat_b, strict=True)]
+    new_a, new_b = (list(side) for side in zip(*pairs, strict=True)) if pairs else ([], [])
+    return tree_unflatten(new_a, nest_a), tree_unflatten(new_b, nest_b)
 
 
-def _parts_of(mesh: Mesh, partition_spec: PartitionSpec) -> tuple[int, ...]:
-    """Into how many parts a spec splits each dimension."""
-    axes_of = _axes_of_dimensions(mesh, partition_spec)
-    return tuple(math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in axes_of)
-
-
-# What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
-_sharding_text._dynamo_marked_constant = True
+def _alike(a: Any, b: Any) -> tuple[Any, Any]:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return a, b
+    if a.shape != b.shape:
+        raise ValueError(
+            f"shard_as: expected tensors of the same sizes, got {list(a.shape)} and "
+            f"{list(b.shape)}."
+        )
+    plain = [unwrap_sharded_tensor(t) for t in (a, b)]
+    text = constraint_of(plain[0]) or constraint_of(plain[1])
+    if text is None:
+        return a, b
+    return tuple(
+        t if constraint_of(value) == text else split(value, text, text)
+        for t, value in zip((a, b), plain, strict=True)
+    )
 
 
 @dataclasses.dataclass
@@ -615,26 +293,6 @@ class ShardingSpec:
         mark_sharding(t, self.mesh, self.partition_spec)
 
 
-def wrap_as_sharded_tensor(
-    t: torch.Tensor | XLAShardedTensor,
-    mesh_shape: tuple[int, ...] | None = None,
-    partition_spec: PartitionSpec | None = None,
-) -> XLAShardedTensor:
-    """The tensor as an `XLAShardedTensor`; one that is such a tensor is given back, with what is
-    said of it here.
-    """
-    if not isinstance(t, XLAShardedTensor):
-        return XLAShardedTensor(t, mesh_shape, partition_spec)
-    if mesh_shape is not None or partition_spec is not None:
-        t.say(mesh_shape, partition_spec)
-    return t
-
-
-def unwrap_sharded_tensor(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
-    """The plain tensor that an `XLAShardedTensor` wraps; other tensors as they are."""
-    return t.global_tensor if isinstance(t, XLAShardedTensor) else t
-
-
 def wrap_if_sharded(x: Any) -> Any:
     """An xla tensor that is split among devices as an `XLAShardedTensor`; all else as it is."""
     if not isinstance(x, torch.Tensor) or isinstance(x, XLAShardedTensor):
@@ -644,11 +302,3 @@ def wrap_if_sharded(x: Any) -> Any:
     else:
         is_split = hasattr(x, "_xla_sharding")
     return wrap_as_sharded_tensor(x) if is_split else x
-
-
-# Made of the names above, and torch_xla's users look for it here.
-from torch_xla.distributed.spmd.manual import (  # noqa: E402, F401
-    _mark_manual_sharding,
-    disable_manual_sharding,
-    enable_manual_sharding,
-)

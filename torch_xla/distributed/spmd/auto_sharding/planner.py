@@ -19,7 +19,7 @@ from torch_xla.distributed.spmd.auto_sharding.costs import Layout, Machine
 from torch_xla.distributed.spmd.auto_sharding.problem import Problem, make, seen
 from torch_xla.distributed.spmd.auto_sharding.program import Program, Type, read
 from torch_xla.distributed.spmd.auto_sharding.solve import DoesNotFit, Solution, solve
-from torch_xla.distributed.spmd.xla_sharding import ShardingError
+from torch_xla.distributed.spmd.mesh import ShardingError
 
 _AXES = ("x", "y")
 # A program whose products have fewer elements is not worth a plan.

@@ -1,0 +1,34 @@
+"""The end of the interpreter: other threads finish, and reports that were asked for are written."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._src import explain  # from here on it counts the run's time
+
+
+def finish() -> None:
+    """Called before the interpreter ends: what runs on other threads must be over by then."""
+    if torch.xla._is_in_bad_fork():
+        return  # a forked child has none of these threads
+    _XLAC._xla_drain_autograd_threads()
+    explain.report_at_exit()
+    try:
+        _XLAC._xla_wait_device_ops()
+    except BaseException:  # that nobody asked for: it is printed
+        _XLAC._fail_at_exit()
+        raise
+    finally:
+        _XLAC._xla_join_compilations()
+        _report_run()
+
+
+def _report_run() -> None:
+    recording = sys.modules.get("torch_xla._src.recording")
+    if recording is not None and recording.began_from_flag():
+        from torch_xla._src import report
+
+        report.report_at_exit()
