@@ -19,8 +19,7 @@ except ImportError as error:
     ) from error
 
 from torch_xla._src import setup as _setup
-from torch_xla._src.compiling import compile, step
-from torch_xla._src.devices import (
+from torch_xla._src.device.devices import (
     device,
     device_count,
     devices,
@@ -28,8 +27,9 @@ from torch_xla._src.devices import (
     real_devices,
     set_custom_compile_options,
 )
-from torch_xla._src.launching import launch
-from torch_xla._src.step import sync
+from torch_xla._src.device.launching import launch
+from torch_xla._src.functions.compiling import compile, step
+from torch_xla._src.functions.step import sync
 from torch_xla._src.submodules import importer as _importer
 from torch_xla.version import __version__
 

@@ -11,8 +11,8 @@ import warnings
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import devices as _devices
-from torch_xla._src import replication as _replication
+from torch_xla._src.device import devices as _devices
+from torch_xla._src.device import replication as _replication
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _ORDINAL,
     _WORLD_SIZE,
@@ -32,7 +32,7 @@ def device_type() -> str | None:
     """
     if _XLAC._xla_is_initialized():
         return _XLAC._xla_device_type()
-    from torch_xla._src import plugins
+    from torch_xla._src.device import plugins
 
     return plugins.chosen()
 

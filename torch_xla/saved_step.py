@@ -21,10 +21,13 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import rng, step_folder, step_recording, tensor_names, unchanged
-from torch_xla._src.step import sync
-from torch_xla._src.step_folder import Manifest
-from torch_xla._src.step_recording import ExampleCall
+from torch_xla._src.device import rng
+from torch_xla._src.functions.step import sync
+from torch_xla._src.saved_step import folder as step_folder
+from torch_xla._src.saved_step import recording as step_recording
+from torch_xla._src.saved_step import tensor_names, unchanged
+from torch_xla._src.saved_step.folder import Manifest
+from torch_xla._src.saved_step.recording import ExampleCall
 
 
 def save(

@@ -22,10 +22,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src import export_bundle as _files
-from torch_xla._src import export_recording as _recording
-from torch_xla._src import mlir as _mlir
-from torch_xla._src.export_bundle import (  # noqa: F401
+from torch_xla._src.export import bundle as _files
+from torch_xla._src.export import mlir as _mlir
+from torch_xla._src.export import recording as _recording
+from torch_xla._src.export.bundle import (  # noqa: F401
     InputLocation,
     StableHLOFunc,
     StableHLOFunctionMeta,
@@ -37,7 +37,7 @@ from torch_xla._src.export_bundle import (  # noqa: F401
     _iter_dir,
     stablehlo_obj_hook,
 )
-from torch_xla._src.export_recording import XLAExportInterpreter  # noqa: F401
+from torch_xla._src.export.recording import XLAExportInterpreter  # noqa: F401
 from torch_xla.experimental import xla_marker, xla_mlir_debuginfo  # noqa: F401
 from torch_xla.experimental.stablehlo_custom_call import (  # noqa: F401
     extract_custom_call_outputs_shape_dtype,

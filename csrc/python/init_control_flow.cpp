@@ -1,4 +1,4 @@
-// Control flow: what torch_xla/_src/control_flow.py builds on. Bodies take and give lists of
+// Control flow: what torch_xla/_src/functions/control_flow.py builds on. Bodies take and give lists of
 // tensors.
 #include <memory>
 #include <utility>

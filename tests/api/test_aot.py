@@ -15,8 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_xla
 from torch_xla import aot
-from torch_xla._src import aot_figures, aot_programs, plugins
-from torch_xla._src.step_folder import Input
+from torch_xla._src.aot import figures as aot_figures
+from torch_xla._src.aot import programs as aot_programs
+from torch_xla._src.device import plugins
+from torch_xla._src.saved_step.folder import Input
 from torch_xla.debug import metrics
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla._src import checkpointing
+from torch_xla._src.patches import checkpointing
 from torch_xla.utils.checkpoint import checkpoint
 
 

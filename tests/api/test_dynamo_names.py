@@ -282,7 +282,7 @@ def test_the_default_backend_names_ours(where):
 def test_inductor_is_left_alone_elsewhere():
     from torch._inductor import compile_fx
 
-    from torch_xla._src import dynamo_backends
+    from torch_xla._src.dynamo import backends as dynamo_backends
 
     graph = traced(lambda x: x + 1)
     assert not dynamo_backends._is_on_xla(graph, [torch.ones(2), 3])

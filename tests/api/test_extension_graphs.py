@@ -12,7 +12,8 @@ import torch
 import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
-from torch_xla._src import mlir, step
+from torch_xla._src.export import mlir
+from torch_xla._src.functions import step
 from torch_xla.core.xla_builder import create_placeholder_tensor
 from torch_xla.experimental import assume_pure, scan
 from torch_xla.experimental.xla_marker import BoundaryMetadata, BoundaryMetadataSerializer

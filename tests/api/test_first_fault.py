@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 import torch_xla
 import torch_xla.debug
-from torch_xla._src.faults import difference
-from torch_xla._src.kept_runs import runs_of
+from torch_xla._src.insight.faults import difference
+from torch_xla._src.insight.kept_runs import runs_of
 
 
 class Net(torch.nn.Module):

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from torch_xla._src import flat_callables
+from torch_xla._src.builder import flat_callables
 from torch_xla.core import xla_builder as xb
 
 

@@ -17,7 +17,7 @@ import torch_xla.runtime as xr
 import torch_xla.utils.utils as xu
 from torch_xla import _XLAC, _patched_functions, backends
 from torch_xla._internal import neuron, neuron_utils
-from torch_xla._src import plugins
+from torch_xla._src.device import plugins
 from torch_xla.distributed.parallel_loader import ParallelLoader
 from torch_xla.test.test_utils import mp_test
 

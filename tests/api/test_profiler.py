@@ -18,7 +18,7 @@ import torch_xla
 import torch_xla.debug.profiler as xp
 import torch_xla.runtime as xr
 from torch_xla import _XLAC
-from torch_xla._src.profile_messages import messages
+from torch_xla._src.profile.messages import messages
 
 
 @pytest.fixture(autouse=True)

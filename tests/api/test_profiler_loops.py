@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_xla import _XLAC
-from torch_xla._src.profile_messages import messages
+from torch_xla._src.profile.messages import messages
 
 # Two loops that take their time, the first of them most, and one kernel of PyTorch's.
 PROGRAM = """

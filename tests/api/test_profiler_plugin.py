@@ -15,8 +15,8 @@ import torch
 
 import torch_xla
 import torch_xla.debug.profiler as xp
-from torch_xla._src import profile_spaces
-from torch_xla._src.profile_messages import messages
+from torch_xla._src.profile import spaces as profile_spaces
+from torch_xla._src.profile.messages import messages
 
 THREE_STEPS = """
 import sys, torch, torch_xla

@@ -21,8 +21,13 @@ import torch
 import torch_xla
 import torch_xla.debug.profiler as xp
 from torch_xla import _XLAC
-from torch_xla._src import recording, report_charts, report_data, report_page, report_parts, step
-from torch_xla._src.cost import Cost, Machine, Row
+from torch_xla._src.functions import step
+from torch_xla._src.insight import recording
+from torch_xla._src.insight.cost import Cost, Machine, Row
+from torch_xla._src.report import charts as report_charts
+from torch_xla._src.report import figures as report_data
+from torch_xla._src.report import page as report_page
+from torch_xla._src.report import parts as report_parts
 from torch_xla.debug import record, report
 
 SECTIONS = {

@@ -468,7 +468,7 @@ def test_a_folder_is_replaced_whole(tmp_path, monkeypatch):
     saved_step.save(step, folder)
     assert load_file(folder / "state.safetensors")["x"].tolist() == [2, 2, 2]
 
-    from torch_xla._src import step_folder
+    from torch_xla._src.saved_step import folder as step_folder
 
     step()
     monkeypatch.setattr(step_folder.Manifest, "to_json", lambda self: 1 / 0)
@@ -479,7 +479,7 @@ def test_a_folder_is_replaced_whole(tmp_path, monkeypatch):
 
 
 def test_without_jaxlib_the_text_is_saved_alone(tmp_path, step_runner, monkeypatch):
-    from torch_xla._src import mlir
+    from torch_xla._src.export import mlir
 
     _, _, step, batches = made(mlp)
     step(*on_xla(batches[0]))

@@ -20,7 +20,7 @@ SOURCE = SCRIPT.read_text().splitlines()
 # The report at exit is of runs that are longer than a test should be.
 PROGRAM = f"""
 import runpy, sys
-from torch_xla._src import explain
+from torch_xla._src.insight import explain
 explain._SECONDS = explain._SHARE = 1e-6
 sys.argv = ["slow_training.py", *ARGUMENTS]
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")

@@ -19,7 +19,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.stablehlo as stablehlo
 from torch_xla import _XLAC
-from torch_xla._src import mlir
+from torch_xla._src.export import mlir
 from torch_xla.stablehlo import (
     StableHLOExportOptions,
     StableHLOGraphModule,

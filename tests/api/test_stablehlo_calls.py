@@ -13,7 +13,7 @@ from torch import nn
 
 import torch_xla.core.xla_model as xm
 from torch_xla import _XLAC
-from torch_xla._src import mlir
+from torch_xla._src.export import mlir
 from torch_xla.experimental import xla_marker
 from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
 from torch_xla.experimental.stablehlo_custom_call import (

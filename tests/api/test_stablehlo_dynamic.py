@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from torch_xla._src import mlir
-from torch_xla._src.export_bundle import type_of
+from torch_xla._src.export import mlir
+from torch_xla._src.export.bundle import type_of
 from torch_xla.stablehlo import (
     StableHLOExportOptions,
     StableHLOGraphModule,

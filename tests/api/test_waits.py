@@ -113,7 +113,7 @@ def test_waits_are_sorted_and_reported():
 PROGRAM = """
     import os, time
     import torch, torch_xla
-    from torch_xla._src import explain
+    from torch_xla._src.insight import explain
     explain._SECONDS = float(os.environ["LEAST"])
     x = torch.rand(200, 200).to("xla")
     def loop(times):
@@ -149,7 +149,7 @@ def test_no_summary_where_little_of_the_run_was_spent_so(run_python):
     done = run_python(
         """
         import torch, torch_xla
-        from torch_xla._src import explain
+        from torch_xla._src.insight import explain
         explain._SECONDS = 0
         x = torch.rand(2).to("xla")
         x.cpu()
@@ -165,7 +165,7 @@ def test_no_summary_of_a_line_that_reads_now_and_then(run_python):
     """A loop that is bound by the device waits for the steps since wherever it reads."""
     code = """
         import torch, torch_xla
-        from torch_xla._src import explain
+        from torch_xla._src.insight import explain
         explain._SECONDS = explain._SHARE = 0
         x = torch.rand(2).to("xla")
         for i in range(100):

@@ -63,7 +63,7 @@ def history() -> None:
 
 def own_version() -> None:
     """What a graph of torch.compile gives and keeps for its backward pass counts writes apart."""
-    from torch_xla._src.compiled_graph import CompiledGraph
+    from torch_xla._src.dynamo.compiled_graph import CompiledGraph
 
     right = CompiledGraph.__call__
 

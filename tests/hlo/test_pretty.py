@@ -10,7 +10,8 @@ import torch
 
 from tests.hlo import golden
 from torch_xla import _XLAC
-from torch_xla._src import foreign_computation, mlir
+from torch_xla._src.builder import foreign_computation
+from torch_xla._src.export import mlir
 from torch_xla.experimental.unbounded_dynamism_export import wrap_func_as_nn_module
 from torch_xla.stablehlo import exported_program_to_stablehlo
 

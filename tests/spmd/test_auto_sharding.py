@@ -241,7 +241,7 @@ def test_of_the_plans_that_compile_the_fastest_is_taken(run):
         """
         import types
         from torch_xla import aot
-        from torch_xla._src import aot_programs
+        from torch_xla._src.aot import programs as aot_programs
         from torch_xla.distributed.spmd.auto_sharding import planner
 
         planner._WITHIN = 100.0  # all meshes

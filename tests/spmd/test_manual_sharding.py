@@ -568,7 +568,7 @@ def test_loops_checkpoints_and_own_operators(run):
 
 def test_steps_for_other_chips(run):
     run("""
-    from torch_xla._src import aot_programs
+    from torch_xla._src.aot import programs as aot_programs
 
     partition = ("data", None)
     weight = torch.randn(8, 8).to(device)

@@ -10,7 +10,7 @@ import pytest
 from tests.spmd.test_sharding import EIGHT, PRELUDE
 
 PROGRAM = """
-from torch_xla._src import aot_programs
+from torch_xla._src.aot import programs as aot_programs
 import re
 
 def program(step, *args):
@@ -121,7 +121,7 @@ def test_fsdp_of_a_module_on_meta(run):
 
 def test_saved_steps_stay_programs_for_one_device(run):
     run("""
-    from torch_xla._src import step_recording
+    from torch_xla._src.saved_step import recording as step_recording
 
     x = torch.ones(8, 8).to(device)
     xs.mark_sharding(x, mesh, ("data", None))

@@ -14,8 +14,8 @@ import torch.utils._pytree as pytree
 from tests.ops import database
 from tests.ops.database import DEVICE, ENTRIES
 from torch_xla import _XLAC
-from torch_xla._src import plugins
-from torch_xla._src.topology_compiler import Compiler, Refused
+from torch_xla._src.aot.topology import Compiler, Refused
+from torch_xla._src.device import plugins
 
 from . import notes
 

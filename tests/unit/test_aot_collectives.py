@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_xla._src.aot_collectives import Collective, MeshOfText, summed
+from torch_xla._src.aot.collectives import Collective, MeshOfText, summed
 
 PLAIN = 'module @m {\n  sdy.mesh @mesh = <["data"=2, "model"=4]>\n}'
 PERMUTED = 'module @m {\n  sdy.mesh @mesh = <["a"=2, "b"=2], device_ids=[3, 1, 2, 0]>\n}'

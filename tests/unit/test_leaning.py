@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import torch_xla
 import torch_xla.runtime as xr
 from torch_xla import _XLAC
-from torch_xla._src import plugins
+from torch_xla._src.device import plugins
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "leaning.md"
@@ -189,11 +189,11 @@ def test_lists_of_devices_are_extended_wherever_they_are_named():
                 with torch.no_grad():
                     assert "xla" in getattr(module, name)(), (
                         f"{module.__name__}.{name}() does not name xla. Add the module to "
-                        "torch_xla/_src/optim_defaults.py: install."
+                        "torch_xla/_src/patches/optim_defaults.py: install."
                     )
     assert found == set(names), (
         f"torch.optim has none of {set(names) - found} any more. Find out how it chooses its "
-        "implementations now, and give torch_xla/_src/optim_defaults.py that."
+        "implementations now, and give torch_xla/_src/patches/optim_defaults.py that."
     )
 
 
@@ -205,7 +205,7 @@ def test_optimizers_take_their_fused_form(name):
     optimizer.step()
     assert optimizer.param_groups[0]["fused"] is True, (
         f"torch.optim.{name} takes no fused step on xla by itself. Compare `_init_group` and "
-        "`step` with torch_xla/_src/optim_defaults.py: _preferring_fused."
+        "`step` with torch_xla/_src/patches/optim_defaults.py: _preferring_fused."
     )
 
 
@@ -217,7 +217,7 @@ def test_a_tensor_that_requires_a_gradient_needs_its_own_loading():
     except (RuntimeError, AssertionError) as error:
         pytest.fail(
             f"An xla tensor that requires a gradient does not come back from pickle ({error}). "
-            "Wrap what Tensor.__reduce_ex__ names for xla in torch_xla/_src/pickling.py."
+            "Wrap what Tensor.__reduce_ex__ names for xla in torch_xla/_src/patches/pickling.py."
         )
     original = inspect.unwrap(torch._utils._rebuild_device_tensor_from_cpu_tensor)
     with pytest.raises(RuntimeError):
@@ -230,8 +230,8 @@ def test_a_tensor_that_requires_a_gradient_needs_its_own_loading():
 
 def test_implementations_can_be_swapped():
     message = (
-        "torch_xla/_src/module_identity.py needs this to keep Parameters the same objects. Read "
-        "torch.utils.swap_tensors, which does the same, and follow it."
+        "torch_xla/_src/patches/module_identity.py needs this to keep Parameters the same objects. "
+        "Read torch.utils.swap_tensors, which does the same, and follow it."
     )
     one, other = torch.ones(2), torch.ones(3, device="xla")
     assert not torch._has_compatible_shallow_copy_type(one, other), message
@@ -254,7 +254,7 @@ def test_storages_carry_notes_through_loading(zipped):
     torch.save(torch.arange(4.0), file, _use_new_zipfile_serialization=zipped)
     file.seek(0)
     message = (
-        "torch_xla/_src/loading.py notes on a storage where its tensors go. Read "
+        "torch_xla/_src/patches/loading.py notes on a storage where its tensors go. Read "
         "torch.serialization and torch._utils._rebuild_tensor for what they pass on now."
     )
     if zipped:
@@ -269,8 +269,8 @@ def test_storages_carry_notes_through_loading(zipped):
 def test_storages_of_one_memory_have_one_address():
     x = torch.ones(4, device="xla")
     assert x.untyped_storage()._cdata == x[1:].untyped_storage()._cdata != 0, (
-        "`UntypedStorage._cdata` tells torch_xla/_src/pickling.py which tensors share memory. Find "
-        "what torch.storage uses in its place."
+        "`UntypedStorage._cdata` tells torch_xla/_src/patches/pickling.py which tensors share "
+        "memory. Find what torch.storage uses in its place."
     )
     assert x.untyped_storage()._cdata != x.clone().untyped_storage()._cdata
 
@@ -279,8 +279,8 @@ def test_decompositions_are_found():
     from torch._decomp import decomposition_table
 
     message = (
-        "torch_xla/_src/decompositions.py looks operators up in PyTorch's table. Without it they "
-        "run on the host. Find the table's new place and its keys."
+        "torch_xla/_src/decompositions.py looks operators up in PyTorch's table. Without "
+        "it they run on the host. Find the table's new place and its keys."
     )
     assert torch.ops.aten.diag_embed.default in decomposition_table, message
     assert len(decomposition_table) > 500, message
@@ -297,7 +297,7 @@ def test_the_scaler_is_the_one_that_was_extended():
     for name in ("_step_supports_amp_scaling", "found_inf_per_device", "grad_scale", "found_inf"):
         assert name in source, (
             f"torch.amp.GradScaler does not name {name} any more. Compare it with "
-            "torch_xla/amp/grad_scaler.py, amp/syncfree and _src/optim_defaults.py."
+            "torch_xla/amp/grad_scaler.py, amp/syncfree and _src/patches/optim_defaults.py."
         )
     assert signature(scaler._maybe_opt_step) == takes, (
         "torch.amp.GradScaler._maybe_opt_step has other arguments, or is gone. Adapt the override "
@@ -328,7 +328,7 @@ def test_dynamo_asks_a_device_for_nothing_new(run_python):
         new = asked - set(vars(ours)) - known
         new |= {n for n in vars(DeviceInterface.Worker) if n not in vars(ours.Worker)}
         assert not new, (
-            f"torch._dynamo asks a device for {new}. Answer it in torch_xla/_src/dynamo_device.py, "
+            f"torch._dynamo asks a device for {new}. Answer it in torch_xla/_src/dynamo/device.py, "
             "or add it to the known names if PyTorch's own answer is right for xla."
         )
         gone = {n for n in vars(ours) if not n.startswith("__")} - asked

@@ -88,7 +88,7 @@ def test_linux_tells_of_the_process_and_its_processor():
         "(csrc/executor/disk_cache.cpp) would be taken for those of any." + message
     )
     assert any(line.startswith("VmHWM:") for line in lines("/proc/self/status")), (
-        "/proc/self/status: see torch_xla/_src/memory.py." + message
+        "/proc/self/status: see torch_xla/_src/device/memory.py." + message
     )
     limit, maps = Path("/proc/sys/vm/max_map_count"), lines("/proc/self/maps")
     assert 0 < len(maps) < int(limit.read_text()), (
@@ -101,8 +101,8 @@ def test_linux_tells_of_the_process_and_its_processor():
     here = ctypes.create_string_buffer(b"what is here")
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         assert os.pread(memory.fileno(), 12, ctypes.addressof(here)) == b"what is here", (
-            "torch_xla/_src/profile_kernels.py reads code from /proc/self/mem." + message
+            "torch_xla/_src/profile/kernels.py reads code from /proc/self/mem." + message
         )
     assert any(line.startswith("MemAvailable:") for line in lines("/proc/meminfo")), (
-        "/proc/meminfo: see torch_xla/_src/memory.py." + message
+        "/proc/meminfo: see torch_xla/_src/device/memory.py." + message
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla._src import plugins as discovery
+from torch_xla._src.device import plugins as discovery
 from torch_xla.experimental import plugins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -464,7 +464,7 @@ def test_importing_and_finding_load_nothing():
     # The file alone: what torch and torch_xla import is not its doing.
     code = """
 import importlib.util, os, sys
-spec = importlib.util.spec_from_file_location("plugins", "torch_xla/_src/plugins.py")
+spec = importlib.util.spec_from_file_location("plugins", "torch_xla/_src/device/plugins.py")
 plugins = sys.modules["plugins"] = importlib.util.module_from_spec(spec)
 environment = dict(os.environ)
 spec.loader.exec_module(plugins)

@@ -155,6 +155,28 @@ def test_a_circle_of_includes_is_found_through_the_sources_of_a_header(tree, mon
     assert violation.startswith("csrc/hlo: b, c came into a circle (b, c)")
 
 
+def test_an_import_of_what_lies_above_is_found(tree, monkeypatch):
+    files = {
+        "torch_xla__runtime_dot_py": "import torch\n",
+        "torch_xla__version_dot_py": "",
+        "torch_xla__device__low_dot_py": "",
+    }
+    root = tree(**files)
+    inner = root / "torch_xla" / "_src"
+    for room in ("device", "patches"):
+        (inner / room).mkdir(parents=True)
+        text = "from torch_xla import runtime, version\n"
+        (inner / room / "a.py").write_text(text)
+    monkeypatch.setattr(rooms, "IMPORTS_UP", {})
+    (violation,) = rooms.check_direction(root)
+    assert violation.startswith("torch_xla._src.device.a imports torch_xla.runtime, which")
+    monkeypatch.setattr(rooms, "IMPORTS_UP", {"torch_xla._src.device.a": {"torch_xla.runtime"}})
+    assert list(rooms.check_direction(root)) == []
+    (inner / "device" / "a.py").write_text("")
+    (violation,) = rooms.check_direction(root)
+    assert "Take it off IMPORTS_UP" in violation
+
+
 def test_the_list_of_circles_only_shrinks(tree, monkeypatch):
     monkeypatch.setattr(rooms, "CIRCLES", {"csrc/hlo": {"b", "c"}})
     assert list(rooms.check_circles(tree(**CIRCLE))) == []

@@ -21,8 +21,8 @@ from torch.fx import Interpreter
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src import names
-from torch_xla._src.compiled_graph import CompiledGraph
+from torch_xla._src.device import names
+from torch_xla._src.dynamo.compiled_graph import CompiledGraph
 from torch_xla.debug import metrics
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name in ("dynamo_debug", "ptxla_debug"):
         return _XLAC._xla_flag("XLA_DYNAMO_DEBUG")
     if name == "XLAConstructorMoverPass":  # its base imports much
-        from torch_xla._src.constructor_mover import XLAConstructorMoverPass
+        from torch_xla._src.old_names.constructor_mover import XLAConstructorMoverPass
 
         return XLAConstructorMoverPass
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -10,7 +10,7 @@ import logging
 import os
 
 from torch_xla._internal.neuron_utils import get_visible_cores_list, remap_visible_cores
-from torch_xla._src.plugins import DevicePlugin, PluginError
+from torch_xla._src.device.plugins import DevicePlugin, PluginError
 
 __all__ = [
     "NeuronPlugin",

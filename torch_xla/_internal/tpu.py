@@ -15,7 +15,7 @@ import re
 import urllib.request
 from typing import NamedTuple
 
-from torch_xla._src.plugins import TpuPlugin
+from torch_xla._src.device.plugins import TpuPlugin
 from torch_xla.core import xla_env_vars as xenv
 
 _GCE_METADATA_ROOT_URL = "http://metadata.google.internal/computeMetadata/v1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torch_xla._src.plugins import DevicePlugin
+from torch_xla._src.device.plugins import DevicePlugin
 
 
 class XpuPlugin(DevicePlugin):

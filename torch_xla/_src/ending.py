@@ -7,7 +7,7 @@ import sys
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import explain  # from here on it counts the run's time
+from torch_xla._src.insight import explain  # from here on it counts the run's time
 
 
 def finish() -> None:
@@ -27,8 +27,8 @@ def finish() -> None:
 
 
 def _report_run() -> None:
-    recording = sys.modules.get("torch_xla._src.recording")
+    recording = sys.modules.get("torch_xla._src.insight.recording")
     if recording is not None and recording.began_from_flag():
-        from torch_xla._src import report
+        from torch_xla._src.report import file as report
 
         report.report_at_exit()

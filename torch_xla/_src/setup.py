@@ -16,20 +16,28 @@ from torch_xla._src import ending
 
 # Once a module of PyTorch's is imported, a module here has a function for it.
 _WHEN_IMPORTED = (
-    ("torch._higher_order_ops.while_loop", "control_flow", "register"),
-    ("torch.utils.checkpoint", "checkpointing", "install"),
-    ("torch._prims.rng_prims", "rng_prims", "install"),
-    ("torch._subclasses.fake_tensor", "fake_tensors", "install"),
-    ("torch._dynamo.device_interface", "dynamo_device", "register"),
-    ("torch._dynamo.trace_rules", "dtensor_calls", "capture_from_local"),
-    ("torch._dynamo.variables.builder", "dynamo_dtensors", "install"),
-    ("torch._dynamo.backends.registry", "dynamo_backends", "register"),
-    ("torch._dynamo.backends.torchxla", "dynamo_backends", "extract_once"),
-    ("torch._inductor.compile_fx", "dynamo_backends", "refuse_inductor"),
-    ("torch.distributed.tensor._api", "dtensor_calls", "install"),
-    ("torch.distributed.tensor.experimental._func_map", "dtensor_calls", "install_local_map"),
-    ("torch.distributed._functional_collectives", "dtensor_calls", "install_collectives"),
-    ("torch.distributed.fsdp._fully_shard._fully_shard", "dtensor_calls", "install_fully_shard"),
+    ("torch._higher_order_ops.while_loop", "functions.control_flow", "register"),
+    ("torch.utils.checkpoint", "patches.checkpointing", "install"),
+    ("torch._prims.rng_prims", "dynamo.rng_prims", "install"),
+    ("torch._subclasses.fake_tensor", "dynamo.fake_tensors", "install"),
+    ("torch._dynamo.device_interface", "dynamo.device", "register"),
+    ("torch._dynamo.trace_rules", "patches.dtensor_calls", "capture_from_local"),
+    ("torch._dynamo.variables.builder", "dynamo.dtensors", "install"),
+    ("torch._dynamo.backends.registry", "dynamo.backends", "register"),
+    ("torch._dynamo.backends.torchxla", "dynamo.backends", "extract_once"),
+    ("torch._inductor.compile_fx", "dynamo.backends", "refuse_inductor"),
+    ("torch.distributed.tensor._api", "patches.dtensor_calls", "install"),
+    (
+        "torch.distributed.tensor.experimental._func_map",
+        "patches.dtensor_calls",
+        "install_local_map",
+    ),
+    ("torch.distributed._functional_collectives", "patches.dtensor_calls", "install_collectives"),
+    (
+        "torch.distributed.fsdp._fully_shard._fully_shard",
+        "patches.dtensor_calls",
+        "install_fully_shard",
+    ),
 )
 
 
@@ -42,10 +50,11 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
-    from torch_xla._src import (
+    from torch_xla._src.device import module as device_module
+    from torch_xla._src.old_names import gru
+    from torch_xla._src.patches import (
         clip_grad,
         device_mesh,
-        device_module,
         dlpack,
         loaded_state,
         loading,
@@ -53,8 +62,7 @@ def install() -> None:
         optim_defaults,
         pickling,
     )
-    from torch_xla._src.after_import import after_import
-    from torch_xla._src.old_names import gru
+    from torch_xla._src.patches.after_import import after_import
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
     _XLAC.__getattr__ = _old_extension_name
@@ -89,13 +97,13 @@ def _call(module: str, function: str) -> None:
 
 
 def _record_run() -> None:
-    from torch_xla._src import recording
+    from torch_xla._src.insight import recording
 
     recording.start_from_flag()
 
 
 def _raise_nans(run: _XLAC._KeptRun) -> None:
-    from torch_xla._src import faults
+    from torch_xla._src.insight import faults
 
     faults.raise_nans(run)
 
@@ -109,7 +117,7 @@ def _print_fatal_stacks() -> None:
 
 
 def _old_extension_name(name: str) -> Any:
-    from torch_xla._src import extension_names
+    from torch_xla._src.old_names import extension as extension_names
 
     return extension_names.find(name)
 
@@ -120,7 +128,7 @@ def _take_older_arguments() -> None:
     def _get_stablehlo(tensors: Any, platform: str = "", *older: Any, **named: Any) -> Any:
         if not older and not named:
             return lower(tensors, platform)
-        from torch_xla._src import extension_graphs
+        from torch_xla._src.old_names import extension_graphs
 
         return extension_graphs.get_stablehlo(tensors, platform, *older, **named)
 
@@ -129,7 +137,7 @@ def _take_older_arguments() -> None:
 
 def _choose_plugin() -> dict:
     """Called by the extension when the first device is needed."""
-    from torch_xla._src import plugins, replication
+    from torch_xla._src.device import plugins, replication
 
     replication.world_size()  # refuses a process of several, each of which would work for itself
     spec = plugins.find()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.device.names import device_name as _device_name
 
 
 class autocast(torch.amp.autocast):  # named as in PyTorch

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import optim_defaults
+from torch_xla._src.patches import optim_defaults
 
 
 class GradScaler(torch.amp.GradScaler):

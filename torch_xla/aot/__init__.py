@@ -27,10 +27,10 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from torch_xla import _XLAC
-from torch_xla._src import aot_programs as _programs
-from torch_xla._src.aot_collectives import Collective
-from torch_xla._src.aot_compiler import TopologyCompiler as _TopologyCompiler
-from torch_xla._src.aot_figures import (
+from torch_xla._src.aot import programs as _programs
+from torch_xla._src.aot.collectives import Collective
+from torch_xla._src.aot.compiler import TopologyCompiler as _TopologyCompiler
+from torch_xla._src.aot.figures import (
     AotError,
     Buffer,
     Chip,

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_xla import _XLAC
-from torch_xla._src.aot_compiler import TopologyCompiler
-from torch_xla._src.aot_figures import AotError, Compiled, DoesNotFit, human
-from torch_xla._src.aot_programs import Program
+from torch_xla._src.aot.compiler import TopologyCompiler
+from torch_xla._src.aot.figures import AotError, Compiled, DoesNotFit, human
+from torch_xla._src.aot.programs import Program
 
 
 def main(arguments: Sequence[str]) -> int:

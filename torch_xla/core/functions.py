@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import collectives as _collectives
-from torch_xla._src import replication as _replication
+from torch_xla._src.device import collectives as _collectives
+from torch_xla._src.device import replication as _replication
 
 
 class AllReduce(torch.autograd.Function):

@@ -29,19 +29,8 @@ from torch_xla._internal.jax_workarounds import (
     maybe_get_torchax,
     requires_jax,
 )
-from torch_xla._src import foreign_computation
-from torch_xla._src.builder_ops import (
-    Op,
-    create_builder,
-    create_computation,
-    mkleaf,
-    mkop,
-    mkparam,
-)
-from torch_xla._src.builder_shapes import PT_XLA_TYPE_MAP as _PT_XLA_TYPE_MAP
-from torch_xla._src.builder_shapes import XLA_PT_TYPE_MAP as _XLA_PT_TYPE_MAP
-from torch_xla._src.builder_shapes import Shape, Type, mkshape, tensor_shape
-from torch_xla._src.flat_callables import (
+from torch_xla._src.builder import foreign_computation
+from torch_xla._src.builder.flat_callables import (
     _JAX_TO_XLA_COMPUTATION_CACHE,
     CompiledCallableWithCache,
     FlattenedInputFunc,
@@ -51,6 +40,17 @@ from torch_xla._src.flat_callables import (
     _jax_to_xla_computation_cache_elements,
     call_jax,
 )
+from torch_xla._src.builder.ops import (
+    Op,
+    create_builder,
+    create_computation,
+    mkleaf,
+    mkop,
+    mkparam,
+)
+from torch_xla._src.builder.shapes import PT_XLA_TYPE_MAP as _PT_XLA_TYPE_MAP
+from torch_xla._src.builder.shapes import XLA_PT_TYPE_MAP as _XLA_PT_TYPE_MAP
+from torch_xla._src.builder.shapes import Shape, Type, mkshape, tensor_shape
 
 __all__ = [
     "_PT_XLA_TYPE_MAP",

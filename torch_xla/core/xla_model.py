@@ -15,13 +15,11 @@ from typing import IO, Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import devices as _devices
-from torch_xla._src import memory as _memory
-from torch_xla._src import nested as _nested
-from torch_xla._src import replication as _replication
-from torch_xla._src import rng as _rng
-from torch_xla._src import step as _step
-from torch_xla._src.collectives import (  # noqa: F401
+from torch_xla._src.device import devices as _devices
+from torch_xla._src.device import memory as _memory
+from torch_xla._src.device import replication as _replication
+from torch_xla._src.device import rng as _rng
+from torch_xla._src.device.collectives import (  # noqa: F401
     REDUCE_AND,
     REDUCE_MAX,
     REDUCE_MIN,
@@ -40,8 +38,10 @@ from torch_xla._src.collectives import (  # noqa: F401
     reduce_scatter,
     reduce_scatter_bucketized,
 )
-from torch_xla._src.memory import MemoryInfo
-from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.device.memory import MemoryInfo
+from torch_xla._src.device.names import device_name as _device_name
+from torch_xla._src.functions import nested as _nested
+from torch_xla._src.functions import step as _step
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _DEVICE_CONTEXTS,
     DeviceContext,
@@ -591,7 +591,7 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-# Collective operations are in _src/collectives.py.
+# Collective operations are in _src/device/collectives.py.
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
@@ -678,6 +678,6 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
     Raises:
         ImportError: jaxlib is not installed.
     """
-    from torch_xla._src import mlir
+    from torch_xla._src.export import mlir
 
     return mlir.artifact(get_stablehlo(tensors))

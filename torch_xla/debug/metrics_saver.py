@@ -6,7 +6,7 @@ import itertools
 import os
 
 from torch_xla import _XLAC
-from torch_xla._src import replication as _replication
+from torch_xla._src.device import replication as _replication
 from torch_xla.debug import metrics
 
 _steps = itertools.count()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from torch_xla._src import replication as _replication
+from torch_xla._src.device import replication as _replication
 from torch_xla.core import xla_model as xm
 
 _SAVE_DIR: Path | None = None

@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 
 from torch_xla import _XLAC
 from torch_xla._internal.jax_workarounds import maybe_get_jax  # noqa: F401
-from torch_xla._src import profile_spaces, profiler
-from torch_xla._src.step import barrier
+from torch_xla._src.functions.step import barrier
+from torch_xla._src.profile import profiler
+from torch_xla._src.profile import spaces as profile_spaces
 
 F = TypeVar("F", bound=Callable[..., Any])
 

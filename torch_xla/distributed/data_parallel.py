@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import devices as _devices
+from torch_xla._src.device import devices as _devices
 from torch_xla._src.old_names.loaders import ThreadResult  # noqa: F401
 from torch_xla.distributed.parallel_loader import ParallelLoader
 

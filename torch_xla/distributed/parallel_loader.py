@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import step as _step
-from torch_xla._src.names import device_name as _device_name
+from torch_xla._src.device.names import device_name as _device_name
+from torch_xla._src.functions import step as _step
 from torch_xla._src.old_names.loaders import PerDeviceQueue  # noqa: F401
 from torch_xla._src.prefetch import Prefetcher, owned_by
 from torch_xla.core import xla_model as xm

@@ -45,7 +45,7 @@ def pjrt_rendezvous_handler(
     Raises:
         NotImplementedError: A launcher started this process as one of several.
     """
-    from torch_xla._src import replication  # not a part of what `import torch_xla` costs
+    from torch_xla._src.device import replication  # not a part of what `import torch_xla` costs
 
     yield dist.HashStore(), replication.global_ordinal(), replication.world_size()
 

@@ -11,11 +11,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torch_xla._internal.jax_workarounds import maybe_get_jax, maybe_get_torchax, requires_jax
-from torch_xla._src import rng
-from torch_xla._src.flat_callables import _JAX_TO_XLA_COMPUTATION_CACHE as _XLA_COMPUTATION_CACHE
-from torch_xla._src.held_tensors import held_tensors, named_places, replaced
-from torch_xla._src.jax_autograd import j2t_autograd
-from torch_xla._src.joint import Joint, not_twice_differentiable
+from torch_xla._src.builder.flat_callables import (
+    _JAX_TO_XLA_COMPUTATION_CACHE as _XLA_COMPUTATION_CACHE,
+)
+from torch_xla._src.builder.jax_autograd import j2t_autograd
+from torch_xla._src.device import rng
+from torch_xla._src.functions.held_tensors import held_tensors, named_places, replaced
+from torch_xla._src.functions.joint import Joint, not_twice_differentiable
 from torch_xla.core import xla_builder
 
 __all__ = [

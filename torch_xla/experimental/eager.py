@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch_xla import _XLAC
-from torch_xla._src.compiling import compile
-from torch_xla._src.step import sync
+from torch_xla._src.functions.compiling import compile
+from torch_xla._src.functions.step import sync
 
 __all__ = ["compile", "eager_mode", "eager_mode_context", "is_eager_mode"]
 

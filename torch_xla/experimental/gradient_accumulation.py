@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC
-from torch_xla._src.builder_ops import Op
-from torch_xla._src.builder_parameters import Parameters
+from torch_xla._src.builder.ops import Op
+from torch_xla._src.builder.parameters import Parameters
 
 __all__ = ["gradient_accumulation"]
 

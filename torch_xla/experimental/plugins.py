@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import sys
 
-from torch_xla._src.plugins import (
+from torch_xla._src.device.plugins import (
     DevicePlugin,
     PluginError,
     find,
     register_installed_plugins,
     register_plugin,
 )
-from torch_xla._src.plugins import _registered as _plugin_registry  # noqa: F401  by their names
+from torch_xla._src.device.plugins import _registered as _plugin_registry  # noqa: F401  by their names
 
 __all__ = [
     "DevicePlugin",

@@ -22,8 +22,8 @@ from functorch.compile import default_partition, min_cut_rematerialization_parti
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._src.joint import Joint, not_twice_differentiable
-from torch_xla._src.scan_names import (  # noqa: F401 (names of earlier versions)
+from torch_xla._src.functions.joint import Joint, not_twice_differentiable
+from torch_xla._src.old_names.scan import (  # noqa: F401 (names of earlier versions)
     Builder,
     U,
     _backward_shard_alike,

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_xla._src import same_layers
-from torch_xla._src.held_tensors import named_places, places_in, replaced
+from torch_xla._src.functions import same_layers
+from torch_xla._src.functions.held_tensors import named_places, places_in, replaced
 from torch_xla.experimental.scan import default_partition, scan
 
 __all__ = ["scan_layers"]

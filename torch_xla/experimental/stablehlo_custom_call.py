@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import mlir
+from torch_xla._src.export import mlir
 
 
 def stablehlo_custom_call(

@@ -17,7 +17,7 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 
-from torch_xla._src.export_dynamic import is_dynamic
+from torch_xla._src.export.dynamic import is_dynamic
 from torch_xla.experimental import xla_dynamic_reshape_ops  # noqa: F401
 
 aten = torch.ops.aten

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import mlir
+from torch_xla._src.export import mlir
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import torch.utils.checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
-from torch_xla._src import rng as _rng
+from torch_xla._src.device import rng as _rng
 
 __all__ = [
     "CheckpointFunction",

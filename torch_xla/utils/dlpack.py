@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import dlpack as _dlpack
+from torch_xla._src.patches import dlpack as _dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]
 

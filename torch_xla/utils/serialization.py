@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import nested
+from torch_xla._src.functions import nested
 from torch_xla.core import xla_model as xm
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.nested import DataWrapper, for_each, replace
+from torch_xla._src.functions.nested import DataWrapper, for_each, replace
 
 __all__ = [
     "Cleaner",

@@ -39,7 +39,7 @@ def _init_world_size_ordinal() -> None:
 
 def _maybe_select_default_device() -> None:
     """Sets PJRT_DEVICE to what would be chosen, unless set or PJRT_SELECT_DEFAULT_DEVICE is 0."""
-    from torch_xla._src import plugins
+    from torch_xla._src.device import plugins
 
     name = plugins.chosen()
     if name is not None and "PJRT_DEVICE" not in os.environ:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from torch_xla import _XLAC
 from torch_xla._patched_functions import _apply_patches
+from torch_xla._src.device.plugins import TpuPlugin
 from torch_xla._src.ending import finish as _prepare_to_exit
-from torch_xla._src.plugins import TpuPlugin
 from torch_xla.core import xla_model as xm
 
 __all__ = [

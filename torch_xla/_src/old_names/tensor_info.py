@@ -7,7 +7,7 @@ import re
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.names import is_xla_tensor
+from torch_xla._src.device.names import is_xla_tensor
 
 
 def debug_info(tensor: torch.Tensor) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src import optim_defaults
+from torch_xla._src.patches import optim_defaults
 
 __all__ = ["SGD", "Adam", "AdamW"]
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from torch_xla import _XLAC
-from torch_xla._src.uncaptured import uncaptured
+from torch_xla._src.dynamo.uncaptured import uncaptured
 from torch_xla.distributed.spmd import partial
 from torch_xla.distributed.spmd.dtensor import as_dtensors, with_xla
 from torch_xla.distributed.spmd.placements import (  # noqa: F401

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.uncaptured import uncaptured
+from torch_xla._src.dynamo.uncaptured import uncaptured
 
 # Methods of torch.Tensor that are written in Python and write nothing.
 _METHODS = ("norm", "split", "unique", "unique_consecutive", "unflatten", "stft", "istft", "lu")

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_xla._src.uncaptured import uncaptured
+from torch_xla._src.dynamo.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges, partial
 from torch_xla.distributed.spmd.placements import ByCompiler, checked, has_partial
 from torch_xla.distributed.spmd.xla_sharded_tensor import (

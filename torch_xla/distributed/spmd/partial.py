@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from torch_xla import _XLAC
-from torch_xla._src.uncaptured import uncaptured
+from torch_xla._src.dynamo.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges
 from torch_xla.distributed.spmd.constraints import split
 from torch_xla.distributed.spmd.mesh import ShardingError

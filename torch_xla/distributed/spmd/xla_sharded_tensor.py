@@ -20,8 +20,8 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
-from torch_xla._src.after_import import after_import
-from torch_xla._src.uncaptured import skipped
+from torch_xla._src.dynamo.uncaptured import skipped
+from torch_xla._src.patches.after_import import after_import
 from torch_xla.distributed.spmd.captured import call, first_of, with_own_methods
 from torch_xla.distributed.spmd.constraints import constraint_of, split
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingType

@@ -11,7 +11,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as dedup_tensors
 
 from torch_xla import _XLAC
-from torch_xla._src.names import is_xla_tensor
+from torch_xla._src.device.names import is_xla_tensor
 from torch_xla.distributed.spmd import XLAShard, XLAShardedTensor, wrap_if_sharded
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 

@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.utils import find_state_dict_object
 
-from torch_xla._src.names import is_xla_tensor
+from torch_xla._src.device.names import is_xla_tensor
 from torch_xla.distributed.spmd import XLAShardedTensor, wrap_if_sharded
 from torch_xla.experimental.distributed_checkpoint._helpers import (
     StateDict,

@@ -198,7 +198,7 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
 
 def _attempt(compiler: Any, program: Callable[[str], Any], on: _Elsewhere) -> Any:
     """`_fitting`, or the error by which there is none."""
-    from torch_xla._src.aot_figures import AotError
+    from torch_xla._src.aot.figures import AotError
 
     try:
         return _fitting(compiler, program, on)
@@ -225,7 +225,7 @@ def _fitting(compiler: Any, program: Callable[[str], Any], on: _Elsewhere) -> An
     """The program as planned, for less memory where the compiler finds that it does not fit: the
     model counts memory roughly."""
     global _elsewhere
-    from torch_xla._src.aot_figures import DoesNotFit as ChipIsTooSmall
+    from torch_xla._src.aot.figures import DoesNotFit as ChipIsTooSmall
 
     for tries in range(_TRIES):
         last = plans()[-1:]

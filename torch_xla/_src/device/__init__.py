@@ -1,0 +1,1 @@
+"""The devices of this process and its place in the job, and `torch.xla`."""

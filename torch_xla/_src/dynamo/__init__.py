@@ -1,0 +1,1 @@
+"""Graphs of torch.compile, and what torch._dynamo asks about `xla`."""

@@ -1,0 +1,1 @@
+"""Functions of the user as graphs: regions, steps, loops and their gradients."""

@@ -1,0 +1,1 @@
+"""The explanation of a run: its cost, its waits, its faults and its memory."""

@@ -1,0 +1,707 @@
+"""Names that programs written for earlier versions use of the extension.
+
+Each is another name, or a thin form, of what torch_xla has. The extension's `__getattr__` imports
+this module when it is first asked for a name that it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._src import ending
+from torch_xla._src.device import plugins
+from torch_xla._src.old_names import coordination
+
+
+def find(name: str) -> Any:
+    """The extension's attribute of a name that it does not define itself."""
+    if name in _SAME:
+        value = getattr(_XLAC, _SAME[name])
+    elif name in _HERE:
+        value = _HERE[name]
+    elif name == "PjRtPlugin":
+        value = plugins.DevicePlugin
+    elif name == "profiler":
+        from torch_xla._src.profile import profiler as value
+    elif name == "lowering":
+        from torch_xla._src.old_names import lowering as value
+    elif name in (graphs := _names_of_graphs()):
+        value = graphs[name]
+    else:
+        raise AttributeError(f"module 'torch_xla._XLAC' has no attribute '{name}'")
+    setattr(_XLAC, name, value)
+    return value
+
+
+def _names_of_graphs() -> dict[str, Any]:
+    from torch_xla._src.old_names import extension_graphs
+
+    return extension_graphs.NAMES
+
+
+# By another name.
+_SAME = {
+    "_xla_get_num_cached_compilation_graph": "_xla_num_cached_programs",
+    "_xla_get_spmd_config_is_locked": "_xla_is_initialized",
+    "_xla_get_tensor_view_alias_id": "_xla_get_tensor_id",
+    "_xla_increment_counter": "_xla_add_to_counter",
+    "_xla_num_runtime_devices": "_xla_num_real_devices",
+    "_xla_runtime_is_initialized": "_xla_is_initialized",
+}
+
+_HERE: dict[str, Any] = {function.__name__: function for function in coordination.FUNCTIONS}
+
+
+def _name(function: Callable) -> Callable:
+    _HERE[function.__name__] = function
+    return function
+
+
+# Devices and the runtime
+
+
+@_name
+def _init_computation_client() -> None:
+    """Creates the client if there is none."""
+    _XLAC._xla_get_devices()
+
+
+@_name
+def _init_xla_lazy_backend() -> None:
+    """Does nothing: importing torch_xla has registered its kernels."""
+
+
+@_name
+def _prepare_to_exit() -> None:
+    """Waits for the work of other threads, as the end of the interpreter does."""
+    ending.finish()
+
+
+@_name
+def _xla_force_spmd_device() -> None:
+    """Switches SPMD mode on, as `xr.use_spmd`."""
+    _XLAC._xla_use_spmd()
+
+
+@_name
+def _xla_get_auto_sharding() -> bool:
+    """Whether shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
+    auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
+    return auto_sharding is not None and auto_sharding.is_enabled()
+
+
+@_name
+def _xla_set_auto_sharding() -> None:
+    """Lets shardings be chosen for the program, as `xr.use_spmd(auto=True)` does."""
+    from torch_xla.distributed.spmd import auto_sharding
+
+    auto_sharding.enable()
+
+
+@_name
+def _xla_get_all_devices() -> list[str]:
+    """The hardware of all processes, as ["CPU:0", ...]."""
+    return [attributes["name"] for attributes in _XLAC._xla_get_all_device_attributes()]
+
+
+_HERE["_xla_get_all_runtime_devices"] = _xla_get_all_devices
+
+
+@_name
+def _xla_get_runtime_devices() -> list[str]:
+    """The hardware of this process, as ["CPU:0", ...]."""
+    return _XLAC._xla_real_devices()
+
+
+@_name
+def _xla_get_replication_devices() -> list[str]:
+    """Empty: replicas are processes, not devices of one."""
+    return []
+
+
+@_name
+def _xla_get_replication_devices_count() -> int:
+    """0, the number of `_xla_get_replication_devices`."""
+    return 0
+
+
+@_name
+def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
+    """The hardware type of a tensor's device: "CPU"."""
+    return _XLAC._xla_real_devices([str(tensor.device)])[0].rpartition(":")[0]
+
+
+@_name
+def _register_pjrt_plugin(name: str, plugin: Any) -> None:
+    """`torch_xla.experimental.plugins.register_plugin`."""
+    plugins.register_plugin(name, plugin)
+
+
+# Settings
+
+
+@_name
+def _xla_get_mat_mul_precision() -> str:
+    """`torch_xla.backends.get_mat_mul_precision`."""
+    from torch_xla import backends
+
+    return backends.get_mat_mul_precision()
+
+
+@_name
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    """`torch_xla.backends.set_mat_mul_precision`, untold."""
+    from torch_xla import backends
+
+    backends._set(precision)
+
+
+@_name
+def _get_ir_debug() -> bool:
+    """Whether recorded calls keep their Python frames: the flag XLA_IR_DEBUG."""
+    return _XLAC._xla_flag("XLA_IR_DEBUG")
+
+
+@_name
+def _set_ir_debug(enable: bool) -> None:
+    """Lets calls from now on keep their Python frames, or not."""
+    os.environ["XLA_IR_DEBUG"] = "1" if enable else "0"
+    _XLAC._xla_refresh_debug_flags()
+
+
+_keeps_uploads = True
+
+
+@_name
+def _get_xla_enable_device_data_cache() -> bool:
+    """What `_set_xla_enable_device_data_cache` was given; True by default."""
+    return _keeps_uploads
+
+
+@_name
+def _set_xla_enable_device_data_cache(enable: bool) -> None:
+    """Changes no program: numbers go to the device with each run, and no upload is kept."""
+    global _keeps_uploads
+    _keeps_uploads = bool(enable)
+
+
+@_name
+def _get_git_revs() -> dict[str, str]:
+    """What this is made of: the commit of PyTorch, the version of torch_xla."""
+    from torch_xla.version import __version__
+
+    return {"torch": torch.version.git_version or torch.__version__, "xla": __version__}
+
+
+# Tensors
+
+
+@_name
+class XlaShardingSpec:
+    """How a tensor is split when it moves; the arguments are those of `_XLAC.OpSharding`."""
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        tile_assignment: Sequence[Any],
+        group_assignment: Sequence[Any],
+        replication_groups: Sequence[Any],
+        sharding_type: int,
+        minibatch: bool = False,
+    ):
+        self.tensor, self.minibatch = tensor, minibatch
+        self.sharding = _XLAC.OpSharding(
+            tile_assignment, group_assignment, replication_groups, sharding_type
+        )
+
+
+@_name
+def _xla_tensors_from_aten(
+    tensors: Sequence[torch.Tensor],
+    devices: Sequence[str],
+    shardings: Sequence[XlaShardingSpec | None] | None = None,
+) -> list[torch.Tensor]:
+    """Copies of CPU tensors on devices, one for each, split as the specs say."""
+    moved = [t.detach().to(device) for t, device in zip(tensors, devices, strict=True)]
+    for t, spec in zip(moved, shardings or [None] * len(moved), strict=True):
+        if spec is None:
+            continue
+        if not isinstance(spec, XlaShardingSpec):
+            raise TypeError(
+                "_xla_tensors_from_aten: expected an XlaShardingSpec or None for each tensor, got "
+                f"{type(spec).__name__}."
+            )
+        _XLAC._xla_mark_sharding(t, spec.sharding)
+    return moved
+
+
+@_name
+def _replace_xla_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Gives a tensor the memory of another one; what is written to one is in both."""
+    with torch.no_grad():
+        return tensor.set_(source.detach())
+
+
+@_name
+def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The size of a dimension, as a tensor on the device."""
+    return torch.full((), tensor.size(dim), dtype=torch.int32, device=tensor.device)
+
+
+@_name
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """`old_names.tensor_info.debug_info`."""
+    from torch_xla._src.old_names import tensor_info
+
+    return tensor_info.debug_info(tensor)
+
+
+@_name
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    """`torch_xla.utils.dlpack.to_dlpack`."""
+    return torch.utils.dlpack.to_dlpack(tensor)
+
+
+@_name
+def _from_dlpack(capsule: Any) -> torch.Tensor:
+    """`torch_xla.utils.dlpack.from_dlpack`."""
+    from torch_xla._src.patches import dlpack
+
+    return dlpack.borrow(capsule)
+
+
+@_name
+def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
+    """Where a tensor's contents are, which is computed first. Good until they change."""
+    return _XLAC._xla_lend(tensor.detach()).data_ptr()
+
+
+@_name
+def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> None:
+    """Calls `callback()` on another thread once the device has computed the tensor."""
+    from torch_xla.experimental import callback as module
+
+    module.on_ready_callback(tensor, lambda _: callback())
+
+
+@_name
+def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """`xm.optimization_barrier_`."""
+    from torch_xla.core import xla_model
+
+    xla_model.optimization_barrier_(tensors)
+
+
+# Computations
+
+
+@_name
+def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
+    """`core.xla_builder.computation_from_module_proto`."""
+    from torch_xla._src.builder import foreign_computation
+
+    return foreign_computation.from_hlo(name, proto)
+
+
+@_name
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: tuple,
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A product that contracts dimensions of two tensors, without a gradient.
+
+    `dimension_numbers` are ((contracted of lhs, of rhs), (batch of lhs, of rhs)), or () in the
+    place of the second; negative ones count from the end. It is computed in the precision of all
+    products, whatever `precision_config`.
+
+    Raises:
+        RuntimeError: A tensor is not on `xla`.
+    """
+    from torch_xla.core import xla_builder, xla_op_registry
+
+    for place, tensor in ("first", lhs), ("second", rhs):
+        if tensor.device.type != "xla":
+            kind = tensor.type().split(".")[-1].removesuffix("Tensor")
+            raise RuntimeError(
+                f"_xla_dot_general: Expected input tensor ({place} argument) to be an actual XLA "
+                f"tensor. Got: {tensor.device.type.upper()}{kind}Type. Consider moving it "
+                f"({place} argument) to XLA."
+            )
+
+    def from_start(dims: Sequence[int], tensor: torch.Tensor) -> list[int]:
+        return [d + tensor.dim() if d < 0 else d for d in dims]
+
+    (lhs_contracted, rhs_contracted), batch = dimension_numbers
+    lhs_batch, rhs_batch = batch or ((), ())
+    result = preferred_element_type
+    options = {
+        "lhs_contracting_dimensions": from_start(lhs_contracted, lhs),
+        "rhs_contracting_dimensions": from_start(rhs_contracted, rhs),
+        "lhs_batch_dimensions": from_start(lhs_batch, lhs),
+        "rhs_batch_dimensions": from_start(rhs_batch, rhs),
+        "preferred_element_type": result and xla_builder.Op.from_torch_type(result),
+    }
+
+    def product(x: Any, y: Any) -> Any:
+        return xla_builder.mkop("DotGeneral", (x, y), **options)
+
+    return xla_op_registry.register("xla::dot_general", product)(lhs, rhs)
+
+
+@_name
+def _xla_quantize_tensor(
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    """`experimental.quantized`'s, with lists of numbers and a dtype such as "torch.int8"."""
+    return _quantization(
+        "_xla_quantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
+    )
+
+
+@_name
+def _xla_dequantize_tensor(
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    """The same, back."""
+    return _quantization(
+        "_xla_dequantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
+    )
+
+
+def _quantization(
+    name: str,
+    input: torch.Tensor,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    axis: int,
+) -> torch.Tensor:
+    from torch_xla.experimental import quantized
+
+    integers = getattr(torch, dtype.removeprefix("torch."))
+    numbers = torch.tensor(list(scale)), torch.tensor(list(zero_point))
+    return getattr(quantized, name)(input, *numbers, quant_min, quant_max, integers, axis)
+
+
+@_name
+def _xla_cast_int4(tensor: torch.Tensor, int4_vals: Sequence[int]) -> torch.Tensor:
+    """Numbers from -8 to 7 as a tensor of this one's shape. It is int8: none has four bits."""
+    numbers = torch.tensor(list(int4_vals), dtype=torch.int64)
+    if numbers.numel() != tensor.numel() or bool(((numbers < -8) | (numbers > 7)).any()):
+        span = f" from {int(numbers.min())} to {int(numbers.max())}" if len(numbers) else ""
+        raise ValueError(
+            f"_xla_cast_int4: expected a number from -8 to 7 for each of {tensor.numel()} "
+            f"elements, got {len(numbers)}{span}."
+        )
+    return numbers.to(torch.int8).reshape(tensor.shape).to(tensor.device)
+
+
+@_name
+def _xla_custom_call(
+    inputs: Sequence[torch.Tensor],
+    target: str,
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[torch.dtype],
+    has_side_effect: bool,
+    backend_config: str,
+    api_version: int,
+    frontend_attributes: dict[str, str],
+) -> list[torch.Tensor]:
+    """`experimental.stablehlo_custom_call.stablehlo_custom_call`; always a list."""
+    from torch_xla.experimental import stablehlo_custom_call as module
+
+    results = module.stablehlo_custom_call(
+        inputs,
+        target,
+        output_shapes,
+        output_dtypes,
+        has_side_effect,
+        backend_config,
+        api_version,
+        frontend_attributes,
+    )
+    return [results] if isinstance(results, torch.Tensor) else results
+
+
+@_name
+def _xla_mark_tensor(tensor: torch.Tensor, info: str) -> torch.Tensor:
+    """`experimental.xla_marker.mark_tensor`, with the JSON of a `BoundaryMetadata`."""
+    from torch_xla.experimental import xla_marker
+
+    try:
+        mark = xla_marker.BoundaryMetadata(**json.loads(info))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"_xla_mark_tensor: expected the JSON of a BoundaryMetadata, got {info!r}: {error}. "
+            "xla_marker.BoundaryMetadataSerializer writes it."
+        ) from error
+    return xla_marker.mark_tensor(tensor, mark.name, mark.pos, mark.id, mark.is_input, mark.attr)
+
+
+# Sizes, which are those of the arguments that were there when a program was recorded
+
+
+@_name
+def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Warns: `torch.export` says which sizes of a program are dynamic (docs/export.md)."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(
+            f"_xla_mark_dynamic: expected a dimension of a tensor of {tensor.dim()}, got {dim}."
+        )
+    _XLAC._xla_add_to_counter("XlaMarkDynamic", 1)
+    warnings.warn(
+        f"_xla_mark_dynamic: what is recorded of this tensor has {tensor.size(dim)} elements in "
+        f"dimension {dim}. For any number, pass dynamic_shapes to torch.export.export.",
+        stacklevel=2,
+    )
+
+
+@_name
+def _xla_dynamic_expand(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    src_tensor: torch.Tensor,
+    src_dim: int,
+    target_dim: int,
+) -> torch.Tensor:
+    """`torch.ops.xla.dynamic_expand`."""
+    from torch_xla.experimental import xla_dynamic_reshape_ops as module
+
+    return module.dynamic_expand(tensor, list(size), src_tensor, src_dim, target_dim)
+
+
+@_name
+def _xla_dynamic_view(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    src_tensor: torch.Tensor,
+    src_dim: int,
+    target_dim: int,
+    mul_scaler: float,
+) -> torch.Tensor:
+    """`torch.ops.xla.dynamic_view`."""
+    from torch_xla.experimental import xla_dynamic_reshape_ops as module
+
+    return module.dynamic_view(tensor, list(size), src_tensor, src_dim, target_dim, int(mul_scaler))
+
+
+# Tokens: collectives run in the order in which they were recorded, and need none
+
+
+@_name
+class IrValue:
+    """A token that a collective takes and gives, which says nothing."""
+
+
+_tokens: dict[str, IrValue] = {}
+
+
+@_name
+def _get_all_reduce_token(device: str) -> IrValue:
+    """The token of a device."""
+    return _tokens.setdefault(_device(device), IrValue())
+
+
+@_name
+def _set_all_reduce_token(device: str, token: IrValue) -> None:
+    """Replaces it."""
+    if not isinstance(token, IrValue):
+        raise TypeError(
+            f"_set_all_reduce_token: expected an IrValue, got a {type(token).__name__}. "
+            "_get_all_reduce_token gives one."
+        )
+    _tokens[_device(device)] = token
+
+
+def _device(name: str) -> str:
+    return f"xla:{_XLAC._xla_get_device_ordinal(str(name))}"
+
+
+# Communication in manual code
+
+_REDUCTIONS = {
+    "sum": "add",
+    "mul": "multiply",
+    "and": "and",
+    "or": "or",
+    "min": "minimum",
+    "max": "maximum",
+}
+
+
+def _groups(
+    name: str, reduce_type: str, input: torch.Tensor, groups: Sequence[Sequence[int]]
+) -> tuple[str, list[int], int]:
+    """StableHLO's name of a reduction, the devices of all groups, and how many a group has."""
+    if reduce_type not in _REDUCTIONS:
+        raise ValueError(f"{name}: expected one of {list(_REDUCTIONS)}, got {reduce_type!r}.")
+    if reduce_type in ("and", "or") and input.is_floating_point():
+        raise TypeError(f"{name}: expected integers or booleans for {reduce_type!r}.")
+    if _XLAC._xla_num_real_devices() > 1 and _XLAC._get_xla_sharding_spec(input) != "{manual}":
+        raise ValueError(
+            f"{name}: expected a manual tensor, of which each device has its own, got one of all "
+            "devices. Use enable_manual_sharding."
+        )
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1 or 0 in sizes:
+        raise ValueError(f"{name}: expected groups of one size, got {[list(g) for g in groups]}.")
+    members = [int(device) for group in groups for device in group]
+    return _REDUCTIONS[reduce_type], members, sizes.pop() if sizes else 0
+
+
+@_name
+def _xla_spmd_all_reduce(
+    reduce_type: str, input: torch.Tensor, scale: float, groups: Sequence[Sequence[int]] = ()
+) -> torch.Tensor:
+    """What each device of a group has of a manual tensor, reduced, on all of them.
+
+    Args:
+        reduce_type: "sum", "mul", "and", "or", "min" or "max".
+        input: Of `enable_manual_sharding`.
+        scale: What the result is multiplied with.
+        groups: Each device once; none: one group of all.
+
+    Returns:
+        A manual tensor. Of "sum", "min" and "max" there is a gradient.
+    """
+    reduction, members, size = _groups("_xla_spmd_all_reduce", reduce_type, input, groups)
+    call = torch.ops.torch_xla.manual_all_reduce
+    return call(input, reduction, scale, members, size)
+
+
+@_name
+def _xla_spmd_reduce_scatter(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Sequence[Sequence[int]] = (),
+) -> torch.Tensor:
+    """The same, of which each device of a group gets a part along a dimension."""
+    name = "_xla_spmd_reduce_scatter"
+    reduction, members, size = _groups(name, reduce_type, input, groups)
+    if not -input.dim() <= scatter_dim < input.dim():
+        raise IndexError(
+            f"{name}: expected a dimension of {tuple(input.shape)} to scatter, got {scatter_dim}."
+        )
+    dim = scatter_dim % input.dim()
+    count = size or _XLAC._xla_num_real_devices()
+    if shard_count != count or input.shape[dim] % count:
+        raise ValueError(
+            f"{name}: expected {count} parts, as many as a group has devices, of a dimension that "
+            f"they divide, got {shard_count} of {tuple(input.shape)} along {scatter_dim}."
+        )
+    call = torch.ops.torch_xla.manual_reduce_scatter
+    return call(input, reduction, scale, dim, members, count)
+
+
+# Metrics
+
+
+@_name
+def _get_executed_fallback_ops() -> list[str]:
+    """`torch_xla.debug.metrics.executed_fallback_ops`."""
+    from torch_xla.debug import metrics
+
+    return metrics.executed_fallback_ops()
+
+
+# Optimizers, one parameter at a time
+
+
+@_name
+def _xla_sgd_optimizer_step_(
+    found_inf: torch.Tensor,
+    step: torch.Tensor,
+    param: torch.Tensor,
+    buf: torch.Tensor,
+    d_p: torch.Tensor,
+    weight_decay: float,
+    momentum: float,
+    lr: float,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+) -> None:
+    """`amp.syncfree._functional.sgd_step` of one parameter."""
+    from torch_xla.amp.syncfree import _functional
+
+    _functional.sgd_step(
+        found_inf,
+        [step],
+        [param],
+        [d_p],
+        [buf],
+        weight_decay=weight_decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=maximize,
+    )
+
+
+@_name
+def _xla_adam_optimizer_step_(
+    found_inf: torch.Tensor,
+    step: torch.Tensor,
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    max_exp_avg_sq: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+    use_adamw: bool,
+) -> None:
+    """`amp.syncfree._functional.adam_step` of one parameter."""
+    from torch_xla.amp.syncfree import _functional
+
+    _functional.adam_step(
+        found_inf,
+        [step],
+        [param],
+        [grad],
+        [exp_avg],
+        [exp_avg_sq],
+        [max_exp_avg_sq],
+        beta1=beta1,
+        beta2=beta2,
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        use_adamw=use_adamw,
+    )

@@ -1,0 +1,1 @@
+"""Changes of PyTorch's own functions, one module for each subject; `setup` installs them."""

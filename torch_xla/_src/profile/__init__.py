@@ -1,0 +1,1 @@
+"""Profiles, as TensorBoard and xprof read them."""

@@ -1,0 +1,1 @@
+"""The page that `torch_xla.debug.report` writes."""
