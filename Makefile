@@ -143,6 +143,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES) || { echo 'make format would mend this.'; exit 1; }
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
 	$(PY) scripts/check_includes.py
 	$(PY) scripts/check_rooms.py
 	$(PY) scripts/check_operators.py

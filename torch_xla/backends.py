@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -13,15 +13,14 @@ _WARNING_MESSAGE = (
     "before keep theirs. Look at the numbers that come out where you need to."
 )
 
-_DEFAULT: Literal["default"] = "default"
-_HIGH: Literal["high"] = "high"
-_HIGHEST: Literal["highest"] = "highest"
+_Precision = Literal["default", "high", "highest"]
+_DEFAULT, _HIGH, _HIGHEST = get_args(_Precision)
 # By PyTorch's names, which are the setting.
-_OF_TORCH = {"medium": _DEFAULT, "high": _HIGH, "highest": _HIGHEST}
+_OF_TORCH: dict[str, _Precision] = {"medium": _DEFAULT, "high": _HIGH, "highest": _HIGHEST}
 _TO_TORCH = {ours: torchs for torchs, ours in _OF_TORCH.items()}
 
 
-def set_mat_mul_precision(precision: Literal["default", "high", "highest"]) -> None:
+def set_mat_mul_precision(precision: _Precision) -> None:
     """Sets how exactly products of float32 are computed, by programs recorded from now on.
 
     It is the setting of `torch.set_float32_matmul_precision`, where "default" is called "medium".
@@ -44,6 +43,6 @@ def _set(precision: str) -> None:
     torch.set_float32_matmul_precision(_TO_TORCH[precision])
 
 
-def get_mat_mul_precision() -> Literal["default", "high", "highest"]:
+def get_mat_mul_precision() -> _Precision:
     """How exactly products of float32 are computed: "highest" unless another was set."""
     return _OF_TORCH[torch.get_float32_matmul_precision()]

@@ -44,7 +44,7 @@ def set_device_type(pjrt_device: str) -> None:
         RuntimeError: A device of another type has been used in this process.
     """
     used = device_type() or ""
-    if _XLAC._xla_runtime_is_initialized() and pjrt_device.upper() != used.upper():
+    if _XLAC._xla_is_initialized() and pjrt_device.upper() != used.upper():
         raise RuntimeError(
             f"set_device_type: expected {used}, which this process uses "
             f"already, got '{pjrt_device}'. Call it before the first use of a device."

@@ -31,8 +31,8 @@ from torch_xla._src.saved_step.recording import ExampleCall
 
 
 def save(
-    step: Callable,
-    folder: str | os.PathLike,
+    step: Callable[..., Any],
+    folder: str | os.PathLike[str],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
@@ -84,7 +84,7 @@ def save(
     step_folder.write(folder, manifest, step_folder.programs(recorded.text), state, example)
 
 
-def load(folder: str | os.PathLike) -> SavedStep:
+def load(folder: str | os.PathLike[str]) -> SavedStep:
     """Reads what `save`, or the runner, has written.
 
     Raises:
@@ -170,7 +170,7 @@ class SavedStep:
             _check_constant(name, constants[name], named.pop(name))
         return rest
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the step with its present state, as `torch_xla.saved_step.save` does."""
         state = {name: tensor.cpu() for name, tensor in self.state.items()}
         step_folder.check(folder)

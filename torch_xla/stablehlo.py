@@ -156,7 +156,7 @@ class StableHLOGraphModule:
         return self._function(method_name).bytecode
 
     def save(
-        self, directory_path: str | os.PathLike, options: StableHLOExportOptions | None = None
+        self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None
     ) -> None:
         """Writes the programs and weights to a folder; `load` reads them.
 
@@ -178,7 +178,7 @@ class StableHLOGraphModule:
         _save_program_bundle(bundle, directory_path, options)
 
     @classmethod
-    def load(cls, directory_path: str | os.PathLike) -> StableHLOGraphModule:
+    def load(cls, directory_path: str | os.PathLike[str]) -> StableHLOGraphModule:
         """Reads what `save` has written.
 
         Raises:
@@ -344,7 +344,7 @@ def exported_program_to_stablehlo(
 
 def save_as_stablehlo(
     exported_model: ExportedProgram,
-    stablehlo_dir: str | os.PathLike,
+    stablehlo_dir: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:
     """`exported_program_to_stablehlo`, then `save`."""
@@ -354,7 +354,7 @@ def save_as_stablehlo(
 def save_torch_model_as_stablehlo(
     torchmodel: torch.nn.Module,
     args: tuple[Any, ...],
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:
     """`torch.export.export`, then `save_as_stablehlo`."""
@@ -363,12 +363,12 @@ def save_torch_model_as_stablehlo(
 
 def _save_program_bundle(
     bundle: StableHLOModelBundle,
-    stablehlo_dir: str | os.PathLike,
+    stablehlo_dir: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:
     options = options or StableHLOExportOptions()
     _files.save(bundle, stablehlo_dir, options.include_human_readable_text, options.save_weights)
 
 
-def _load_program_bundle(stablehlo_dir: str | os.PathLike) -> StableHLOModelBundle:
+def _load_program_bundle(stablehlo_dir: str | os.PathLike[str]) -> StableHLOModelBundle:
     return _files.load(stablehlo_dir)

@@ -36,7 +36,9 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-def _arguments(meta: StableHLOFunctionMeta, bundle: StableHLOModelBundle, given: tuple) -> list:
+def _arguments(
+    meta: StableHLOFunctionMeta, bundle: StableHLOModelBundle, given: tuple[Any, ...]
+) -> list[Any]:
     tf = _tensorflow()
     arguments = []
     for at in meta.input_locations:
@@ -49,7 +51,7 @@ def _arguments(meta: StableHLOFunctionMeta, bundle: StableHLOModelBundle, given:
 
 def make_tf_function(
     stablehlo_program: StableHLOGraphModule, bundle: StableHLOModelBundle | None = None
-) -> Callable:
+) -> Callable[..., Any]:
     """A TensorFlow function of a program's flat arguments; it returns the list of its tensors.
 
     Args:
@@ -68,7 +70,7 @@ def make_tf_function(
         for s in meta.output_signature
     ]
 
-    def call(*given: Any) -> list:
+    def call(*given: Any) -> list[Any]:
         return tf.raw_ops.XlaCallModule(
             args=_arguments(meta, bundle, given),
             version=_XLA_CALL_MODULE_VERSION,
@@ -81,7 +83,7 @@ def make_tf_function(
     return call
 
 
-def _input_signature(meta: StableHLOFunctionMeta) -> list:
+def _input_signature(meta: StableHLOFunctionMeta) -> list[Any]:
     tf = _tensorflow()
     places = itertools.chain(
         zip(meta.input_locations, meta.input_signature, strict=True), meta.unused_inputs
@@ -100,7 +102,7 @@ def _input_signature(meta: StableHLOFunctionMeta) -> list:
 
 def save_stablehlo_graph_as_tf(
     stablehlo_program: StableHLOGraphModule,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     serving_key: str = _DEFAULT_KEY,
     function_alias: str = "",
 ) -> None:
@@ -140,7 +142,7 @@ def save_stablehlo_graph_as_tf(
 def save_torch_module_as_tf_saved_model(
     torch_model: torch.nn.Module,
     args: tuple[Any, ...],
-    saved_model_dir: str | os.PathLike,
+    saved_model_dir: str | os.PathLike[str],
     serving_key: str = _DEFAULT_KEY,
     function_alias: str = "",
 ) -> None:

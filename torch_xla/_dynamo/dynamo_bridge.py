@@ -210,7 +210,7 @@ class InputCollector(Interpreter):
         module: The graph.
     """
 
-    def call_module(self, target: str, args: tuple, kwargs: dict) -> Any:
+    def call_module(self, target: Any, args: tuple, kwargs: dict) -> Any:
         if self.submodules.get(target) is not None:
             self.submodules[target].xla_args = args
         return super().call_module(target, args, kwargs)

@@ -15,7 +15,7 @@ from torch_xla import _XLAC
 
 def jax_import_guard() -> None:
     """Takes the device before JAX can: a process opens a TPU for one of both only."""
-    _XLAC._init_computation_client()
+    _XLAC._xla_get_devices()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch_xla._src.insight import explain  # from here on it counts the run's t
 
 def finish() -> None:
     """Called before the interpreter ends: what runs on other threads must be over by then."""
-    if torch.xla._is_in_bad_fork():
+    if torch.get_device_module("xla")._is_in_bad_fork():
         return  # a forked child has none of these threads
     _XLAC._xla_drain_autograd_threads()
     explain.report_at_exit()

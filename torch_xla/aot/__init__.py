@@ -21,6 +21,7 @@ docs/aot.md says what the figures mean.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def compile(
     what: Any = None,
     *args: Any,
     topology: str = "v5e:2x2",
-    plugin: str | os.PathLike | None = None,
+    plugin: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Compiled:
@@ -125,8 +126,7 @@ def compile(
         return _programs.of_exported(what, platform)
 
     with _TopologyCompiler(topology, plugin, options) as compiler:
-        if _XLAC._xla_get_auto_sharding():
-            from torch_xla.distributed.spmd import auto_sharding
-
+        auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
+        if auto_sharding is not None and auto_sharding.is_enabled():
             return auto_sharding.compile_for(compiler, program)
         return compiler.compile(program(compiler.target))

@@ -99,7 +99,7 @@ def computation_from_module_proto(name: str, proto: bytes) -> Any:
     return foreign_computation.from_hlo(name, proto)
 
 
-def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable:
+def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
     """A function of tensors on `xla` that records one call of the computation.
 
     It returns a tensor, or a list where the computation gives a tuple of several.

@@ -248,7 +248,7 @@ def wait_device_ops(devices: Sequence[str | torch.device] = ()) -> None:
 
 
 def add_step_closure(
-    closure: Callable[..., Any], args: tuple = (), run_async: bool = False
+    closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False
 ) -> None:
     """Queues `closure(*args)` for after the next barrier, when the tensors in `args` are computed.
 
@@ -475,7 +475,8 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
                 f"input_sharding: expected the keys of the batch, {list(datas)}, got none for "
                 f"{missing}. Give None for what is not split."
             )
-        return type(datas)(
+        like: Any = type(datas)
+        return like(
             (key, _move_to_device(data, device, input_sharding[key])) for key, data in datas.items()
         )
     if input_sharding is not None and not hasattr(input_sharding, "can_apply"):

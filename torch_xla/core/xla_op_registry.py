@@ -51,7 +51,7 @@ class Op:
         results = _XLAC._xla_user_computation(self._name, list(args), computation)
         return results[0] if len(results) == 1 else results
 
-    def _computation(self, shapes: list, kwargs: dict) -> Any:
+    def _computation(self, shapes: list[Any], kwargs: dict[Any, Any]) -> Any:
         # 1, 1.0 and True are equal.
         key = (tuple(shapes), tuple((k, type(v), v) for k, v in sorted(kwargs.items())))
         try:
@@ -62,7 +62,7 @@ class Op:
             computation = self._computations[key] = self._build(shapes, kwargs)
         return computation
 
-    def _build(self, shapes: list, kwargs: dict) -> Any:
+    def _build(self, shapes: list[Any], kwargs: dict[Any, Any]) -> Any:
         builder = xla_builder.create_builder(self._name)
         ops = [xla_builder.mkparam(builder, i, shape) for i, shape in enumerate(shapes)]
         root = self._opfn(*ops, **kwargs)

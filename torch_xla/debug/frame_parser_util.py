@@ -76,7 +76,7 @@ def create_report(frames: Mapping[str, int]) -> None:
         print(text)
 
 
-def process_frames(fname: str | os.PathLike) -> None:
+def process_frames(fname: str | os.PathLike[str]) -> None:
     """`create_report` of the stacks in a file."""
     with open(fname) as file:
         frames = parse_frames(file)

@@ -16,7 +16,7 @@ _SAVE_GRAPH_IDS: dict[tuple[str, str], dict[bytes, int]] = defaultdict(dict)
 
 
 def save_tensors_graph(
-    save_dir: str | os.PathLike, name: str, tensors: Sequence[torch.Tensor]
+    save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]
 ) -> None:
     """Writes the graph of tensors to `save_dir/name-<n>.txt`, if it differs from those before.
 
@@ -27,7 +27,7 @@ def save_tensors_graph(
     """
     folder = Path(save_dir)
     saved = _SAVE_GRAPH_IDS[str(folder), name]
-    key = _XLAC._get_graph_hash(list(tensors))
+    key = _XLAC._xla_graph_hash(list(tensors), _XLAC._xla_flag("XLA_AUTO_SPMD_MESH"))
     if key not in saved:
         saved[key] = len(saved)
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def _metric_with(*percentiles: int) -> str:
@@ -99,7 +100,7 @@ def get_data_points_from_metrics_reports(
     metrics_reports: Sequence[str],
 ) -> dict[str, list[float | None]]:
     """Of each value its series over reports, in their order; None where one lacks it."""
-    points: dict[str, list] = defaultdict(lambda: [None] * len(metrics_reports))
+    points: dict[str, list[Any]] = defaultdict(lambda: [None] * len(metrics_reports))
     for i, report in enumerate(metrics_reports):
         for name, value in parse_metrics_report(report).items():
             points[name][i] = value

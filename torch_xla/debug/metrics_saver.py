@@ -31,7 +31,7 @@ def _get_metrics_file() -> str | None:
     return _extract_metrics_file()
 
 
-def save_metrics(metrics_file: str | os.PathLike | None = None) -> None:
+def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
     """Appends the metrics' report to a file, under a line with the number of the report.
 
     Args:

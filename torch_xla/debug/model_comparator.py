@@ -25,7 +25,7 @@ _STEP: int | None = None
 _TENSOR_IDS: Counter[str] = Counter()  # how often a name was saved in this step
 
 
-def configure(save_dir: str | os.PathLike) -> None:
+def configure(save_dir: str | os.PathLike[str]) -> None:
     """Lets `save` write to a folder, which is made where it is not there."""
     global _SAVE_DIR
     _SAVE_DIR = Path(save_dir)
@@ -54,8 +54,8 @@ def save(name: str | None, tensor: torch.Tensor, step: int | None = None) -> Non
 
 
 def compare(
-    save_dir1: str | os.PathLike,
-    save_dir2: str | os.PathLike,
+    save_dir1: str | os.PathLike[str],
+    save_dir2: str | os.PathLike[str],
     rtol: float = 1e-05,
     atol: float = 1e-08,
     max_diffs: int = 25,
@@ -82,8 +82,8 @@ def compare(
 
 
 def tensor_file_compare(
-    path1: str | os.PathLike,
-    path2: str | os.PathLike,
+    path1: str | os.PathLike[str],
+    path2: str | os.PathLike[str],
     rtol: float = 1e-05,
     atol: float = 1e-08,
     max_diffs: int = 25,
@@ -132,7 +132,7 @@ def _get_tensor_name(name: str) -> str:
     return f"{name.replace('/', '.')}-{number}" + ("" if _STEP is None else f"-{_STEP}") + ".pt"
 
 
-def _parse_path(path: str | os.PathLike) -> tuple[int, int, str]:
+def _parse_path(path: str | os.PathLike[str]) -> tuple[int, int, str]:
     """(step, number, name) of a file, by which files are in the order they were written."""
     parts = re.fullmatch(r"(.*?)-(\d+)(?:-(\d+))?\.pt", Path(path).name)
     if parts is None:
@@ -141,7 +141,7 @@ def _parse_path(path: str | os.PathLike) -> tuple[int, int, str]:
     return int(step or -1), int(number), name
 
 
-def _collect_saved_tensors(path: str | os.PathLike) -> dict[str, Path]:
+def _collect_saved_tensors(path: str | os.PathLike[str]) -> dict[str, Path]:
     return {file.name: file for file in Path(path).glob("*.pt")}
 
 

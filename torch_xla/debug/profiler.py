@@ -110,13 +110,13 @@ class _ProfileState:
 
     def reset(self) -> None:
         self.profile_session: profiler.TslProfilerSessionWrapper | None = None
-        self.log_dir: str | os.PathLike | None = None
+        self.log_dir: str | os.PathLike[str] | None = None
 
 
 _profile_state = _ProfileState()
 
 
-def start_trace(log_dir: str | os.PathLike) -> None:
+def start_trace(log_dir: str | os.PathLike[str]) -> None:
     """Begins to record a profile of this process.
 
     Args:
@@ -146,6 +146,7 @@ def stop_trace() -> None:
             raise RuntimeError("No profile started. Call start_trace(log_dir) first.")
         _XLAC._xla_wait_device_ops()
         space = session.end()
+        assert _profile_state.log_dir is not None  # as there is a session
         folder = profile_spaces.run_folder(_profile_state.log_dir)
         _profile_state.reset()
     profile_spaces.write(space, folder, profile_spaces.host_name())

@@ -98,7 +98,7 @@ class ParallelLoader:
     ):
         if (loader is None) == (cpu_loader is None):
             raise TypeError("ParallelLoader: expected one loader. Pass the DataLoader as loader=.")
-        loader = cpu_loader if loader is None else loader
+        batches: Any = cpu_loader if loader is None else loader
         counts = {
             "batches_per_execution": batches_per_execution,
             "loader_prefetch_size": loader_prefetch_size,
@@ -111,12 +111,12 @@ class ParallelLoader:
         self._devices = [torch.device(device) for device in devices]
         if not self._devices:
             raise ValueError("ParallelLoader: expected at least one device, got none.")
-        self._loader = loader
+        self._loader = batches
         self._input_sharding = input_sharding
         self.batchdim = batchdim
         self._batches_per_execution = batches_per_execution
         self._prefetcher = Prefetcher(
-            loader,
+            batches,
             [
                 functools.partial(xm._move_to_device, device=d, input_sharding=input_sharding)
                 for d in self._devices
@@ -186,7 +186,7 @@ class MpDeviceLoader:
     """
 
     def __init__(self, loader: Iterable[Any], device: str | torch.device, **kwargs: Any):
-        self._loader = loader
+        self._loader: Any = loader  # which may have a length
         self._device = device
         self._parallel_loader_kwargs = kwargs
 

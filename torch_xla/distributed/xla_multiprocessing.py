@@ -17,7 +17,7 @@ from torch_xla import _XLAC
 
 def spawn(
     fn: Callable[..., Any],
-    args: tuple = (),
+    args: tuple[Any, ...] = (),
     nprocs: int | None = None,
     join: bool = True,
     daemon: bool = False,

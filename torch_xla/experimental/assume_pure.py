@@ -35,7 +35,9 @@ __all__ = [
 _MOST_VERSIONS = 256  # of one function
 
 
-def assume_pure(fn: Callable, *, add_rng_seed_argument: bool = False) -> Callable:
+def assume_pure(
+    fn: Callable[..., Any], *, add_rng_seed_argument: bool = False
+) -> Callable[..., Any]:
     """Promises that what a function returns depends on its arguments' values alone.
 
     Its Python runs at the first call with arguments of some shapes and structure, and not again:
@@ -71,7 +73,7 @@ def assume_pure(fn: Callable, *, add_rng_seed_argument: bool = False) -> Callabl
     return seeded
 
 
-def assume_pure_torch(func: Callable, use_cache: bool = False) -> Callable:
+def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
     """`assume_pure`; what it records is always kept."""
     return assume_pure(func)
 
@@ -95,13 +97,23 @@ class PureModule(nn.Module):
 
 
 def _call_module(
-    module: nn.Module, modes: tuple, tensors: list[torch.Tensor], args: tuple, kwargs: dict
+    module: nn.Module,
+    modes: tuple[Any, ...],
+    tensors: list[torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[Any, Any],
 ) -> Any:
     with replaced(named_places(module).values(), tensors):
         return module(*args, **kwargs)
 
 
-def _pure_forward(module: nn.Module, params: dict, buffers: dict, args: tuple, kwargs: dict) -> Any:
+def _pure_forward(
+    module: nn.Module,
+    params: dict[Any, Any],
+    buffers: dict[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[Any, Any],
+) -> Any:
     """What a module computes with these parameters and buffers in the place of its own."""
     return torch.func.functional_call(module, {**params, **buffers}, args, kwargs)
 
@@ -144,7 +156,7 @@ def prepare_computation_inputs(
 
 
 class _Pure:
-    def __init__(self, fn: Callable):
+    def __init__(self, fn: Callable[..., Any]):
         self._fn = fn
         self._versions: dict[Any, _Version] = {}
 
@@ -167,7 +179,7 @@ class _Pure:
         return version(tensors)
 
 
-def _name(value: Any) -> tuple:
+def _name(value: Any) -> tuple[Any, ...]:
     """What tells an argument that is no tensor from others; -0.0 is not 0.0."""
     try:
         hash(value)
@@ -183,7 +195,11 @@ class _Version:
     """The function for arguments of some shapes."""
 
     def __init__(
-        self, fn: Callable, spec: pytree.TreeSpec, others: tuple, tensors: list[torch.Tensor]
+        self,
+        fn: Callable[..., Any],
+        spec: pytree.TreeSpec,
+        others: tuple[Any, ...],
+        tensors: list[torch.Tensor],
     ):
         def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
             given = iter(stand_ins)
@@ -210,7 +226,7 @@ class _Version:
 
 class _WithGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, joint: Joint, *inputs: torch.Tensor):
+    def forward(ctx: Any, joint: Joint, *inputs: torch.Tensor) -> Any:
         outputs = joint.forward(*inputs)
         results = outputs[: joint.num_results]
         ctx.save_for_backward(
@@ -224,7 +240,7 @@ class _WithGradient(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None):
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         given = ctx.joint.gradients_given(gradients, ctx.results)
         found = ctx.joint.backward(*ctx.saved_tensors, *given)
         return None, *not_twice_differentiable(found, "assume_pure")

@@ -7,9 +7,9 @@ import logging
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-FN = TypeVar("FN", bound=Callable)
+FN = TypeVar("FN", bound=Callable[..., Any])
 
 
 def deprecated(
@@ -37,14 +37,14 @@ def deprecated(
         logging.warning(text)
 
     @functools.wraps(new)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         warn()
         return new(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
-def mark_deprecated(new: FN, extra_msg: str | None = None) -> Callable[[Callable], FN]:
+def mark_deprecated(new: FN, extra_msg: str | None = None) -> Callable[[Callable[..., Any]], FN]:
     """A decorator of an old function: what it decorates calls the new one instead.
 
     Args:
@@ -52,7 +52,7 @@ def mark_deprecated(new: FN, extra_msg: str | None = None) -> Callable[[Callable
         extra_msg: What else to say.
     """
 
-    def decorate(old: Callable) -> FN:
+    def decorate(old: Callable[..., Any]) -> FN:
         return deprecated(sys.modules[old.__module__], new, old.__name__, extra_msg)
 
     return decorate

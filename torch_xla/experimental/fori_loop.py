@@ -14,10 +14,10 @@ __all__ = ["fori_loop", "while_loop"]
 
 
 def while_loop(
-    cond_fn: Callable,
-    body_fn: Callable,
-    carried_inputs: Sequence,
-    additional_inputs: Sequence | None = None,
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Sequence[Any],
+    additional_inputs: Sequence[Any] | None = None,
 ) -> Any:
     """Replaces the carried values by `body_fn` of them while `cond_fn` of them is true.
 
@@ -44,10 +44,10 @@ def while_loop(
 
 
 def _xla_while_loop(
-    cond_fn: Callable,
-    body_fn: Callable,
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
     carried_inputs: Sequence[torch.Tensor],
-    additional_inputs: Sequence | None = None,
+    additional_inputs: Sequence[Any] | None = None,
     fake_tensor: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """`while_loop` of flat tensors on `xla`, without torch.compile's look at the functions."""
@@ -67,7 +67,9 @@ def _xla_while_loop(
 _xla_while_loop_wrapper = _xla_while_loop
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable, *input_value: torch.Tensor) -> tuple:
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: torch.Tensor
+) -> tuple[Any, ...]:
     """Calls `body_fun` on the values that it gave last, `upper - lower` times.
 
     Args:
@@ -99,7 +101,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, *input_value: torch.Te
     def go_on(lower: torch.Tensor, upper: torch.Tensor, *_: torch.Tensor) -> list[torch.Tensor]:
         return [(lower < upper).reshape(())]
 
-    def body(lower: torch.Tensor, upper: torch.Tensor, *values: torch.Tensor) -> list:
+    def body(lower: torch.Tensor, upper: torch.Tensor, *values: torch.Tensor) -> list[Any]:
         results = body_fun(*values)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         return [lower + 1, upper, *values[: len(values) - len(results)], *results]

@@ -64,7 +64,7 @@ def _gradient_accumulation(
         accumulation_steps, len(iterable_tensors), len(carried_tensors)
     )
 
-    def body(rows: Sequence[torch.Tensor], carried: Sequence[torch.Tensor]) -> tuple:
+    def body(rows: Sequence[torch.Tensor], carried: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         results = train_step(*rows, *carried)
         loss, *following = results if isinstance(results, (tuple, list)) else (results,)
         if len(following) != context.num_carried_tensors:

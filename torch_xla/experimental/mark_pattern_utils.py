@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 
@@ -48,7 +49,7 @@ class StableHLOCompositeBuilder:
         return self._mark(tensors, False, self.attr)
 
     def _mark(
-        self, tensors: tuple[torch.Tensor, ...], is_input: bool, attr: dict | None
+        self, tensors: tuple[torch.Tensor, ...], is_input: bool, attr: dict[Any, Any] | None
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         marked = tuple(
             xla_marker.mark_tensor(t, self.name, i, self.id, is_input, attr)

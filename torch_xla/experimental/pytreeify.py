@@ -22,7 +22,7 @@ def pytreeify(cls: type[torch.autograd.Function]) -> type:
 
     class Flat(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, spec: pytree.TreeSpec, given: _Given, *leaves: Any):
+        def forward(ctx: Any, spec: pytree.TreeSpec, given: _Given, *leaves: Any) -> Any:
             ctx.spec = spec
             results, given.spec = pytree.tree_flatten(
                 cls.forward(ctx, *pytree.tree_unflatten(leaves, spec))
@@ -31,7 +31,7 @@ def pytreeify(cls: type[torch.autograd.Function]) -> type:
             return tuple(results)
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any):
+        def backward(ctx: Any, *gradients: Any) -> Any:
             tree = pytree.tree_unflatten(gradients, ctx.given.spec)
             found = cls.backward(ctx, *(tree if isinstance(tree, tuple) else (tree,)))
             found = found if isinstance(found, tuple) else (found,)
@@ -43,7 +43,7 @@ def pytreeify(cls: type[torch.autograd.Function]) -> type:
                     leaves += spec.flatten_up_to(gradient)
             return None, None, *leaves
 
-    class Tree(cls):
+    class Tree(cls):  # type: ignore[valid-type, misc]
         @staticmethod
         def apply(*arguments: Any) -> Any:
             leaves, spec = pytree.tree_flatten(arguments)

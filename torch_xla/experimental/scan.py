@@ -66,7 +66,7 @@ def scan(
     fn: Callable[[Carry, X], tuple[Carry, Y]],
     init: Carry,
     xs: X,
-    partition_fn: Callable = default_partition,
+    partition_fn: Callable[..., Any] = default_partition,
     is_fn_pure: bool = False,
 ) -> tuple[Carry, Y]:
     """Calls `fn` with a carried value and a row of `xs`, for each row in turn.
@@ -113,7 +113,7 @@ def scan(
         return tree.results(_XLAC._scan(tree.flat, carried, rows))
 
 
-def _check(carried: list, rows: list) -> None:
+def _check(carried: list[Any], rows: list[Any]) -> None:
     for leaf in (*carried, *rows):
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(
@@ -127,7 +127,9 @@ def _check(carried: list, rows: list) -> None:
         raise ValueError(f"scan: expected xs of one length, got tensors of shapes {shapes}.")
 
 
-def _python_loop(fn: Callable, carry: Any, rows: list, spec: pytree.TreeSpec) -> tuple:
+def _python_loop(
+    fn: Callable[..., Any], carry: Any, rows: list[Any], spec: pytree.TreeSpec
+) -> tuple[Any, ...]:
     ys = []
     for i in range(len(rows[0])):
         own = pytree.tree_map_only(torch.Tensor, torch.clone, carry)  # which `fn` may write
@@ -141,11 +143,13 @@ def _python_loop(fn: Callable, carry: Any, rows: list, spec: pytree.TreeSpec) ->
 class _Tree:
     """`fn` on flat tensors."""
 
-    def __init__(self, fn: Callable, carry_spec: pytree.TreeSpec, rows_spec: pytree.TreeSpec):
+    def __init__(
+        self, fn: Callable[..., Any], carry_spec: pytree.TreeSpec, rows_spec: pytree.TreeSpec
+    ):
         self.fn = fn
         self.specs = (carry_spec, rows_spec)
         # Of what it returned last.
-        self.y_spec: pytree.TreeSpec | None = None
+        self.y_spec: Any = None  # known once a row was computed
         self.is_tensor: list[bool] = []
 
     def flat(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -176,7 +180,7 @@ class _Tree:
                 )
         return [leaf for leaf in leaves if leaf is not None]
 
-    def results(self, tensors: Sequence[torch.Tensor]) -> tuple:
+    def results(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         given = iter(tensors)
         leaves = [next(given) if is_tensor else None for is_tensor in self.is_tensor]
         count = self.specs[0].num_leaves
@@ -204,7 +208,9 @@ class Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, struct: _Struct, out_struct_holder: list, *flat_inp: torch.Tensor):
+    def forward(
+        ctx: Any, struct: _Struct, out_struct_holder: list[Any], *flat_inp: torch.Tensor
+    ) -> Any:
         joint, num_carried, num_rows = struct
         carried = flat_inp[:num_carried]
         rows = flat_inp[num_carried : num_carried + num_rows]
@@ -229,7 +235,7 @@ class Scan(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None):
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         joint, num_carried, num_rows = ctx.joint, ctx.num_carried, ctx.num_rows
         saved, num_kept = list(ctx.saved_tensors), len(ctx.stacks)
         kept, rows = saved[:num_kept], saved[num_kept : num_kept + num_rows]
@@ -277,7 +283,11 @@ class Scan(torch.autograd.Function):
 
 
 def _joint_of(
-    tree: _Tree, carried: list, rows: list, partition_fn: Callable, is_fn_pure: bool
+    tree: _Tree,
+    carried: list[Any],
+    rows: list[Any],
+    partition_fn: Callable[..., Any],
+    is_fn_pure: bool,
 ) -> Joint:
     """A row's results and gradients; of a pure function, those that were recorded before."""
     row = [torch.empty(t.shape[1:], dtype=t.dtype, device=t.device) for t in rows]
@@ -310,10 +320,12 @@ def _joint_of(
 
 
 # By function, what was recorded for shapes, partitions and modes.
-_SCAN_COMPUTATION_CACHE: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
+_SCAN_COMPUTATION_CACHE: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def _pure_functions(fn: Callable) -> dict:
+def _pure_functions(fn: Callable[..., Any]) -> dict[Any, Any]:
     """What is known of a function that is pure; it ends with the function."""
     try:
         return _SCAN_COMPUTATION_CACHE.setdefault(fn, {})
@@ -322,12 +334,12 @@ def _pure_functions(fn: Callable) -> dict:
 
 
 def value_and_grad_partitioned(
-    fn: Callable,
+    fn: Callable[..., Any],
     init: Any,
     xs: Any,
-    partition_fn: Callable = default_partition,
+    partition_fn: Callable[..., Any] = default_partition,
     is_fn_pure: bool = True,
-) -> tuple[Callable, Callable, Callable]:
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """The functions of a row of which gradients of a scan can be made.
 
     Args:
@@ -352,7 +364,7 @@ def value_and_grad_partitioned(
         (k, i - count) for k, (is_input, i) in enumerate(joint.kept) if is_input and i >= count
     ]
 
-    def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, tuple]]:
+    def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, tuple[Any, ...]]]:
         inputs = [*pytree.tree_leaves(carry), *pytree.tree_leaves(x)]
         outputs = joint.forward(*inputs, *joint.captured)
         carry, y = tree.results(outputs[:results])

@@ -21,7 +21,7 @@ __all__ = ["scan_layers"]
 def scan_layers(
     layers: Iterable[nn.Module],
     input_data: Any,
-    partition_fn: Callable = default_partition,
+    partition_fn: Callable[..., Any] = default_partition,
     is_layer_pure: bool = False,
 ) -> Any:
     """Applies layers one after the other, as `for layer in layers: x = layer(x)` does.
@@ -71,7 +71,9 @@ def scan_layers(
     apply = _create_or_get_cached_one_layer_fn(first, partition_fn, is_pure)
     written = same_layers.Written(parts[0])
     # What differs may be no more than the number of a layer, or its name, which nobody reads.
-    with same_layers.reads_noted((d.holder, d.attribute) for _, d in differing) as read:
+    with same_layers.reads_noted(
+        (d.holder, d.attribute) for _, d in differing if d.holder is not None
+    ) as read:
         result, _ = scan(apply, input_data, stacked, partition_fn, is_pure)
     matter = [(i, d) for i, d in differing if d.attribute in read]
     if matter:
@@ -95,7 +97,7 @@ def _differences(parts: Sequence[same_layers.Parts]) -> list[tuple[int, same_lay
 
 
 # Of first layers, the layers that hold the same as it, which they promise to do from now on.
-_KNOWN: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref]] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
 def _are_known(layers: Sequence[nn.Module]) -> bool:
@@ -145,15 +147,15 @@ def _tell_of(differing: Sequence[tuple[int, same_layers.Difference]]) -> bool:
 
 # Of layers that are pure, so that `scan` knows their functions again: by the identities of the
 # partition and of the first layer, with which an entry goes; then for each mode of its parts.
-_ONE_LAYER_CACHE: dict[tuple[int, int], dict[tuple[bool, ...], Callable]] = {}
+_ONE_LAYER_CACHE: dict[tuple[int, int], dict[tuple[bool, ...], Callable[..., Any]]] = {}
 
 
 def _create_or_get_cached_one_layer_fn(
-    first_layer: nn.Module, partition_fn: Callable, is_layer_pure: bool = False
-) -> Callable:
+    first_layer: nn.Module, partition_fn: Callable[..., Any], is_layer_pure: bool = False
+) -> Callable[..., Any]:
     """What `scan` calls: the layer's code with a row of tensors. `scan` itself tells partitions."""
     layer = first_layer
-    reference = weakref.ref(layer) if is_layer_pure else lambda: layer
+    reference: Callable[[], Any] = weakref.ref(layer) if is_layer_pure else lambda: layer
 
     def one_layer(carry: Any, tensors: list[torch.Tensor]) -> tuple[Any, None]:
         places = named_places(reference())

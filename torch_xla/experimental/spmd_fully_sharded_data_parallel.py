@@ -126,7 +126,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
             return getattr(super().__getattr__("_orig_module"), name)
 
     def __getitem__(self, key: Any) -> nn.Module:
-        return self._orig_module[key]
+        container: Any = self._orig_module
+        return container[key]
 
 
 def _drop_inner_name(

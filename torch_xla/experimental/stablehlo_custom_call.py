@@ -73,7 +73,7 @@ def extract_custom_call_outputs_shape_dtype(
 
 
 def _place(a: torch.Tensor, memory: str) -> torch.Tensor:
-    return stablehlo_custom_call(
+    placed = stablehlo_custom_call(
         [a],
         "annotate_device_placement",
         [a.shape],
@@ -81,6 +81,8 @@ def _place(a: torch.Tensor, memory: str) -> torch.Tensor:
         has_side_effect=True,
         frontend_attributes={"_xla_buffer_placement": memory},
     )
+    assert isinstance(placed, torch.Tensor)  # one, for one shape
+    return placed
 
 
 def _place_to_host_impl(a: torch.Tensor) -> torch.Tensor:

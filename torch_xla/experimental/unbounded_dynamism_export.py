@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -61,7 +61,7 @@ def wrap_func_as_nn_module(f: Callable[..., Any]) -> torch.nn.Module:
 def call_function(
     graph: Graph,
     target: Callable[..., Any],
-    args: tuple | None = None,
+    args: tuple[Any, ...] | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> Node:
     """Adds a call to a graph, with what it gives as its `meta["val"]`."""
@@ -69,6 +69,11 @@ def call_function(
     values = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     node.meta["val"] = target(*values[0], **values[1])
     return node
+
+
+def _args(node: Node) -> tuple[Any, ...]:
+    """The arguments of a call, whose schema tells their types."""
+    return node.args
 
 
 def _is_dynamic(node: Node) -> bool:
@@ -102,8 +107,9 @@ def _sizes(graph: Graph, node: Node) -> list[Any]:
 
 
 def _argument(node: Node, position: int, default: Any) -> Any:
-    name = node.target._schema.arguments[position].name
-    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    target: Any = node.target
+    name = target._schema.arguments[position].name
+    value = _args(node)[position] if position < len(_args(node)) else node.kwargs.get(name)
     return default if value is None else value
 
 
@@ -124,7 +130,7 @@ def decompose_dynamic_shape_select(gm: GraphModule) -> None:
     """Makes `select` of a tensor with dynamic sizes a slice and a view."""
 
     def make(graph: Graph, node: Node) -> Node | None:
-        source, dim, index = node.args
+        source, dim, index = _args(node)
         if not _is_dynamic(source):
             return None
         dim %= source.meta["val"].dim()
@@ -141,10 +147,10 @@ def decompose_split_with_sizes(gm: GraphModule) -> None:
     """Makes `split_with_sizes` slices; each must be taken out by `getitem`."""
 
     def make(graph: Graph, node: Node) -> None:
-        source, sizes, dim = node.args[0], node.args[1], _argument(node, 2, 0)
+        source, sizes, dim = _args(node)[0], _args(node)[1], _argument(node, 2, 0)
         for user in list(node.users):
-            start = sum(sizes[: user.args[1]])
-            end = start + sizes[user.args[1]]
+            start = sum(sizes[: _args(user)[1]])
+            end = start + sizes[_args(user)[1]]
             part = call_function(graph, aten.slice.Tensor, (source, dim, start, end))
             user.replace_all_uses_with(part)
             graph.erase_node(user)
@@ -156,7 +162,7 @@ def dynamic_unsqueeze_to_view(gm: GraphModule) -> None:
     """Makes `unsqueeze` of a tensor with dynamic sizes a view."""
 
     def make(graph: Graph, node: Node) -> Node | None:
-        source, dim = node.args
+        source, dim = _args(node)
         if not _is_dynamic(source):
             return None
         sizes = _sizes(graph, source)
@@ -180,7 +186,7 @@ def flatten_embedding_indices_tensor(gm: GraphModule) -> None:
     """Gives `embedding` its indices as one row."""
 
     def make(graph: Graph, node: Node) -> Node | None:
-        weight, indices = node.args[:2]
+        weight, indices = _args(node)[:2]
         if indices.meta["val"].dim() == 1:
             return None
         sizes = _sizes(graph, indices)
@@ -254,10 +260,10 @@ def _decompose_norm(gm: GraphModule, target: Any, function: Callable[..., Any]) 
     """Calls `function` in the place of the first result of a norm of dynamic sizes."""
 
     def make(graph: Graph, node: Node) -> None:
-        if not _is_dynamic(node.args[0]) or any(user.args[1] != 0 for user in node.users):
+        if not _is_dynamic(_args(node)[0]) or any(_args(user)[1] != 0 for user in node.users):
             return
         for user in list(node.users):
-            user.replace_all_uses_with(_inlined(graph, function, node.args))
+            user.replace_all_uses_with(_inlined(graph, function, _args(node)))
             graph.erase_node(user)
 
     _rewrite(gm, target, make)
@@ -277,10 +283,10 @@ class _Nodes(torch.fx.Proxy):
         return self.node.meta["val"].dim()
 
 
-def _inlined(graph: Graph, function: Callable[..., Any], args: tuple) -> Node:
+def _inlined(graph: Graph, function: Callable[..., Any], args: tuple[Any, ...]) -> Node:
     """What a function of nodes gives, as nodes of their graph."""
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
-    given = torch.fx.map_arg(args, lambda n: _Nodes(n, tracer))
+    given: Any = torch.fx.map_arg(args, lambda n: cast(Any, _Nodes(n, tracer)))
     return function(*given).node
 
 
@@ -297,17 +303,17 @@ def decompose_dynamic_native_group_norm(gm: GraphModule) -> None:
 def _source_of(size: Node) -> tuple[Node, int, int] | None:
     """A tensor and its dimension which has a size, and how many times."""
     if size.target == aten.sym_size.int:
-        return size.args[0], size.args[1], 1
+        return _args(size)[0], _args(size)[1], 1
     if getattr(size.target, "__name__", "") == "mul":
-        for a, b in (size.args, size.args[::-1]):
+        for a, b in (_args(size), _args(size)[::-1]):
             if isinstance(a, Node) and a.target == aten.sym_size.int and isinstance(b, int):
-                return a.args[0], a.args[1], b
+                return _args(a)[0], _args(a)[1], b
     return None
 
 
 def _with_xla_op(gm: GraphModule, target: Any, op: Any, multiplies: bool) -> None:
     def make(graph: Graph, node: Node) -> Node | None:
-        source, sizes = node.args[:2]
+        source, sizes = _args(node)[:2]
         dynamic = [i for i, size in enumerate(sizes) if isinstance(size, Node)]
         found = _source_of(sizes[dynamic[0]]) if len(dynamic) == 1 else None
         if found is None or (found[2] != 1 and not multiplies):

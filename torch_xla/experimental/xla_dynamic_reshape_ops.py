@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 
-def _with_size_of(size: list[Any], src: torch.Tensor, src_dim: int, dim: int, times: int) -> list:
+def _with_size_of(
+    size: list[Any], src: torch.Tensor, src_dim: int, dim: int, times: int
+) -> list[Any]:
     size = list(size)
     size[dim] = src.shape[src_dim] * times
     return size

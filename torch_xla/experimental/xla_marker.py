@@ -31,7 +31,7 @@ class BoundaryMetadata:
     pos: int
     id: str
     is_input: bool = True
-    attr: dict | None = None
+    attr: dict[Any, Any] | None = None
 
 
 class BoundaryMetadataSerializer(JSONEncoder):
@@ -46,7 +46,7 @@ class BoundaryMetadataSerializer(JSONEncoder):
 _LISTS = ({int}, {float}, {bool})  # the types of their items
 
 
-def _assert_valid_composite_attr(attr: dict | None) -> None:
+def _assert_valid_composite_attr(attr: dict[Any, Any] | None) -> None:
     """Raises ValueError unless all names are texts and all values have a form in MLIR."""
     if attr is None:
         return
@@ -68,13 +68,13 @@ def _assert_valid_composite_attr(attr: dict | None) -> None:
             )
 
 
-def serialize_composite_attr(attr: dict | None) -> str:
+def serialize_composite_attr(attr: dict[Any, Any] | None) -> str:
     """Attributes as one text, which an operator's argument can be."""
     _assert_valid_composite_attr(attr)
     return json.dumps(attr or {})
 
 
-def deserialize_composite_attr(attr: str) -> dict:
+def deserialize_composite_attr(attr: str) -> dict[Any, Any]:
     """The attributes of a text that `serialize_composite_attr` has made."""
     return json.loads(attr)
 
@@ -94,13 +94,18 @@ def _mlir(value: Any) -> str:
     return f"dense<[{items}]> : tensor<{len(value)}x{kind}>"
 
 
-def mlir_dictionary(attr: dict) -> str:
+def mlir_dictionary(attr: dict[Any, Any]) -> str:
     """Attributes as an MLIR dictionary: `{axis = 1 : i64}`."""
     return mlir.dictionary({name: _mlir(value) for name, value in attr.items()})
 
 
 def mark_tensor(
-    x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: dict | None = None
+    x: torch.Tensor,
+    name: str,
+    pos: int,
+    id: str,
+    is_input: bool,
+    attr: dict[Any, Any] | None = None,
 ) -> torch.Tensor:
     """A tensor of the same values, which a composite begins or ends with.
 
@@ -128,7 +133,7 @@ def _mark_tensor_elsewhere(x: torch.Tensor, *mark: Any, **named: Any) -> torch.T
     return x.clone()
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple:
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     return grad, None, None, None, None, None
 
 

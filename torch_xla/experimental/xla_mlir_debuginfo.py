@@ -25,7 +25,7 @@ def _elsewhere(x: torch.Tensor, data: str) -> torch.Tensor:
     return x.clone()
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple:
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     return grad, None
 
 

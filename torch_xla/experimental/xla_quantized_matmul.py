@@ -117,8 +117,8 @@ def _check_blockwise_quant_weight_dtype_shapes(
     _check(tuple(w.shape) == shape, f"a weight of shape {shape}, got {tuple(w.shape)}")
     for numbers in (w_scaler, zero_point):
         if numbers is not None:
-            shape, got = (blocks, output_dim), tuple(numbers.shape)
-            _check(got == shape, f"numbers of shape {shape}, got {got}")
+            wanted, got = (blocks, output_dim), tuple(numbers.shape)
+            _check(got == wanted, f"numbers of shape {wanted}, got {got}")
 
 
 class XlaQuantizedLinear(nn.Module):
@@ -144,7 +144,8 @@ class XlaQuantizedLinear(nn.Module):
         self.is_symmetric, self.block_size = is_symmetric, block_size
         self.int4_weight, self.quantize_activation = int4_weight, quantize_activation
         if block_size == -1:
-            shape, numbers = (output_dim, input_dim), (output_dim,)
+            shape: tuple[int, ...] = (output_dim, input_dim)
+            numbers: tuple[int, ...] = (output_dim,)
         else:
             blocks = input_dim // block_size
             shape, numbers = (blocks, block_size, output_dim), (blocks, output_dim)

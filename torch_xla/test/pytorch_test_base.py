@@ -10,15 +10,16 @@ native devices holds for xla too, so those run as well; the wording of errors is
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch_xla
 
-DeviceTypeTestBase = globals()["DeviceTypeTestBase"]
-_pytorch = sys.modules[DeviceTypeTestBase.__module__]
+DeviceTypeTestBase: Any = globals()["DeviceTypeTestBase"]
+_pytorch: Any = sys.modules[DeviceTypeTestBase.__module__]
 _pytorch.NATIVE_DEVICES = (*_pytorch.NATIVE_DEVICES, "xla")
 
 
-class XLATestBase(DeviceTypeTestBase):
+class XLATestBase(DeviceTypeTestBase):  # type: ignore[misc]
     device_type = "xla"
 
     @classmethod

@@ -55,7 +55,7 @@ def _get_device_spec(device: str | torch.device) -> str:
     return f"{device}/{xm.get_ordinal()}"
 
 
-def get_summary_writer(logdir: str | os.PathLike | None) -> Any:
+def get_summary_writer(logdir: str | os.PathLike[str] | None) -> Any:
     """TensorBoard's writer to a folder; None on other replicas than the first, or without one."""
     if not logdir or not xm.is_master_ordinal():
         return None
@@ -82,8 +82,10 @@ def write_to_summary(
         return
     numbers = dict(dict_to_write or {})
     if write_xla_metrics:
-        numbers.update((name, met.counter_value(name)) for name in met.counter_names())
-        numbers.update((name, met.metric_data(name)[1]) for name in met.metric_names())
+        counters = ((name, met.counter_value(name)) for name in met.counter_names())
+        metrics = ((name, met.metric_data(name)) for name in met.metric_names())
+        numbers.update((name, count) for name, count in counters if count is not None)
+        numbers.update((name, data[1]) for name, data in metrics if data is not None)
     for name, number in numbers.items():
         summary_writer.add_scalar(name, number, global_step)
 
@@ -102,7 +104,7 @@ def print_training_update(
     rate: float,
     global_rate: float,
     epoch: int | None = None,
-    summary_writer: object | None = None,
+    summary_writer: Any = None,
 ) -> None:
     """Prints how training is going; usually called by a step closure, as it reads the loss.
 

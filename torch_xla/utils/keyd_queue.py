@@ -46,7 +46,7 @@ class QueueBase:
                 add()
                 self._changed.notify_all()
 
-    def _get(self, items: collections.deque) -> Any:
+    def _get(self, items: collections.deque[Any]) -> Any:
         with self._changed:
             self._changed.wait_for(lambda: items or self._ended())
             if self._closed or not items:
@@ -64,7 +64,7 @@ class Queue(QueueBase):
 
     def __init__(self, maxsize: int = 1024):
         super().__init__(maxsize)
-        self._items: collections.deque = collections.deque()
+        self._items: collections.deque[Any] = collections.deque()
 
     def put(self, item: Any) -> None:
         """Adds an item; waits while the queue is full.
@@ -84,7 +84,9 @@ class KeydQueue(QueueBase):
 
     def __init__(self, maxsize: int = 1024):
         super().__init__(maxsize)
-        self._items: dict[Hashable, collections.deque] = collections.defaultdict(collections.deque)
+        self._items: dict[Hashable, collections.deque[Any]] = collections.defaultdict(
+            collections.deque
+        )
 
     def put(self, key: Hashable, item: Any) -> None:
         """Adds an item to a key's queue; waits while all hold `maxsize`.

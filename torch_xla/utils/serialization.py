@@ -34,7 +34,7 @@ class TensorReference:
 
 
 def save(
-    data: Any, path: str | os.PathLike, master_only: bool = True, global_master: bool = False
+    data: Any, path: str | os.PathLike[str], master_only: bool = True, global_master: bool = False
 ) -> None:
     """Saves nested data; host memory holds one of its tensors at a time.
 
@@ -81,7 +81,7 @@ def save(
     xm.rendezvous("torch_xla.utils.serialization.save")
 
 
-def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
+def load(path: str | os.PathLike[str], weights_only: bool = True) -> Any:
     """Loads what `save` wrote; tensors are on the CPU.
 
     Args:
@@ -109,20 +109,20 @@ def load(path: str | os.PathLike, weights_only: bool = True) -> Any:
     return nested.replace(structure, lambda value: isinstance(value, TensorReference), read)
 
 
-def _get_tensors_folder(path: str | os.PathLike) -> str:
+def _get_tensors_folder(path: str | os.PathLike[str]) -> str:
     return f"{os.fspath(path)}.tensors"
 
 
-def _folder(path: str | os.PathLike) -> Path:
+def _folder(path: str | os.PathLike[str]) -> Path:
     return Path(_get_tensors_folder(path))
 
 
-def _get_tensor_file(path: str | os.PathLike, tid: int) -> str:
+def _get_tensor_file(path: str | os.PathLike[str], tid: int) -> str:
     """The file of a tensor of a save by earlier versions."""
     return os.path.join(_get_tensors_folder(path), TensorReference(tid).file_name())
 
 
-def _rewrite_data(path: str | os.PathLike, data: Any, save_tensors: bool) -> Any:
+def _rewrite_data(path: str | os.PathLike[str], data: Any, save_tensors: bool) -> Any:
     """Nested data with references in the place of its tensors, as earlier versions saved it.
 
     Args:

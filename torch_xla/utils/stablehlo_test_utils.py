@@ -25,14 +25,14 @@ def has_tf_package() -> bool:
     return importlib.util.find_spec("tensorflow") is not None
 
 
-def load_save_model_and_inference(path: str, args: tuple[Any, ...]) -> dict:
+def load_save_model_and_inference(path: str, args: tuple[Any, ...]) -> dict[Any, Any]:
     """What the default signature of a SavedModel gives for these tensors, by the names of outputs.
 
     Raises:
         ImportError: tensorflow is not installed.
     """
     tf = _tensorflow()
-    function: Callable = tf.saved_model.load(path).signatures["serving_default"]
+    function: Callable[..., Any] = tf.saved_model.load(path).signatures["serving_default"]
     given = {f"args_{i}": tf.constant(a.detach().numpy()) for i, a in enumerate(args)}
     return function(**given)
 

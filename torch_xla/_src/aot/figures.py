@@ -269,8 +269,9 @@ class Compiled:
         rows.append(("time", self.time_text()))
         if self.kernel_seconds is not None:
             rows.append(("  of all kernels", _time(self.kernel_seconds)))
-        if self.bound is not None:
-            times = f"compute {_time(self.compute_seconds)}, memory {_time(self.memory_seconds)}"
+        compute, traffic = self.compute_seconds, self.memory_seconds
+        if self.bound is not None and compute is not None and traffic is not None:
+            times = f"compute {_time(compute)}, memory {_time(traffic)}"
             rows.append(("bound", f"{self.bound} ({times})"))
         if self.utilization is not None:
             rows.append(("utilization", f"{self.utilization:.0%} of the chip's operations"))
@@ -371,7 +372,8 @@ def largest_buffers(stablehlo: str, inputs: Sequence[Input] | None, most: int = 
 def _buffer(what: str, given: tuple[str, str]) -> Buffer:
     sizes, element = given
     shape = [int(size) for size in sizes.split("x")[:-1]]
-    bits = int(re.search(r"\d+", element)[0]) * (2 if element.startswith("complex") else 1)
+    (digits, *_) = re.findall(r"\d+", element)
+    bits = int(digits) * (2 if element.startswith("complex") else 1)
     return Buffer(what, _type(element, shape), max(1, bits // 8) * _product(shape))
 
 

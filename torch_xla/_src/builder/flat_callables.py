@@ -52,6 +52,7 @@ class FlattenedInputFunc:
 
     def flat_call(self, flat_input: Sequence) -> tuple:
         """What the function returns with these in the places of the tensors, flat."""
+        assert self._structure is not None  # `preprocess` was called
         spec, others = self._structure
         given = iter(flat_input)
         leaves = [next(given) if other is None else other[1] for other in others]

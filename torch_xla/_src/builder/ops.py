@@ -74,8 +74,8 @@ class Op:
     __neg__ = _unary("Neg")
     __invert__ = _unary("Not")
     __abs__ = _unary("Abs")
-    __eq__ = _operator("Eq")
-    __ne__ = _operator("Ne")
+    __eq__ = _operator("Eq")  # type: ignore[assignment]
+    __ne__ = _operator("Ne")  # type: ignore[assignment]
     __lt__ = _operator("Lt")
     __le__ = _operator("Le")
     __gt__ = _operator("Gt")

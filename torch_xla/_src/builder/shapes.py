@@ -57,7 +57,7 @@ class Shape:
         shape: As the extension has it: a dictionary of `type` and `sizes`, or a list of shapes.
     """
 
-    def __init__(self, shape: dict | Sequence):
+    def __init__(self, shape: Any):
         self._shape = shape
 
     @classmethod
@@ -69,7 +69,7 @@ class Shape:
         return cls({"type": str(dtype), "sizes": tuple(sizes), "dynamic_dimensions": dynamic})
 
     @property
-    def shape(self) -> dict | Sequence:
+    def shape(self) -> dict[str, Any] | Sequence[Any]:
         return self._shape
 
     def is_tuple(self) -> bool:

@@ -303,7 +303,7 @@ def all_gather_bucketized(
     """`all_gather` of many tensors, at most `bucket_cap_mb` MiB of them at a time."""
 
     def gather(tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None) -> list:
-        places = outputs or [None] * len(tensors)
+        places: Sequence[torch.Tensor | None] = outputs or [None] * len(tensors)
         return [
             all_gather(tensor, dim, groups, place, pin_layout)
             for tensor, place in zip(tensors, places, strict=True)
@@ -342,7 +342,7 @@ def all_reduce_bucketized_gradients(
 ) -> None:
     """Sums gradients over all replicas in place, at most `bucket_cap_mb` MiB at a time; 0: all."""
 
-    def reduce(tensors: list[torch.Tensor], outputs: None) -> Any:
+    def reduce(tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None) -> Any:
         return all_reduce(REDUCE_SUM, tensors, scale, groups, pin_layout)
 
     if bucket_cap_mb > 0:

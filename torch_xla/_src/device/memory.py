@@ -22,7 +22,7 @@ class MemoryInfo(TypedDict):
     source: str  # "plugin" or "process"
 
 
-def memory_info(device: str | torch.device | None = None) -> MemoryInfo:
+def memory_info(device: str | int | torch.device | None = None) -> MemoryInfo:
     """The memory of a device.
 
     A plugin that keeps statistics gives them (`source` is "plugin"). The CPU plugin keeps none:

@@ -9,8 +9,9 @@ import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
 from torch_xla._src.device import devices
+from torch_xla._src.dynamo.uncaptured import constant
 
-_xla = torch.xla
+_xla = torch.get_device_module("xla")
 
 
 class XlaInterface(DeviceInterface):
@@ -57,6 +58,4 @@ class XlaInterface(DeviceInterface):
 
 def register() -> None:
     register_interface_for_device("xla", XlaInterface)
-    # The device is part of a graph, as that of `device="xla"` is. What marks it so,
-    # torch.compiler.assume_constant_result, cannot be called yet.
-    devices.device._dynamo_marked_constant = True
+    constant(devices.device)  # a part of a graph, as that of `device="xla"` is

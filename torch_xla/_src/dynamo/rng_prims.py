@@ -41,13 +41,13 @@ def _adding(prims: Any, operator: Any, ours: Any, first: int) -> Any:
 
 
 def _run_and_save(op: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
-    return torch.xla.get_rng_state(), op(*args, **kwargs)
+    return torch.get_device_module("xla").get_rng_state(), op(*args, **kwargs)
 
 
 def _run_with(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
-    present = torch.xla.get_rng_state()
-    torch.xla.set_rng_state(state)
+    present = torch.get_device_module("xla").get_rng_state()
+    torch.get_device_module("xla").set_rng_state(state)
     try:
         return op(*args, **kwargs)
     finally:
-        torch.xla.set_rng_state(present)
+        torch.get_device_module("xla").set_rng_state(present)

@@ -1,13 +1,14 @@
-"""Functions that torch._dynamo runs as they are, without importing it."""
+"""Functions that torch._dynamo runs as they are, or whose results are constants of its graphs; said
+without importing it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch._C._dynamo import eval_frame
 
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def skipped(function: Function) -> Function:
@@ -30,8 +31,20 @@ def uncaptured(why: str) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        function._torchdynamo_disable = True
-        function._torchdynamo_disable_msg = why
+        marked: Any = function
+        marked._torchdynamo_disable = True
+        marked._torchdynamo_disable_msg = why
         return skipped(function)
 
     return decorate
+
+
+def constant(function: Function) -> Function:
+    """A decorator: torch._dynamo calls the function while it captures a graph, which holds the
+    result as a constant.
+
+    It is what torch.compiler.assume_constant_result does; that imports torch._dynamo.
+    """
+    marked: Any = function
+    marked._dynamo_marked_constant = True
+    return function

@@ -172,7 +172,7 @@ class StableHLOFunctionMeta:
     sha256: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        self.unused_inputs = [tuple(unused) for unused in self.unused_inputs]  # JSON has lists
+        self.unused_inputs = [(where, what) for where, what in self.unused_inputs]  # JSON has lists
 
     def results(self) -> list[Any]:
         """The model's flat results: the signatures of the tensors, and the others themselves."""
@@ -233,17 +233,19 @@ class StableHLOFunc:
     @property
     def bytecode(self) -> bytes:
         if self._bytecode is None:
+            assert self.text is not None
             self._bytecode = mlir.artifact(self.text, self.meta.stablehlo_version or None)
         return self._bytecode
 
     def text_or_read(self) -> str:
         if self.text is None:
+            assert self._bytecode is not None
             self.text = mlir.text_of(self._bytecode)
         return self.text
 
     def program(self) -> str | bytes:
         """What is there; compilers take either."""
-        return self._bytecode if self.text is None else self.text
+        return self.bytecode if self.text is None else self.text
 
 
 @dataclasses.dataclass
@@ -305,7 +307,7 @@ def _iter_dir(path: str | os.PathLike) -> Iterator[tuple[str, Path]]:
 def save(
     bundle: StableHLOModelBundle, folder: str | os.PathLike, with_text: bool, with_weights: bool
 ) -> None:
-    files = {}
+    files: dict[str, Any] = {}
     for function in bundle.stablehlo_funcs:
         programs = {}
         if not with_text or mlir.is_installed():

@@ -4,6 +4,7 @@ between those programs depends on a size."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -44,9 +45,9 @@ def record(
         sizes = _sizes(program, symbol, i * _BETWEEN_DIMENSIONS)
         sizes_of.append([sizes[place] for place in _ORDERS[7 * i % len(_ORDERS)]])
     recorded = []
-    for sizes in zip(*sizes_of, strict=True):
+    for sizes in map(list, zip(*sizes_of, strict=True)):
         values = dict(zip(symbols, sizes, strict=True))
-        recorded.append((list(sizes), record_for(lambda size, v=values: _value(size, v))))
+        recorded.append((sizes, record_for(functools.partial(_value, values=values))))
     text = _XLAC._dynamic_program([(sizes, r.text) for sizes, r in recorded], with_locations)
     first, second = recorded[0][1], recorded[1][1]
     dynamic = {}
@@ -101,12 +102,12 @@ def _value(size: Any, values: dict[Any, int]) -> int:
 
 def _symbols(program: ExportedProgram) -> list[Any]:
     """The sizes that the shapes of the arguments depend on."""
-    found = {}
+    found: dict[Any, None] = {}
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
             for size in value.shape:
-                if is_dynamic(size):
+                if isinstance(size, torch.SymInt) and is_dynamic(size):
                     found.update(dict.fromkeys(sorted(size.node.expr.free_symbols, key=str)))
     return list(found)
 

@@ -209,9 +209,9 @@ def _to_stablehlo(mlir: SimpleNamespace, module: Any) -> None:
 
 def _import() -> SimpleNamespace:
     try:
-        from jaxlib import _jax
+        from jaxlib import _jax  # type: ignore[attr-defined]
         from jaxlib.mlir import ir, passmanager
-        from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo  # type: ignore[attr-defined]
         from jaxlib.mlir.dialects import chlo, stablehlo
     except ImportError as error:
         raise ImportError(

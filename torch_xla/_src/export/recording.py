@@ -137,7 +137,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
             return builder.mark_outputs(results)
         return results
 
-    def get_attr(self, target: str, args: tuple, kwargs: dict) -> Any:
+    def get_attr(self, target: Any, args: tuple, kwargs: dict) -> Any:
         """What the graph holds: tensors are moved, subgraphs run as this graph does."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, torch.Tensor):
@@ -231,7 +231,7 @@ class Input:
     def name(self) -> str:
         """That of the argument, parameter or buffer."""
         is_argument = self.location.type_ == VariableType.INPUT_ARG
-        return self.spec.arg.name if is_argument else self.spec.target
+        return self.spec.arg.name if is_argument else str(self.spec.target)
 
     @property
     def is_argument(self) -> bool:
@@ -255,20 +255,20 @@ def inputs_of(
 ) -> tuple[list[Input], list[torch.Tensor]]:
     """The placeholders, and the values of those that are constants and not inlined."""
     given = iter(enumerate(flat))
-    inputs, constants = [], []
+    inputs: list[Input] = []
+    constants: list[torch.Tensor] = []
     for spec in _inputs(program):
+        target = spec.target or ""  # of an argument there is none
         if spec.kind == InputKind.USER_INPUT:
             position, value = next(given)
             inputs.append(Input(spec, value, InputLocation.input_arg(position)))
-        elif spec.target in program.state_dict:
-            value = program.state_dict[spec.target]
-            inputs.append(Input(spec, value, InputLocation.parameter(spec.target)))
-        elif spec.target in program.constants and isinstance(
-            program.constants[spec.target], torch.Tensor
-        ):
-            value = program.constants[spec.target].detach()
+        elif target in program.state_dict:
+            value = program.state_dict[target]
+            inputs.append(Input(spec, value, InputLocation.parameter(target)))
+        elif isinstance(constant := program.constants.get(target), torch.Tensor):
+            value = constant.detach()
             if inline_constants:
-                location = InputLocation.parameter(spec.target)
+                location = InputLocation.parameter(target)
             else:
                 location = InputLocation.constant(len(constants))
                 constants.append(value.cpu())
@@ -295,7 +295,7 @@ def _record(
 
     def body(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
         given = iter(stand_ins)
-        placed = []
+        placed: list[Any] = []
         for i, input in enumerate(inputs):
             if input.is_argument:
                 placed.append(next(given))
@@ -363,7 +363,8 @@ def _signature_of(tensor: torch.Tensor) -> VariableSignature:
     dynamic = dynamic_dims_of(tensor)
     signature = VariableSignature.of(tensor, dynamic)
     for dim in dynamic:
-        line = export_dynamic.line_of(tensor.shape[dim])
+        size: Any = tensor.shape[dim]  # a SymInt
+        line = export_dynamic.line_of(size)
         if line is not None:
             signature.dynamic_sizes[str(dim)] = list(line)
     return signature

@@ -66,7 +66,7 @@ def _while_loop(
     additional: Sequence,
     mutated_arg_indices: str = "",
 ) -> tuple:
-    arguments = (condition, body, carried, additional)
+    arguments: tuple[Any, ...] = (condition, body, carried, additional)
     if mutated_arg_indices:  # which PyTorch 2.11 does not take
         arguments += (False, mutated_arg_indices)
     carried, additional = list(carried), list(additional)

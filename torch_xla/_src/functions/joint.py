@@ -121,5 +121,5 @@ def not_twice_differentiable(gradients: Sequence[torch.Tensor | None], name: str
     marked = torch._C._functions.DelayedError(message, len(present))(
         *(g.detach().requires_grad_() for g in present)
     )
-    marked = iter(marked if isinstance(marked, tuple) else (marked,))
-    return tuple(None if g is None else next(marked) for g in gradients)
+    each = iter(marked if isinstance(marked, tuple) else (marked,))
+    return tuple(None if g is None else next(each) for g in gradients)

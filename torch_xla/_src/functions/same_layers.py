@@ -172,9 +172,9 @@ class _Comparison:
         elif isinstance(mine, weakref.ref):
             self._compare(place, mine(), other())
             return
-        state = _state_of(mine), _state_of(other)
-        if state[0] is not None:
-            self._compare_dicts(place, *state, attributes=True)
+        state, state_of_other = _state_of(mine), _state_of(other)
+        if state is not None and state_of_other is not None:
+            self._compare_dicts(place, state, state_of_other, attributes=True)
         elif not isinstance(mine, (Mapping, list, tuple, deque, functools.partial)):
             if not _equal(mine, other):
                 self._differ(place, mine, other)
@@ -306,7 +306,7 @@ def _noting(kind: type, names: set[str], read: set[str]) -> type:
     def __getattribute__(self: Any, name: str) -> Any:
         if name in names:
             read.add(name)
-        return kind.__getattribute__(self, name)
+        return kind.__getattribute__(self, name)  # type: ignore[call-arg]
 
     fields = {"__getattribute__": __getattribute__, "__module__": kind.__module__}
     return type(kind)(kind.__name__, (kind,), fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -168,8 +168,10 @@ def cost(step: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> C
                     row.bytes += moved
                     row.limit += limit
                     row.calls += 1
-    ordered = [sorted(t.values(), key=lambda r: -r.seconds) for t in tables.values()]
-    return Cost(whole, parts, *ordered, len(runs), limits.machine())
+    lines, modules, operators = (
+        sorted(t.values(), key=lambda r: -r.seconds) for t in tables.values()
+    )
+    return Cost(whole, parts, lines, modules, operators, len(runs), limits.machine())
 
 
 def _seconds(replay: Any, calls: Iterable[int], limits: _Limits) -> float:
@@ -246,7 +248,7 @@ class _Limits:
         return self._operations[dtype]
 
 
-def _shapes(tensors: list[torch.Tensor | None]) -> tuple:
+def _shapes(tensors: Sequence[torch.Tensor | None]) -> tuple:
     return tuple(None if t is None else (t.dtype, tuple(t.shape)) for t in tensors)
 
 

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -148,7 +149,7 @@ def _known() -> dict[int, tuple[str, str]]:
     """Kind and name of the data of parameters, gradients and optimizer state."""
     known: dict[int, tuple[str, str]] = {}
 
-    def add(tensor: object, kind: str, name: str = "") -> None:
+    def add(tensor: Any, kind: str, name: str = "") -> None:
         plain = type(tensor) is torch.Tensor or issubclass(type(tensor), torch.nn.Parameter)
         if plain and tensor.device.type == "xla":
             known.setdefault(_XLAC._xla_data_id(tensor), (kind, name))

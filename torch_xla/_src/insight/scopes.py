@@ -86,7 +86,8 @@ class _Hooks:
             if self._count > 1:
                 return
             for handle, hook in self._handles:
-                handle.hooks_dict_ref()[handle.id] = hook
+                hooks: Any = handle.hooks_dict_ref()
+                hooks[handle.id] = hook
                 for always_called in handle.extra_dict_ref:
                     always_called()[handle.id] = True
             if not self._handles:

@@ -247,7 +247,7 @@ def _xla_tensors_from_aten(
 def _replace_xla_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Gives a tensor the memory of another one; what is written to one is in both."""
     with torch.no_grad():
-        return tensor.set_(source.detach())
+        return tensor.set_(source.detach())  # type: ignore[call-overload]
 
 
 @_name

@@ -235,9 +235,9 @@ def _xla_warm_up_cache(tensors: Sequence[torch.Tensor], devices: Sequence[str] =
             "_xla_warm_up_cache: expected tensors of one device, got SPMD mode. Use "
             "torch_xla.compile."
         )
-    key = _XLAC._get_graph_hash(tensors).decode()
+    key = _get_graph_hash(tensors).decode()
     with constant_numbers():
-        with_numbers = _XLAC._get_graph_hash(tensors)
+        with_numbers = _get_graph_hash(tensors)
     of_key = _graphs.get(key, {})
     # Of two none can be told, nor of more.
     if pending_of(tensors) and with_numbers not in of_key and len(of_key) < 2:

@@ -13,7 +13,7 @@ class GRU(nn.GRU):
 
     __module__ = "torch_xla.experimental.gru"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> nn.GRU:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is GRU and kwargs.get("bidirectional"):
             logging.warning(
                 "GRU: expected one direction, got bidirectional=True: makes the original nn.GRU."
@@ -25,4 +25,4 @@ class GRU(nn.GRU):
 def install() -> None:
     """Puts it in the place of the original, once."""
     if nn.GRU is not GRU:
-        GRU._orig, nn.GRU = nn.GRU, GRU
+        GRU._orig, nn.GRU = nn.GRU, GRU  # type: ignore[misc]

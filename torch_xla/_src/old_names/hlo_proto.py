@@ -116,6 +116,7 @@ def _wire(data: memoryview) -> Iterator[tuple[int, int, Any]]:
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == 0:
+            value: int | memoryview
             value, at = _varint(data, at)
         elif wire == 2:
             size, at = _varint(data, at)

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Iterable
 
-from torch_xla import _XLAC
 from torch_xla._patched_functions import _apply_patches
 from torch_xla._src.device.plugins import TpuPlugin
 from torch_xla._src.ending import finish as _prepare_to_exit
@@ -84,7 +83,6 @@ def _check_deprecated_env_var() -> None:
 
 def _init_xla_lazy_backend() -> None:
     """Does nothing: the device is there once the package is imported."""
-    _XLAC._init_xla_lazy_backend()
 
 
 _found_libtpu = _setup_tpu_vm_library_path()

@@ -136,7 +136,7 @@ def _scan_impl_pytree(
     """The same of trees; `fn(carry, x) -> (carry, y)`, where y may hold None."""
     carry_leaves, carry_spec = _pytree.tree_flatten(init)
     rows, rows_spec = _pytree.tree_flatten(xs)
-    unflatten_y = None
+    unflatten_y: Any = None
 
     def flat(carry: list, row: list) -> tuple[list, list]:
         nonlocal unflatten_y

@@ -104,7 +104,7 @@ def _call(tensor: torch.Tensor) -> str | None:
     text = _XLAC._get_xla_tensors_text([tensor])
     root = text.rpartition("ROOT ")[2].split()[0]
     line = next(line for line in text.splitlines() if line.startswith(f"  {root} = "))
-    name, types = re.match(r"  %\d+ = (\S+?)\(.*?\) : (.*?)(?:  // |$)", line).groups()
+    ((name, types),) = re.findall(r"^  %\d+ = (\S+?)\(.*?\) : (.*?)(?:  // |$)", line)
     if name == "xla::device_data":
         return None
     shapes = []

@@ -53,6 +53,6 @@ def install() -> None:
         return 0 if self._device_type == "xla" else get_local_rank(self, mesh_dim)
 
     DeviceMesh.__init__ = __init__
-    DeviceMesh.mesh = property(mesh)
+    DeviceMesh.mesh = property(mesh)  # type: ignore[assignment]
     DeviceMesh.get_group = checked_get_group
     DeviceMesh.get_local_rank = first_local_rank

@@ -18,7 +18,7 @@ _PRIORITY = 100  # after PyTorch's own; none of them claims "xla"
 
 def install() -> None:
     """To be called once."""
-    torch.serialization.register_package(_PRIORITY, lambda storage: None, _note_destination)
+    torch.serialization.register_package(_PRIORITY, lambda storage: None, _note_destination)  # type: ignore[arg-type]
     for name in ("_rebuild_tensor", "_rebuild_tensor_v3"):
         setattr(torch._utils, name, _moving(getattr(torch._utils, name)))
 
@@ -50,7 +50,7 @@ def _moving(original):
             moved = untyped._xla_moved = _whole(tensor).to(untyped._xla_destination)
         result = torch.empty(0, dtype=moved.dtype, device=moved.device)
         if (moved.shape, moved.stride()) == (tensor.shape, tensor.stride()):
-            result.set_(moved)
+            result.set_(moved)  # type: ignore[arg-type]
         else:
             result.set_(moved.untyped_storage(), offset, size, stride)
         return result.requires_grad_(tensor.requires_grad)

@@ -117,7 +117,7 @@ def _choose_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> No
                 continue
             state[key] = value.to(p.device)
     if not getattr(optimizer, "_torch_xla_restores_fused", False):
-        optimizer._torch_xla_restores_fused = True  # type: ignore[attr-defined]
+        optimizer._torch_xla_restores_fused = True
         optimizer.register_state_dict_post_hook(_forget_choice)
 
 
@@ -141,7 +141,7 @@ def prefer_skipping_on_device(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups if able else ():
         if not group["fused"]:
             _choose_fused(optimizer, group)
-    optimizer._step_supports_amp_scaling = able  # type: ignore[attr-defined]
+    optimizer._step_supports_amp_scaling = able
 
 
 def _forget_choice(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:

@@ -162,8 +162,8 @@ def _functions(elf: Any) -> Iterator[tuple[str, int, tuple[tuple[int, bytes], ..
             continue
         begin, size = symbol["st_value"], symbol["st_size"]
         code = elf.get_section(where).data()[begin : begin + size]
-        places = [p - begin for p in filled.get(where, []) if begin <= p < begin + size]
-        yield symbol.name, size, tuple(_between(code, sorted(places)))
+        inside = [p - begin for p in filled.get(where, []) if begin <= p < begin + size]
+        yield symbol.name, size, tuple(_between(code, sorted(inside)))
 
 
 def _between(code: bytes, places: Iterable[int]) -> Iterator[tuple[int, bytes]]:

@@ -105,10 +105,11 @@ class Manifest:
                 raise ValueError(f"it is not a {FORMAT}")
             if (version := fields.pop("version")) != VERSION:
                 raise ValueError(f"it has version {version}; this torch_xla reads {VERSION}")
+            fields["inputs"] = [Input(**i) for i in fields["inputs"]]
+            fields["outputs"] = [Output(**o) for o in fields["outputs"]]
             manifest = cls(**fields)
-            manifest.inputs = [Input(**i) for i in manifest.inputs]
-            manifest.outputs = [Output(**o) for o in manifest.outputs]
-            if any(not 0 <= o.replaces < len(manifest.inputs) for o in manifest.replacing()):
+            places = range(len(manifest.inputs))
+            if any(o.replaces not in places for o in manifest.replacing()):
                 raise ValueError("an output replaces an input that is not there")
             if manifest.sha256.get("interface", seal := manifest._interface_sum()) != seal:
                 raise ValueError("its inputs or outputs are not those that were saved")

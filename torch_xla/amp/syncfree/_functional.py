@@ -75,20 +75,20 @@ def sgd_step(
     with torch.no_grad():
         if momentum:
             for i, (p, gradient) in enumerate(zip(params, d_p_list, strict=True)):
-                if momentum_buffer_list[i] is None:
-                    momentum_buffer_list[i] = torch.zeros_like(p)
+                buffer = momentum_buffer_list[i]
+                if buffer is None:
+                    buffer = momentum_buffer_list[i] = torch.zeros_like(p)
                 if dampening:
                     # So that (1 - dampening) of what is decayed gives the whole of it.
                     first = state_steps[i] == 0
                     sign = -1 if maximize else 1
                     whole = gradient * sign + weight_decay * p
-                    buffer = momentum_buffer_list[i]
                     buffer.copy_(torch.where(first, whole * (dampening / momentum), buffer))
         torch._foreach_add_(state_steps, 1 - skip)
         torch._fused_sgd_(
             params,
             d_p_list,
-            momentum_buffer_list if momentum else [],
+            [buffer for buffer in momentum_buffer_list if buffer is not None] if momentum else [],
             weight_decay=weight_decay,
             momentum=momentum,
             lr=lr,

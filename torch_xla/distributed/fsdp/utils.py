@@ -49,7 +49,9 @@ def apply_xla_patch_to_nn_linear(
     """
     for submodule in module.modules():
         if isinstance(submodule, nn.Linear):
-            submodule.forward = types.MethodType(patched_function, submodule)
+            submodule.forward = types.MethodType(  # type: ignore[method-assign]
+                patched_function, submodule
+            )
     return module
 
 

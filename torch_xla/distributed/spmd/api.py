@@ -79,14 +79,18 @@ def xla_distribute_tensor(
     moved = plain.detach() if plain.is_leaf else plain
     if has_partial(said):
         held = partial.distributed(moved.to("xla"), device_mesh, said, who)
-        return held.requires_grad_(plain.requires_grad) if plain.is_leaf else held
+        if plain.is_leaf:
+            held.requires_grad_(plain.requires_grad)
+        return held
     present = None
     if plain.device.type == "xla":
         present = _XLAC._get_xla_sharding_spec(plain)
         if plain._is_view():
             moved = moved.clone()
     split = marked(moved.to("xla"), device_mesh, said, present)
-    return split.requires_grad_(plain.requires_grad) if plain.is_leaf else split
+    if plain.is_leaf:
+        split.requires_grad_(plain.requires_grad)
+    return split
 
 
 @uncaptured("a tensor that is made is distributed outside of torch.compile")
@@ -138,7 +142,7 @@ def xla_distribute_module(
         module.register_forward_hook(
             lambda m, inputs, out: output_fn(m, as_dtensors(out, device_mesh), device_mesh)
         )
-    module._distribute_module_applied = True  # PyTorch refuses to do it twice
+    module._distribute_module_applied = True  # type: ignore[assignment]  # PyTorch refuses to do it twice
     return module
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.dynamo.uncaptured import uncaptured
+from torch_xla._src.dynamo.uncaptured import constant, uncaptured
 
 # Methods of torch.Tensor that are written in Python and write nothing.
 _METHODS = ("norm", "split", "unique", "unique_consecutive", "unflatten", "stft", "istft", "lu")
@@ -23,7 +23,8 @@ _IN_PYTHON = [vars(torch.Tensor).get(name) for name in (*_METHODS, *_OPERATORS)]
 _VIEWS = [getattr(torch.Tensor, name).__get__ for name in ("data", "T", "mT", "H", "mH", "real")]
 
 
-def _kind(func: Callable) -> str:
+@constant
+def _kind(func: Callable[..., Any]) -> str:
     if func == torch.Tensor.requires_grad_:
         return "changes the tensor"
     if isinstance(func, FunctionType):
@@ -38,11 +39,10 @@ def _kind(func: Callable) -> str:
     return "in place" if is_in_place and isinstance(func, MethodDescriptorType) else ""
 
 
-_kind._dynamo_marked_constant = True
-
-
 @uncaptured("a call that changes more of a DTensor than its value")
-def _uncaptured_call(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _uncaptured_call(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     return func(*args, **kwargs)
 
 
@@ -62,7 +62,7 @@ def first_of(values: Any, cls: type) -> Any:
     return None
 
 
-def _without(values: Any, cls: type) -> Any:
+def _without(values: Any, cls: Any) -> Any:
     """Nested arguments with plain tensors for those of a class."""
     if isinstance(values, cls):
         return values.global_tensor
@@ -73,7 +73,7 @@ def _without(values: Any, cls: type) -> Any:
     return values
 
 
-def call(func: Callable, args: tuple, kwargs: dict[str, Any], cls: type) -> Any:
+def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cls: type) -> Any:
     """Calls a function for the `__torch_function__` of a class, which makes no call of its own of
     the results: those are plain tensors.
 

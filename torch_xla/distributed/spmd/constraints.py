@@ -24,12 +24,12 @@ class _Split(torch.autograd.Function):
     """A value and its gradient, each split by a constraint, or by None as the compiler chooses."""
 
     @staticmethod
-    def forward(ctx, t: torch.Tensor, here: str | None, back: str | None):
+    def forward(ctx: Any, t: torch.Tensor, here: str | None, back: str | None) -> torch.Tensor:
         ctx.back = back
         return _constrained(t, here)
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         return _constrained(grad_output, ctx.back), None, None
 
 

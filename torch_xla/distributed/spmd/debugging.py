@@ -135,8 +135,7 @@ def visualize_sharding(
 def _cells(sharding: str) -> np.ndarray:
     """The devices that hold each part, as texts in two dimensions."""
     if sharding in ("", "{replicated}"):
-        devices = range(xr.global_runtime_device_count())
-        return np.array([[str(list(devices))]])
+        return np.array([[str(list(range(xr.global_runtime_device_count())))]])
     match = _TILED.fullmatch(sharding)
     if match is None:
         raise ValueError(

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
+from torch_xla._src.dynamo.uncaptured import constant
 from torch_xla.distributed.spmd import partial
 from torch_xla.distributed.spmd.constraints import split
 from torch_xla.distributed.spmd.placements import (
@@ -33,19 +34,17 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
 )
 
 
+@constant  # it is called while a graph is captured
 def _enter_spmd_mode() -> None:
     if not xr.is_spmd():
         xr.use_spmd()
 
 
-_enter_spmd_mode._dynamo_marked_constant = True  # it is called while a graph is captured
-
-
-def with_xla(func: Callable) -> Callable:
+def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
     """A function that runs in SPMD mode."""
 
     @functools.wraps(func)
-    def in_spmd_mode(*args: Any, **kwargs: Any):
+    def in_spmd_mode(*args: Any, **kwargs: Any) -> Any:
         _enter_spmd_mode()
         return func(*args, **kwargs)
 

@@ -187,7 +187,7 @@ def all_reduce(
     """
     if reduction in OF_BITS:
         return _all_reduce_bits(t, reduction, device_mesh, dims)
-    operation = _operation(reduction, "all_reduce", OF_BITS)
+    operation = _operation(reduction, "all_reduce", [*OF_BITS])
     members, size = _group(device_mesh, dims)
     made = torch.ops.torch_xla.manual_all_reduce(own(t), operation, 1.0, members, size)
     return averaged(made, size) if reduction == "avg" else made

@@ -28,7 +28,9 @@ class SpmdFSDPModule(FSDPModule):
     parameters are gathered have no effect; those that would change values raise.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> nn.Module:
+    _spmd_state: FSDPState
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A plain module, for what makes another one of the class: a slice of a container."""
         return cls.__mro__[3](*args, **kwargs)  # FSDPLinear, this class, FSDPModule, Linear
 
@@ -120,7 +122,7 @@ def xla_fully_shard(
             if id(param) not in ignored
         ]
         for owner, name in held:
-            _split(owner._parameters[name], along, is_split, shard_placement_fn)
+            _split(owner.get_parameter(name), along, is_split, shard_placement_fn)
         _SpmdState(held, mp_policy).attach(one)
     for one in modules:
         kind = type(one)
@@ -185,12 +187,14 @@ class _SpmdState(FSDPState):
 
     def attach(self, module: nn.Module) -> None:
         """Has the module compute in the dtypes of the policy."""
-        module._spmd_state = self
+        module._spmd_state = self  # type: ignore[assignment]
         if self._policy.param_dtype is not None or self._policy.output_dtype is not None:
             module.register_forward_pre_hook(self._pre_forward, prepend=True, with_kwargs=True)
             module.register_forward_hook(self._post_forward, always_call=True)
 
-    def _pre_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def _pre_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[Any, Any]
+    ) -> tuple[tuple[Any, ...], dict[Any, Any]]:
         """Puts parameters of another dtype, whose gradients go to the real ones, in their place."""
         replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
         self._replaced.append(replaced)
@@ -202,10 +206,10 @@ class _SpmdState(FSDPState):
             # Those of a call around this one are replaced already.
             if isinstance(param, nn.Parameter) and param.is_floating_point():
                 replaced.append((owner, name, param))
-                owner._parameters[name] = param.to(dtype)
+                owner._parameters[name] = param.to(dtype)  # type: ignore[assignment]
         return _cast((args, kwargs), dtype) if self._policy.cast_forward_inputs else (args, kwargs)
 
-    def _post_forward(self, module: nn.Module, args: tuple, output: Any) -> Any:
+    def _post_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         for owner, name, param in self._replaced.pop():
             owner._parameters[name] = param
         return (

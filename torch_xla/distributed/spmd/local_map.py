@@ -7,7 +7,7 @@ they have by `torch.distributed._functional_collectives`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -60,14 +60,14 @@ def called_on_parts(
             gradient, or is `Partial`.
     """
     flat_args, nest = tree_flatten(args)
-    for name, said in (
+    for name, each in (
         ("in_placements", in_placements),
         ("in_grad_placements", in_grad_placements),
     ):
-        if said is not None and len(said) != len(flat_args):
+        if each is not None and len(each) != len(flat_args):
             raise AssertionError(
                 f"{_WHO}: expected {name} for each of the {len(flat_args)} arguments, got "
-                f"{len(said)}."
+                f"{len(each)}."
             )
     mesh = device_mesh
     given: list[Any] = []
@@ -82,23 +82,25 @@ def called_on_parts(
                 )
             given.append(arg)
             continue
-        mesh = arg.device_mesh if mesh is None else mesh
-        said, back = arg.placements, None
+        d = cast(XLAShardedTensor, arg)
+        mesh = d.device_mesh if mesh is None else mesh
+        said, back = d.placements, None
         if in_placements is not None:
-            said = _expected(wanted, arg, "in_placements", i)
-            if said != arg.placements and arg.is_placed and not redistribute_inputs:
+            said = _expected(wanted, d, "in_placements", i)
+            if said != d.placements and d.is_placed and not redistribute_inputs:
                 raise ValueError(
                     f"{_WHO}: expected the DTensor at {i} with the placements {list(said)}, got "
-                    f"{list(arg.placements)}. Redistribute it, or pass redistribute_inputs=True."
+                    f"{list(d.placements)}. Redistribute it, or pass redistribute_inputs=True."
                 )
         if in_grad_placements is not None:
-            back = _expected(in_grad_placements[i], arg, "in_grad_placements", i)
-        given.append(_own_part(arg, said, back, i))
-        if said == arg.placements or not arg.is_placed:
-            parts.append((arg, given[-1], said))
+            back = _expected(in_grad_placements[i], d, "in_grad_placements", i)
+        given.append(_own_part(d, said, back, i))
+        if said == d.placements or not d.is_placed:
+            parts.append((d, given[-1], said))
     out = func(*tree_unflatten(given, nest), **kwargs)
     for part in parts:
         _write_back(*part)
+    assert mesh is not None  # of the argument that is a DTensor
     return _joined(out, out_placements, mesh)
 
 
@@ -211,7 +213,7 @@ class _Done(torch.Tensor):
     is a plain tensor.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def wait(self) -> torch.Tensor:
         """The plain tensor, at once."""

@@ -13,6 +13,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
+from torch_xla._src.dynamo.uncaptured import constant
 from torch_xla.distributed.spmd.mesh import (
     MANUAL,
     Mesh,
@@ -159,6 +160,7 @@ def _mesh_of(mesh: Mesh | None, who: str) -> Mesh:
     return mesh
 
 
+@constant
 def _split(
     mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str
 ) -> tuple[str, tuple[int, ...]]:
@@ -171,6 +173,3 @@ def _split(
     text = sharding_text(mesh_label, partition_spec, rank, who)
     mesh = labelled(mesh_label)
     return text, parts_of(mesh, partition_spec)
-
-
-_split._dynamo_marked_constant = True  # as that of sharding_text

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from torch_xla import _XLAC
+from torch_xla._src.dynamo.uncaptured import constant
 from torch_xla.distributed.spmd.torus import (
     _create_device_mesh_for_nd_torus,
     _get_physical_tpu_mesh,
@@ -394,6 +395,7 @@ def check_mesh(mesh: Mesh, who: str) -> None:
         )
 
 
+@constant
 def sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str) -> str:
     """What operators take for a partition spec of a tensor: a constant of graphs."""
     mesh = labelled(mesh_label)
@@ -411,7 +413,3 @@ def parts_of(mesh: Mesh, partition_spec: PartitionSpec) -> tuple[int, ...]:
     """Into how many parts a spec splits each dimension."""
     axes_of = _axes_of_dimensions(mesh, partition_spec)
     return tuple(math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in axes_of)
-
-
-# What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
-sharding_text._dynamo_marked_constant = True

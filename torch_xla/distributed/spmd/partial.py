@@ -24,7 +24,7 @@ from torch_xla import _XLAC
 from torch_xla._src.dynamo.uncaptured import uncaptured
 from torch_xla.distributed.spmd import exchanges
 from torch_xla.distributed.spmd.constraints import split
-from torch_xla.distributed.spmd.mesh import ShardingError
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingError
 from torch_xla.distributed.spmd.placements import (
     axes_of,
     checked,
@@ -73,7 +73,7 @@ class Layout:
         dimensions it has one for each of some dimensions of the mesh, which is split along it.
         """
         axes = axes_of(self.mesh)
-        spec = tuple(tuple(axes[dim]) for dim in leading)
+        spec: PartitionSpec = tuple(tuple(axes[dim]) for dim in leading)
         spec += spec_along(rank, axes, self.placements)
         op_sharding = convert_to_xla_mesh(self.mesh).get_op_sharding(spec)
         return op_sharding.constraint(rank + len(leading))
@@ -97,7 +97,7 @@ class Layout:
     def _reductions(self, dims: Sequence[int]) -> list[tuple[Any, ...]]:
         by_name: dict[str, list[int]] = {}
         for dim in dims:
-            by_name.setdefault(self.placements[dim].reduce_op, []).append(dim)
+            by_name.setdefault(_reduction(self.placements[dim]), []).append(dim)
         return [(name, *along) for name, along in by_name.items()]
 
     def scattered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
@@ -106,6 +106,11 @@ class Layout:
         """
         ((reduction, *along),) = self._reductions(self.partial)
         return exchanges.reduce_scatter(own, reduction, dim, self.mesh, along)
+
+
+def _reduction(placement: Placement) -> str:
+    assert isinstance(placement, Partial)
+    return placement.reduce_op
 
 
 def expect_one_reduction(placements: Sequence[Placement], who: str) -> None:
@@ -123,7 +128,7 @@ def _joined(own: torch.Tensor, layout: Layout, kept: tuple[int, ...] = ()) -> to
     """
     ended = [dim for dim in layout.partial if dim not in kept]
     text = layout.text(own.dim(), kept)
-    if not layout.exact or all(layout.placements[dim].reduce_op == "sum" for dim in ended):
+    if not layout.exact or all(_reduction(layout.placements[dim]) == "sum" for dim in ended):
         return _Joined.apply(own, layout, ended, len(kept), text)
     return _assembled(own, layout, ended, len(kept), text)
 
@@ -140,13 +145,13 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, own: torch.Tensor, layout: Layout, ended: Sequence[int], leading: int, text: str
-    ):
+        ctx: Any, own: torch.Tensor, layout: Layout, ended: Sequence[int], leading: int, text: str
+    ) -> torch.Tensor:
         ctx.how = text, _XLAC._copies_of_parts(text) // layout.count(ended), own.shape
         return _assembled(own, layout, ended, leading, text)
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor):
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         text, copies, sizes = ctx.how
         part = torch.ops.torch_xla.full_to_shard(grad, text).reshape(sizes)
         return part if copies == 1 else part / copies, None, None, None, None
@@ -158,12 +163,12 @@ class _Held(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, whole: torch.Tensor, own: torch.Tensor, layout: Layout):
+    def forward(ctx: Any, whole: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
         ctx.layout = layout
         return own.clone()
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor):
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         layout = ctx.layout
         whole = torch.ops.torch_xla.shard_to_full(grad, layout.text(grad.dim()), True)
         return whole / layout.count(layout.partial), None, None
@@ -175,11 +180,11 @@ class _Instead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, t: torch.Tensor, value: torch.Tensor):
+    def forward(ctx: Any, t: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return value.clone()
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor):
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return grad.clone(), None
 
 
@@ -187,12 +192,12 @@ class _GradientReduced(torch.autograd.Function):
     """What each device holds, with a gradient that is reduced as `Partial` placements say."""
 
     @staticmethod
-    def forward(ctx, own: torch.Tensor, layout: Layout):
+    def forward(ctx: Any, own: torch.Tensor, layout: Layout) -> torch.Tensor:
         ctx.layout = layout
         return own.clone()
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor):
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return ctx.layout.reduced(grad, ctx.layout.partial), None
 
 
@@ -213,7 +218,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         own: torch.Tensor,
         layout: Layout,
         placements: tuple[Placement, ...],
-    ):
+    ) -> Any:
         if whole.is_inference():
             with torch.inference_mode(False):  # else nothing would tell that it was written
                 whole = whole.clone()
@@ -243,7 +248,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         return own
 
     @_uncaptured
-    def detach(self) -> XLAShardedTensor:
+    def detach(self) -> Any:
         if not self._is_held:
             return super().detach()
         own, layout, placements, _ = self.__dict__["_held"]
@@ -258,7 +263,7 @@ class XLAPartialDTensor(XLAShardedTensor):
     @_uncaptured
     def redistribute(
         self,
-        device_mesh: DeviceMesh | None = None,
+        device_mesh: DeviceMesh | Mesh | None = None,
         placements: Sequence[Placement] | None = None,
         *,
         async_op: bool = False,
@@ -268,10 +273,10 @@ class XLAPartialDTensor(XLAShardedTensor):
         """As `XLAShardedTensor.redistribute`: what devices hold is reduced along the dimensions
         that are to be `Replicate` or `Shard`; a `Partial` of the tensor's own may stay.
         """
-        mesh = self.device_mesh if device_mesh is None else device_mesh
-        if placements is None or mesh != self.device_mesh or not self._is_held:
+        mesh = self.device_mesh
+        if placements is None or device_mesh not in (None, mesh) or not self._is_held:
             return super().redistribute(
-                mesh, placements, forward_dtype=forward_dtype, backward_dtype=backward_dtype
+                device_mesh, placements, forward_dtype=forward_dtype, backward_dtype=backward_dtype
             )
         said = checked(placements, self.dim(), mesh, "redistribute", may_be_partial=True)
         _expect_present(self.placements, said)
@@ -290,7 +295,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         targets = {said[dim] for dim in layout.partial}
         rest = [p for i, p in enumerate(said) if i not in layout.partial]
         stays = rest == [p for p in layout.placements if not isinstance(p, Partial)]
-        names = {layout.placements[dim].reduce_op for dim in layout.partial}
+        names = {_reduction(layout.placements[dim]) for dim in layout.partial}
         target = targets.pop() if len(targets) == len(names) == 1 else None
         if (
             not isinstance(target, Shard)
@@ -439,7 +444,7 @@ def distributed(
             f"{who}: expected a floating-point tensor for Partial('sum'), of which each device "
             f"holds an equal share, got {t.dtype}."
         )
-    shares = layout.count([i for i in layout.partial if placements[i].reduce_op == "sum"])
+    shares = layout.count([i for i in layout.partial if _reduction(placements[i]) == "sum"])
     held = t.detach() if shares == 1 else t.detach() / shares
     text = layout.text(t.dim())
     own = torch.ops.torch_xla.full_to_shard(held, text)

@@ -6,6 +6,8 @@ is split cannot be said where both are, so devices send what they could keep.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -21,13 +23,13 @@ class XLAPatchedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+        ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         ctx.save_for_backward(input, weight)
         return F.linear(input, weight, bias)
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         input, weight = ctx.saved_tensors
         wanted = (*ctx.needs_input_grad, False)[:3]
         return _einsum_linear_backward_operation(grad_output, input, weight, None, *wanted)

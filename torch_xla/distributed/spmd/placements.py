@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from torch_xla import _XLAC
+from torch_xla._src.dynamo.uncaptured import constant
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingError
 
 _TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
@@ -155,10 +156,12 @@ def has_partial(placements: Sequence[Placement]) -> bool:
     return any(isinstance(p, Partial) for p in placements)
 
 
+@constant
 def _from_front(placements: tuple[Placement, ...], rank: int) -> tuple[Placement, ...]:
     return tuple(Shard(p.dim % rank) if isinstance(p, Shard) else p for p in placements)
 
 
+@constant
 def _described(placements: tuple[Placement, ...]) -> str:
     return ", ".join(map(repr, placements))
 
@@ -233,8 +236,9 @@ def placements_of_spec(
     dims: dict[int | str | None, int] = {}
     for dim, entry in enumerate(spec):
         for axis in entry if isinstance(entry, (tuple, list)) else (entry,):
-            named = isinstance(axis, str) and mesh is not None
-            dims[mesh.get_axis_name_idx(axis) if named else axis] = dim
+            if isinstance(axis, str) and mesh is not None:
+                axis = mesh.get_axis_name_idx(axis)
+            dims[axis] = dim
     return tuple(Shard(dims[i]) if i in dims else Replicate() for i in range(len(mesh_shape)))
 
 
@@ -259,6 +263,7 @@ def name_of(device_mesh: DeviceMesh) -> str:
     return _name_of((device_mesh, device_mesh._root_mesh))
 
 
+@constant
 def _name_of(mesh_and_root: tuple[DeviceMesh, DeviceMesh | None]) -> str:
     mesh = mesh_and_root[0]
     name = _NAMES.setdefault((mesh, root_of(mesh)), f"mesh{len(_NAMES)}")
@@ -271,11 +276,13 @@ def mesh_of(name: str) -> DeviceMesh:
     return _MESHES[name]
 
 
+@constant
 def placements_by_name(sharding: str, mesh_name: str, rank: int) -> tuple[Placement, ...]:
     """`placements_of`, of a mesh by its name."""
     return placements_of(sharding, _MESHES[mesh_name], rank)
 
 
+@constant
 def constraint_along(
     mesh_name: str, placements: tuple[Placement, ...], rank: int, present: str
 ) -> str | None:
@@ -287,8 +294,3 @@ def constraint_along(
     if present == "" and root_of(mesh) is not mesh:
         return None
     return op_sharding(rank, mesh, placements, present).constraint(rank)
-
-
-# What torch.compiler.assume_constant_result does; that function imports torch._dynamo.
-for _function in (_from_front, _described, _name_of, placements_by_name, constraint_along):
-    _function._dynamo_marked_constant = True

@@ -90,7 +90,8 @@ def _absent(name: str) -> Any:
     return Absent()
 
 
-_BASE, _GRAD = torch.Tensor._base.__get__, torch.Tensor.grad.__get__
+_ATTRIBUTES: Any = torch.Tensor  # descriptors of its attributes, which stubs say are values
+_BASE, _GRAD = _ATTRIBUTES._base.__get__, _ATTRIBUTES.grad.__get__
 
 
 @with_own_methods
@@ -122,10 +123,11 @@ class XLAShardedTensor(DTensor):
     _mesh_shape: tuple[int, ...] | None = None
     _partition_spec: tuple[Any, ...] | None = None
     _cached_spec: DTensorSpec | None = None
+    seen_gradient: torch.Tensor | None = None  # of which this was made
 
     # How the tensor is split, as GSPMD writes it, and the constraint that says it, if any.
-    sharding_spec: str = _Asked(sharding_of)
-    constraint: str | None = _Asked(constraint_of)
+    sharding_spec: Any = _Asked(sharding_of)
+    constraint: Any = _Asked(constraint_of)
 
     @staticmethod
     @skipped
@@ -137,7 +139,7 @@ class XLAShardedTensor(DTensor):
         *,
         requires_grad: bool = False,
         mesh: Mesh | None = None,
-    ):
+    ) -> Any:
         if isinstance(elem, XLAShardedTensor):
             mesh_shape = mesh_shape or elem.mesh_shape
             partition_spec = partition_spec or elem.partition_spec
@@ -148,13 +150,15 @@ class XLAShardedTensor(DTensor):
 
     __init__ = torch.Tensor.__init__  # PyTorch's is not captured
     # It is a tensor of xla to PyTorch's dispatcher, which would else look for a part of one.
-    __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl
+    __torch_dispatch__: Any = torch._C._disabled_torch_dispatch_impl
     __tensor_flatten__ = _absent("__tensor_flatten__")
     __tensor_unflatten__ = _absent("__tensor_unflatten__")
 
     @classmethod
     @skipped
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         given = first_of((args, kwargs), XLAShardedTensor)
         if not torch.compiler.is_dynamo_compiling() and _any_stands((args, kwargs)):
@@ -177,6 +181,7 @@ class XLAShardedTensor(DTensor):
         with torch._C.DisableTorchFunctionSubclass():
             if self.grad_fn is not None:  # the tensor wanted one when the alias was made
                 return
+            assert self._tensor is not None
             self.requires_grad_(self._tensor.requires_grad)
             if self.requires_grad and not self._post_accumulate_grad_hooks:
                 self.register_post_accumulate_grad_hook(_hand_over_gradient)
@@ -199,14 +204,14 @@ class XLAShardedTensor(DTensor):
         if not self.is_leaf:
             raise RuntimeError("copy.deepcopy: expected a DTensor that is a leaf of autograd.")
         if self._mesh_name is None:
-            made = self.like(copy.deepcopy(self.global_tensor, memo))
+            copied: torch.Tensor = self.like(copy.deepcopy(self.global_tensor, memo))
             if isinstance(self, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, self.requires_grad)
-            return memo.setdefault(id(self), made)
+                copied = torch.nn.Parameter(copied, self.requires_grad)
+            return memo.setdefault(id(self), copied)
         _, (plain, *how) = self.__reduce_ex__(4)
         made = _rebuilt(copy.deepcopy(plain, memo), *how)
         if self.grad is not None:
-            made.grad = copy.deepcopy(self.grad.global_tensor, memo)
+            made.grad = copy.deepcopy(unwrap_sharded_tensor(self.grad), memo)
         return memo.setdefault(id(self), made)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -306,7 +311,7 @@ class XLAShardedTensor(DTensor):
         return placements_by_name(now, self._mesh_name, self.dim())
 
     @property
-    def _spec(self) -> DTensorSpec:
+    def _spec(self) -> DTensorSpec:  # type: ignore[override]
         """What PyTorch's functions on DTensors ask for.
 
         Raises:
@@ -333,7 +338,7 @@ class XLAShardedTensor(DTensor):
         if self._mesh_name is not None:
             mesh, said = self.device_mesh, self.placements
         else:
-            grid = torch.arange(_XLAC._xla_num_real_devices()).reshape(sizes)
+            grid: Any = torch.arange(_XLAC._xla_num_real_devices()).reshape(sizes)
             grid = grid if self.mesh is None else self.mesh.get_logical_mesh()
             mesh, said = (
                 DeviceMesh("xla", grid),
@@ -463,7 +468,7 @@ class XLAShardedTensor(DTensor):
     def __format__(self, format_spec: str) -> str:
         return format(self.global_tensor, format_spec)
 
-    def __repr__(self, *args: Any, **kwargs: Any) -> str:
+    def __repr__(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
         if self.sharding_spec == "{manual}":  # it has no one value
             return f"XLAShardedTensor(sizes={list(self.shape)}, dtype={self.dtype}, {{manual}})"
         named = self._mesh_name is not None
@@ -489,7 +494,7 @@ def placed(
         placements: By which the tensor was just split; without them they are read from the value.
         cls: `XLAShardedTensor`, or a class of it.
     """
-    made = t.as_subclass(cls)
+    made: Any = t.as_subclass(cls)
     made._mesh_name = mesh_name
     made._said = None if placements is None else (placements, sharding_of(t))
     if torch.compiler.is_dynamo_compiling():
@@ -530,7 +535,7 @@ def _any_stands(values: Any) -> bool:
 
 
 def _of_tensors(
-    given: XLAShardedTensor, func: Callable, args: tuple, kwargs: dict[str, Any]
+    given: XLAShardedTensor, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `__torch_function__` does where an argument stands for a tensor: the call is one of that
     tensor, and gives back what stands for it where it gives back the tensor.
@@ -555,7 +560,7 @@ def _of_tensors(
         return result
     if func == _GRAD and type(result) is torch.Tensor:
         return given._gradient(result)
-    wants = func in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)
+    wants = func in (torch.Tensor.requires_grad_, _ATTRIBUTES.requires_grad.__set__)
     if wants and given._tensor is not None:
         given._want_what_the_tensor_wants()
     names = (t._mesh_name for t in known.values() if t._mesh_name is not None)
@@ -597,7 +602,7 @@ def _rebuilt(
     placements: tuple[Placement, ...] | None,
     requires_grad: bool,
     is_parameter: bool,
-) -> XLAShardedTensor:
+) -> Any:
     """A copied or loaded DTensor."""
     made = on_mesh(plain, device_mesh)
     if placements is not None:
@@ -613,12 +618,12 @@ class GradientIn(torch.autograd.Function):
     """A value whose gradient goes through another dtype."""
 
     @staticmethod
-    def forward(ctx, t: torch.Tensor, dtype: torch.dtype):
+    def forward(ctx: Any, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         ctx.dtypes = dtype, t.dtype
         return t.view_as(t)
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         sent, own = ctx.dtypes
         return grad_output.to(sent).to(own), None
 
@@ -660,7 +665,7 @@ def make_known(cls: type) -> None:
         from torch._functorch._aot_autograd import runtime_wrappers
 
         if hasattr(runtime_wrappers, "HANDLED_TYPES"):
-            runtime_wrappers.HANDLED_TYPES += (cls,)
+            runtime_wrappers.HANDLED_TYPES += (cls,)  # type: ignore[assignment]
 
     after_import("torch._functorch._aot_autograd.runtime_wrappers", add)
 

@@ -7,7 +7,7 @@ The terms are those of GSPMD (https://arxiv.org/abs/2105.04663); programs are pa
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -106,10 +106,10 @@ def mark_sharding(
         >>> xs.mark_sharding(torch.randn(8, 32).to('xla'), mesh, ('x', None))
     """
     if torch.compiler.is_compiling():
-        return marked(t, mesh, partition_spec)
+        return cast(XLAShardedTensor, marked(t, mesh, partition_spec))
     check_mesh(mesh, "mark_sharding")
     check_rank(t.dim(), partition_spec, "mark_sharding")
-    plain = unwrap_sharded_tensor(t)
+    plain: Any = unwrap_sharded_tensor(t)
     if plain.device.type == "meta":  # torch_xla.aot splits what stands for it
         plain._xla_sharding = sharding_text(
             mesh._label, partition_spec, plain.dim(), "mark_sharding"
@@ -129,7 +129,7 @@ def annotate_custom_sharding(
         ShardingError, RuntimeError: As `mark_sharding`.
     """
     if torch.compiler.is_compiling():
-        return marked(t, mesh, partition_spec, "annotate_custom_sharding")
+        return cast(XLAShardedTensor, marked(t, mesh, partition_spec, "annotate_custom_sharding"))
     check_mesh(mesh, "annotate_custom_sharding")
     check_rank(t.dim(), partition_spec, "annotate_custom_sharding")
     plain = unwrap_sharded_tensor(t)
@@ -252,10 +252,11 @@ def _alike(a: Any, b: Any) -> tuple[Any, Any]:
     text = constraint_of(plain[0]) or constraint_of(plain[1])
     if text is None:
         return a, b
-    return tuple(
+    new_a, new_b = (
         t if constraint_of(value) == text else split(value, text, text)
         for t, value in zip((a, b), plain, strict=True)
     )
+    return new_a, new_b
 
 
 @dataclasses.dataclass
@@ -279,10 +280,10 @@ class ShardingSpec:
         kind = _get_sharding_type(self.partition_spec, self.mesh.size())
         if kind in (ShardingType.TILED, ShardingType.PARTIAL):  # an axis may be left without a None
             kind = ShardingType.PARTIAL if tiles.ndim > t.dim() else ShardingType.TILED
+        from torch_xla._src.old_names.extension import XlaShardingSpec  # few programs use it
+
         groups, copies = _get_group_assignment(kind, tiles, t.dim(), set())
-        return _XLAC.XlaShardingSpec(
-            t, tiles.tolist(), groups, copies, int(kind), bool(self.minibatch)
-        )
+        return XlaShardingSpec(t, tiles.tolist(), groups, copies, int(kind), bool(self.minibatch))
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether the spec has an entry for each dimension of the tensor."""

@@ -187,7 +187,7 @@ def _cpu_shards_from_tensors(tensors: list[torch.Tensor]) -> list[_CpuShards]:
     )
     copies = []
     for t, of_devices, are_parts in zip(tensors, places, differ, strict=True):
-        held = next(parts) if are_parts else next(wholes)
+        held: Any = next(parts) if are_parts else next(wholes)
         shards = []
         for device, place in _distinct(of_devices):
             if are_parts:  # a part may be padded at its end
@@ -211,7 +211,9 @@ def _sharded_cpu_state_dict(state_dict: StateDict) -> StateDict:
     _compute(list(on_xla.values()))
     split = {name: t for name, t in on_xla.items() if _is_sharded_tensor(t)}
     whole = {name: t for name, t in on_xla.items() if name not in split}
-    read = dict(zip(split, _cpu_shards_from_tensors(list(split.values())), strict=True))
+    read: dict[str, Any] = dict(
+        zip(split, _cpu_shards_from_tensors(list(split.values())), strict=True)
+    )
     read |= zip(whole, _XLAC._xla_get_cpu_tensors(list(whole.values())), strict=True)
     copied: StateDict = {}
     for name, value in flat.items():

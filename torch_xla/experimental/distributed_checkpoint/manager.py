@@ -305,6 +305,7 @@ class _BackgroundSave(threading.Thread):
     def run(self) -> None:
         if self._before is not None:
             self._before.join()
+        assert self._write is not None  # a thread runs once
         try:
             self._write()
         except BaseException as error:  # raised by the next save or by join

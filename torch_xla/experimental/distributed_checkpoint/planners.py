@@ -76,7 +76,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         # The tensor whose parts were asked for last: they come one after the other.
         self._read: tuple[str, _CpuShards] | None = None
 
-    def set_up_planner(  # the order of arguments is torch_xla's, PyTorch names them
+    def set_up_planner(  # type: ignore[override]  # the order of arguments is torch_xla's, PyTorch names them
         self,
         state_dict: StateDict,
         is_coordinator: bool = False,
@@ -232,6 +232,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(self.state_dict)
         on_xla = {fqn: value for fqn, value in self.state_dict.items() if is_xla_tensor(value)}
         others = [item for item in plan.items if item.dest_index.fqn not in on_xla]
+        assert self.metadata is not None  # set_up_planner was called
         items = _create_xla_read_items(on_xla, self.metadata)
         self._on_host.clear()
         self._unread = collections.Counter(item.dest_index.fqn for item in items)
@@ -253,7 +254,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             return find_state_dict_object(self.state_dict, index)
         if index.fqn not in self._on_host:
             self._on_host[index.fqn] = torch.empty(target.shape, dtype=target.dtype)
-        return self._on_host[index.fqn][tuple(slice(start, None) for start in index.offset)]
+        return self._on_host[index.fqn][tuple(slice(start, None) for start in index.offset or ())]
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
         """Notes that an item was read; with its last one, a tensor goes to the devices."""

@@ -38,7 +38,7 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             p.grad = torch.zeros_like(p)
             p.detach().zero_()  # so that there is nothing to decay, which would go into the state
         on_xla = any(p.device.type == "xla" for p in new)
-        devices = range(torch.xla.device_count()) if on_xla else ()
+        devices = range(torch.get_device_module("xla").device_count()) if on_xla else ()
         with torch.random.fork_rng(devices=devices, device_type="xla"):
             optimizer.step()
     finally:

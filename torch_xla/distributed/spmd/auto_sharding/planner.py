@@ -185,7 +185,8 @@ def compile_for(compiler: Any, program: Callable[[str], Any]) -> Any:
         if sizes not in tried and seconds <= _WITHIN * min(first.alternatives.values()):
             made = _attempt(compiler, program, dataclasses.replace(on, sizes=sizes))
             tried[sizes] = made, _plans[-1]
-    estimates = {sizes: _estimate(made) for sizes, (made, _) in tried.items()}
+    # The compiler that estimates one mesh estimates all.
+    estimates = {sizes: _estimate(made) or math.inf for sizes, (made, _) in tried.items()}
     made, plan = tried[min(estimates, key=estimates.__getitem__)]
     estimates = {sizes: time for sizes, time in estimates.items() if time != math.inf}
     _plans.clear()
@@ -281,7 +282,7 @@ class _Mesh:
     def __init__(self, names: Sequence[str], sizes: Sequence[int], devices: Sequence[int]) -> None:
         self.names, self.sizes, self.devices = list(names), tuple(sizes), list(devices)
 
-    def sharding(self, layout: Layout, rank: int):
+    def sharding(self, layout: Layout, rank: int) -> _XLAC.OpSharding:
         spec: list[list[int]] = [[] for _ in range(rank)]
         for axis, dim in enumerate(layout):
             if dim >= 0:
@@ -360,7 +361,7 @@ def _plan(
     text: str,
     leaves: Sequence[Any],
     replaces: Sequence[int],
-):
+) -> tuple[list[Any], list[Any]]:
     """What the runtime asks for: an OpSharding for each argument, and for results of calls.
 
     Args:
@@ -377,8 +378,9 @@ def _plan(
         return [None] * len(leaves), []
     on = _elsewhere or _Elsewhere(costs.machine_of(platform), _memory(platform))
     given, fixed = _given(leaves)
-    if given is not None or asked is not None:
-        meshes = [given or asked]
+    known = given or asked
+    if known is not None:
+        meshes = [known]
     else:
         sizes = meshes_of(devices) if on.sizes is None else [on.sizes]
         meshes = [_Mesh(_AXES[: len(s)], s, range(devices)) for s in sizes]
@@ -412,7 +414,7 @@ def _memory(platform: str) -> float | None:
     return 0.9 * total / len(_XLAC._xla_real_devices()) or None
 
 
-def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solution) -> list:
+def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solution) -> list[Any]:
     """The shardings of what calls give in which an operation decides."""
     said = []
     before = 0
@@ -431,7 +433,9 @@ def _of_results(program: Program, mesh: _Mesh, problem: Problem, solution: Solut
     return said
 
 
-def _explained(program: Program, mesh: _Mesh, problem: Problem, solution: Solution, tried) -> Plan:
+def _explained(
+    program: Program, mesh: _Mesh, problem: Problem, solution: Solution, tried: Any
+) -> Plan:
     rows: dict[tuple[Type, Layout], Row] = {}
     specs = []
     for choice, value in zip(problem.arguments, program.arguments, strict=False):

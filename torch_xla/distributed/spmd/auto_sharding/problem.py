@@ -12,6 +12,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch_xla.distributed.spmd.auto_sharding import costs
 from torch_xla.distributed.spmd.auto_sharding.costs import Layout, Machine
@@ -90,7 +91,9 @@ def seen(layout: Layout, view: View) -> Layout:
     return tuple(-1 if dim < 0 else view[dim] for dim in layout)
 
 
-def _divides(steps: Sequence[int], dims: dict[int, int] | Sequence[int], mesh: Sequence[int]):
+def _divides(
+    steps: Sequence[int], dims: dict[int, int] | Sequence[int], mesh: Sequence[int]
+) -> bool:
     split: dict[int, int] = defaultdict(lambda: 1)
     for step, n in zip(steps, mesh, strict=True):
         if step >= 0:
@@ -164,7 +167,9 @@ class _Maker:
         self.decided[op.results[0]] = made
 
     def _alternatives(self, op: Operation, rule: Rule) -> _Alternatives:
-        states, uses, seconds = [], [[] for _ in op.operands], []
+        states: list[Any] = []
+        uses: list[list[Any]] = [[] for _ in op.operands]
+        seconds: list[float] = []
         for chosen in itertools.product(list(self._steps(rule)), repeat=len(self.mesh)):
             factors = [f for f, _ in chosen]
             out = self._place(chosen, rule.results[0])
@@ -194,7 +199,9 @@ class _Maker:
             for factor, scattered in chosen
         )
 
-    def _seconds(self, op, rule: Rule, chosen, used: list[Layout], out: Layout) -> float:
+    def _seconds(
+        self, op: Operation, rule: Rule, chosen: Any, used: list[Layout], out: Layout
+    ) -> float:
         """Arithmetic and memory of a device, and the sums over devices."""
         work = rule.work
         for (factor, _), n in zip(chosen, self.mesh, strict=True):
@@ -251,7 +258,9 @@ class _Maker:
             seconds = costs.change(a, b, main.size, self.mesh, self.on)
             self.choices[main.choice].costs[state] += op.times * seconds
 
-    def _sums(self, op, rule: Rule, factors, main: _Followed, have: list[Layout]) -> None:
+    def _sums(
+        self, op: Operation, rule: Rule, factors: Any, main: _Followed, have: list[Layout]
+    ) -> None:
         """A reduction along what is split adds over the devices."""
         gone = {
             d

@@ -38,7 +38,8 @@ class Rule:
 
 def _fresh(types: list[Type]) -> list[Dims]:
     """A factor for each dimension."""
-    made, count = [], 0
+    made: list[Dims] = []
+    count = 0
     for kind in types:
         made.append(list(range(count, count + len(kind.dims))))
         count += len(kind.dims)
@@ -107,7 +108,7 @@ def _reshape(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
 
 def _reduce(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
     gone = op.numbers("dimensions")
-    every = list(range(len(operands[0].dims)))
+    every: Dims = list(range(len(operands[0].dims)))
     count = len(results)
     return Rule(
         [list(every) for _ in range(count)] + [[] for _ in range(count)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -90,11 +91,11 @@ class _Integer:
         self._edges()
         self._memory()
 
-    def _change(self, have, want, size: int) -> float:
+    def _change(self, have: Layout, want: Layout, size: int) -> float:
         return costs.change(have, want, size, self.problem.mesh, self.on)
 
     def _edges(self) -> None:
-        self.edges: Counter = Counter()
+        self.edges: Counter[Any] = Counter()
         for e in self.problem.edges:
             a, b = self.kinds[e.source], self.kinds[e.target]
             if a == b:
@@ -165,7 +166,9 @@ class _Integer:
         ]
         return self._solution(chosen)
 
-    def _add_edge(self, rows: _Rows, objective: list[float], a, b, size: int, count: int) -> None:
+    def _add_edge(
+        self, rows: _Rows, objective: list[float], a: Any, b: Any, size: int, count: int
+    ) -> None:
         """Variables for each pair of layouts, whose sums are the alternatives that have them."""
         (start_a, have), (start_b, want) = a, b
         of_a, of_b = sorted(set(have)), sorted(set(want))
