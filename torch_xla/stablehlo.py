@@ -101,6 +101,11 @@ class StableHLOGraphModule:
         self._held: dict[Any, torch.Tensor] = {}
         self._written: set[Any] = set()
 
+    @property
+    def bundle(self) -> StableHLOModelBundle:
+        """The programs, what each takes and returns, and the weights."""
+        return self._bundle
+
     def evaluate(
         self, method_name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> Any:

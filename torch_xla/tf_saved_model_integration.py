@@ -62,8 +62,8 @@ def make_tf_function(
         ImportError: tensorflow or jaxlib is not installed.
     """
     tf = _tensorflow()
-    bundle = bundle or stablehlo_program._bundle
-    function = stablehlo_program._bundle.stablehlo_funcs[0]
+    bundle = bundle or stablehlo_program.bundle
+    function = stablehlo_program.bundle.stablehlo_funcs[0]
     meta = function.meta
     shapes = [
         [None if i in s.dynamic_dims else size for i, size in enumerate(s.shape)]
@@ -119,7 +119,7 @@ def save_stablehlo_graph_as_tf(
         NotImplementedError: The model writes buffers, which a SavedModel of it would lose.
     """
     tf = _tensorflow()
-    meta = stablehlo_program._bundle.stablehlo_funcs[0].meta
+    meta = stablehlo_program.bundle.stablehlo_funcs[0].meta
     if meta.mutations:
         raise NotImplementedError(
             "save_stablehlo_graph_as_tf: expected a model that writes nothing, got one that writes "

@@ -27,7 +27,7 @@ def exported(
 
 
 def function_of(program: StableHLOGraphModule) -> stablehlo.StableHLOFunc:
-    return program._bundle.stablehlo_funcs[0]
+    return program.bundle.stablehlo_funcs[0]
 
 
 class Jax:
@@ -55,7 +55,7 @@ class Jax:
 
 
 def flat_arguments(program: StableHLOGraphModule, args: tuple) -> list[torch.Tensor]:
-    return stablehlo._extract_call_parameters(args, function_of(program).meta, program._bundle)
+    return stablehlo._extract_call_parameters(args, function_of(program).meta, program.bundle)
 
 
 class OfTransformers(nn.Module):

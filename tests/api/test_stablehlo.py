@@ -224,7 +224,7 @@ def test_buffers_that_a_model_writes(kitchen, x, tmp_path):
     for _ in range(2):
         torch.testing.assert_close(program(x), kitchen(x))
     program.save(tmp_path)
-    state = StableHLOGraphModule.load(tmp_path)._bundle.state_dict
+    state = StableHLOGraphModule.load(tmp_path).bundle.state_dict
     torch.testing.assert_close(state["norm.running_var"], kitchen.norm.running_var)
     assert state["norm.num_batches_tracked"] == 2
 
@@ -286,20 +286,20 @@ def test_programs_without_weights(kitchen, x, tmp_path):
     program = exported(kitchen, (x,), StableHLOExportOptions(export_weights=False))
     with pytest.raises(ValueError, match="expected a value of the parameter linear.weight"):
         program(x)
-    program._bundle.state_dict.update(kitchen.state_dict())
+    program.bundle.state_dict.update(kitchen.state_dict())
     torch.testing.assert_close(program(x), kitchen(x))
     options = StableHLOExportOptions(save_weights=False)
     exported(kitchen, (x,)).save(tmp_path, options)
-    assert StableHLOGraphModule.load(tmp_path)._bundle.state_dict == {}
+    assert StableHLOGraphModule.load(tmp_path).bundle.state_dict == {}
 
 
 def test_constants_as_arguments(kitchen, x):
     kitchen.eval()
     program = exported(kitchen, (x,), StableHLOExportOptions(inline_all_constant=False))
     kinds = [at.type_ for at in function_of(program).meta.input_locations]
-    assert kinds.count(VariableType.CONSTANT) == len(program._bundle.additional_constants) == 2
+    assert kinds.count(VariableType.CONSTANT) == len(program.bundle.additional_constants) == 2
     torch.testing.assert_close(program(x), kitchen(x))
-    flat = stablehlo._extract_call_parameters([x], function_of(program).meta, program._bundle)
+    flat = stablehlo._extract_call_parameters([x], function_of(program).meta, program.bundle)
     assert flat[-1] is x and len(flat) == len(kinds)
 
 
@@ -339,7 +339,7 @@ def test_constants_of_a_dtype(dtype):
 
 
 def test_weights_are_not_copied(kitchen, x):
-    state = exported(kitchen, (x,))._bundle.state_dict
+    state = exported(kitchen, (x,)).bundle.state_dict
     assert state["linear.weight"].data_ptr() == kitchen.linear.weight.data_ptr()
 
 

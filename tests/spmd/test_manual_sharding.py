@@ -715,19 +715,18 @@ def test_devices_exchange_what_they_have(run):
     for reduction, plain in reductions.items():
         for groups in ([], along["data"], along["model"], [[d] for d in range(N)]):
             part = xs.enable_manual_sharding(value.to(device), ("data", "model"), mesh=mesh)
-            made = _XLAC._xla_spmd_all_reduce(reduction, part + 1, 0.5, groups)
+            made = xs.all_reduce(reduction, part + 1, 0.5, groups)
             expected = [None] * N
             for group in groups or [list(range(N))]:
                 for d in group:
                     expected[d] = plain(torch.stack([parts[e] + 1 for e in group]), 0) * 0.5
             check_parts(made, expected)
-            assert _XLAC._get_xla_sharding_spec(made) == "{manual}"
+            assert xs.sharding_of(made) == "{manual}"
             for dim in (0, -1):
                 count = len(groups[0]) if groups else N
                 if part.shape[dim] % count:
                     continue
-                made = _XLAC._xla_spmd_reduce_scatter(
-                    reduction, part + 1, 0.5, dim, count, groups) * 2
+                made = xs.reduce_scatter(reduction, part + 1, 0.5, dim, groups) * 2
                 of_part = [None] * N
                 for group in groups or [list(range(N))]:
                     for place, d in enumerate(group):
@@ -737,7 +736,7 @@ def test_devices_exchange_what_they_have(run):
     part = xs.enable_manual_sharding(flags, ("data", "model"), mesh=mesh)
     stacked = torch.stack(parts_of(value > 0, ("data", "model")))
     check_parts(_XLAC._xla_spmd_all_reduce("and", part, 1.0, []), [stacked.all(0)] * N)
-    check_parts(_XLAC._xla_spmd_all_reduce("or", part, 1.0, []), [stacked.any(0)] * N)
+    check_parts(xs.all_reduce("or", part), [stacked.any(0)] * N)
     """)
 
 
@@ -760,7 +759,7 @@ def test_what_cannot_be_exchanged(run):
         reduce("or", part, 1.0, [])
     with pytest.raises(ValueError, match="expected 2 parts, as many as a group has devices"):
         scatter("sum", part, 1.0, 0, 4, [[0, 1], [2, 3], [4, 5], [6, 7]])
-    with pytest.raises(ValueError, match="of a dimension that they divide"):
+    with pytest.raises(ValueError, match="a dimension that the 8 devices of a group divide"):
         scatter("sum", part, 1.0, 0, 8, [])
     for dim in (2, 7, -3):
         with pytest.raises(IndexError, match=f"expected a dimension of .* got {dim}"):

@@ -545,6 +545,19 @@ def test_needs_spmd_mode(run_python):
     )
 
 
+def test_the_sharding_of_a_tensor(run):
+    run("""
+    t = torch.randn(16, 8).to("xla")
+    assert xs.sharding_of(t) == ""
+    split = xs.mark_sharding(t, mesh, ("data", None))
+    text = "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
+    assert xs.sharding_of(t) == xs.sharding_of(split) == split.sharding_spec == text
+    assert xs.sharding_of(t) == _XLAC._get_xla_sharding_spec(t)
+    assert xs.sharding_of(torch.ones(2)) == ""
+    assert xs.sharding_of(xs.clear_sharding(t)) in ("", "{replicated}")
+    """)
+
+
 def test_meshes(run):
     run("""
     assert mesh.shape() == collections.OrderedDict([("data", 4), ("model", 2)])

@@ -40,6 +40,20 @@ def test_a_program_that_overwrites():
     assert program["parameters"] == ["Float[5]"] and program["reused_by"] == [0]
 
 
+def test_the_programs_that_users_see():
+    named = torch_xla.compile(lambda x: x.mul_(3), name="tripled")
+    x = torch.ones(7, device="xla")
+    torch_xla.sync()
+    named(x)
+    program = torch_xla.debug.programs()[0]
+    assert program.name == "tripled" and len(program.key) == 32
+    assert (program.parameters, program.results) == (["Float[7]"], ["Float[7]"])
+    assert program.reused_by == [0] and "aten::mul" in program.calls[0]
+    assert len(torch_xla.debug.programs()) == len(_XLAC._xla_programs())
+    torch_xla.runtime.clear_computation_cache()
+    assert torch_xla.debug.programs() == []
+
+
 def test_a_program_of_a_read():
     x = torch.arange(6.0, device="xla")
     torch_xla.sync()

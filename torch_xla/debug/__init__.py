@@ -17,6 +17,7 @@ from torch_xla._src.insight.memory_snapshot import (  # noqa: F401
     Temporaries,
     memory_snapshot,
 )
+from torch_xla._src.insight.programs import CompiledProgram, programs  # noqa: F401
 from torch_xla._src.insight.recording import Recording, record  # noqa: F401
 from torch_xla._src.insight.scopes import named_modules  # noqa: F401
 from torch_xla._src.report.file import report  # noqa: F401

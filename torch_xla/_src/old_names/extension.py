@@ -29,6 +29,10 @@ def find(name: str) -> Any:
         value = _HERE[name]
     elif name == "PjRtPlugin":
         value = plugins.DevicePlugin
+    elif name == "_xla_spmd_all_reduce":
+        from torch_xla.distributed.spmd.manual import all_reduce as value
+    elif name == "_xla_spmd_reduce_scatter":
+        from torch_xla.distributed.spmd.manual import _reduce_scatter as value
     elif name == "profiler":
         from torch_xla._src.profile import profiler as value
     elif name == "lowering":
@@ -540,85 +544,6 @@ def _set_all_reduce_token(device: str, token: IrValue) -> None:
 
 def _device(name: str) -> str:
     return f"xla:{_XLAC._xla_get_device_ordinal(str(name))}"
-
-
-# Communication in manual code
-
-_REDUCTIONS = {
-    "sum": "add",
-    "mul": "multiply",
-    "and": "and",
-    "or": "or",
-    "min": "minimum",
-    "max": "maximum",
-}
-
-
-def _groups(
-    name: str, reduce_type: str, input: torch.Tensor, groups: Sequence[Sequence[int]]
-) -> tuple[str, list[int], int]:
-    """StableHLO's name of a reduction, the devices of all groups, and how many a group has."""
-    if reduce_type not in _REDUCTIONS:
-        raise ValueError(f"{name}: expected one of {list(_REDUCTIONS)}, got {reduce_type!r}.")
-    if reduce_type in ("and", "or") and input.is_floating_point():
-        raise TypeError(f"{name}: expected integers or booleans for {reduce_type!r}.")
-    if _XLAC._xla_num_real_devices() > 1 and _XLAC._get_xla_sharding_spec(input) != "{manual}":
-        raise ValueError(
-            f"{name}: expected a manual tensor, of which each device has its own, got one of all "
-            "devices. Use enable_manual_sharding."
-        )
-    sizes = {len(group) for group in groups}
-    if len(sizes) > 1 or 0 in sizes:
-        raise ValueError(f"{name}: expected groups of one size, got {[list(g) for g in groups]}.")
-    members = [int(device) for group in groups for device in group]
-    return _REDUCTIONS[reduce_type], members, sizes.pop() if sizes else 0
-
-
-@_name
-def _xla_spmd_all_reduce(
-    reduce_type: str, input: torch.Tensor, scale: float, groups: Sequence[Sequence[int]] = ()
-) -> torch.Tensor:
-    """What each device of a group has of a manual tensor, reduced, on all of them.
-
-    Args:
-        reduce_type: "sum", "mul", "and", "or", "min" or "max".
-        input: Of `enable_manual_sharding`.
-        scale: What the result is multiplied with.
-        groups: Each device once; none: one group of all.
-
-    Returns:
-        A manual tensor. Of "sum", "min" and "max" there is a gradient.
-    """
-    reduction, members, size = _groups("_xla_spmd_all_reduce", reduce_type, input, groups)
-    call = torch.ops.torch_xla.manual_all_reduce
-    return call(input, reduction, scale, members, size)
-
-
-@_name
-def _xla_spmd_reduce_scatter(
-    reduce_type: str,
-    input: torch.Tensor,
-    scale: float,
-    scatter_dim: int,
-    shard_count: int,
-    groups: Sequence[Sequence[int]] = (),
-) -> torch.Tensor:
-    """The same, of which each device of a group gets a part along a dimension."""
-    name = "_xla_spmd_reduce_scatter"
-    reduction, members, size = _groups(name, reduce_type, input, groups)
-    if not -input.dim() <= scatter_dim < input.dim():
-        raise IndexError(
-            f"{name}: expected a dimension of {tuple(input.shape)} to scatter, got {scatter_dim}."
-        )
-    dim = scatter_dim % input.dim()
-    count = size or _XLAC._xla_num_real_devices()
-    if shard_count != count or input.shape[dim] % count:
-        raise ValueError(
-            f"{name}: expected {count} parts, as many as a group has devices, of a dimension that "
-            f"they divide, got {shard_count} of {tuple(input.shape)} along {scatter_dim}."
-        )
-    call = torch.ops.torch_xla.manual_reduce_scatter
-    return call(input, reduction, scale, dim, members, count)
 
 
 # Metrics

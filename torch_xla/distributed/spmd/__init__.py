@@ -5,8 +5,9 @@ Usually imported as `import torch_xla.distributed.spmd as xs`.
 
 from typing import Any
 
-from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor  # isort: skip
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor, sharding_of  # isort: skip
 from torch_xla.distributed.spmd import exchanges, sharding_operators  # noqa: F401  they register
+from torch_xla.distributed.spmd.manual import all_reduce, reduce_scatter
 from torch_xla.distributed.spmd.xla_sharding import (
     HybridMesh,
     MarkShardingFunction,
@@ -40,6 +41,7 @@ __all__ = [
     "XLAShard",
     "XLAShardedTensor",
     "_mark_manual_sharding",
+    "all_reduce",
     "annotate_custom_sharding",
     "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
@@ -51,8 +53,10 @@ __all__ = [
     "get_global_mesh",
     "mark_sharding",
     "mark_sharding_with_gradients",
+    "reduce_scatter",
     "set_global_mesh",
     "shard_as",
+    "sharding_of",
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
     "xla_distribute_module",

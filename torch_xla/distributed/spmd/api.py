@@ -14,7 +14,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from torch_xla import _XLAC
 from torch_xla._src.dynamo.uncaptured import uncaptured
 from torch_xla.distributed.spmd import partial
 from torch_xla.distributed.spmd.dtensor import as_dtensors, with_xla
@@ -28,6 +27,7 @@ from torch_xla.distributed.spmd.placements import (  # noqa: F401
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     XLAShardedTensor,
     marked,
+    sharding_of,
     unwrap_sharded_tensor,
 )
 from torch_xla.distributed.spmd.xla_sharding import mark_sharding  # noqa: F401
@@ -84,7 +84,7 @@ def xla_distribute_tensor(
         return held
     present = None
     if plain.device.type == "xla":
-        present = _XLAC._get_xla_sharding_spec(plain)
+        present = sharding_of(plain)
         if plain._is_view():
             moved = moved.clone()
     split = marked(moved.to("xla"), device_mesh, said, present)

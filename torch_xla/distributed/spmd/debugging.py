@@ -81,7 +81,7 @@ def visualize_sharding(
     """Prints a sharding, and returns the table.
 
     Args:
-        sharding: As GSPMD writes it and `_XLAC._get_xla_sharding_spec` gives it; "" is replicated.
+        sharding: As `sharding_of` gives it; "" is replicated.
         use_color: Whether each part has a color of its own.
         scale, min_width: Accepted: cells are as small as what is in them.
         max_width: The width of the drawing in characters.

@@ -17,10 +17,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.utils._pytree import tree_map_only
 
-from torch_xla import _XLAC
 from torch_xla.distributed.spmd.dtensor import with_xla
 from torch_xla.distributed.spmd.placements import checked
-from torch_xla.distributed.spmd.xla_sharded_tensor import marked
+from torch_xla.distributed.spmd.xla_sharded_tensor import marked, sharding_of
 
 
 class SpmdFSDPModule(FSDPModule):
@@ -170,7 +169,7 @@ def _split(
         placement = Shard(even[0]) if even else Replicate()
     said = [placement if splits else Replicate() for splits in is_split]
     split = marked(param.detach(), mesh, checked(said, param.dim(), mesh, "fully_shard"))
-    if _XLAC._get_xla_sharding_spec(param) != split.sharding_spec:
+    if sharding_of(param) != split.sharding_spec:
         param.data = split.to_local()  # it was a part of other memory
 
 

@@ -173,3 +173,109 @@ def _split(
     text = sharding_text(mesh_label, partition_spec, rank, who)
     mesh = labelled(mesh_label)
     return text, parts_of(mesh, partition_spec)
+
+
+_REDUCTIONS = {
+    "sum": "add",
+    "mul": "multiply",
+    "and": "and",
+    "or": "or",
+    "min": "minimum",
+    "max": "maximum",
+}
+
+
+def all_reduce(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float = 1.0,
+    groups: Sequence[Sequence[int]] = (),
+) -> torch.Tensor:
+    """The values that the devices of a group have of a manual tensor, reduced, on all of them.
+
+    Args:
+        reduce_type: "sum", "mul", "and", "or", "min" or "max".
+        input: Of `enable_manual_sharding`.
+        scale: A factor of the result.
+        groups: Each device once; none: one group of all.
+
+    Returns:
+        A manual tensor. Of "sum", "min" and "max" there is a gradient.
+
+    Raises:
+        ValueError: Another reduction, groups of several sizes, or a tensor that is not manual.
+        TypeError: "and" or "or" of floating-point numbers.
+
+    Example:
+        >>> part = xs.enable_manual_sharding(x, ("data", None), mesh=mesh)
+        >>> total = xs.all_reduce("sum", part.sum())
+    """
+    reduction, members, size = _groups("all_reduce", reduce_type, input, groups)
+    call = torch.ops.torch_xla.manual_all_reduce
+    return call(input, reduction, scale, members, size)
+
+
+def reduce_scatter(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float = 1.0,
+    dim: int = 0,
+    groups: Sequence[Sequence[int]] = (),
+) -> torch.Tensor:
+    """`all_reduce`, of which each device of a group gets a part along the dimension `dim`.
+
+    Raises:
+        ValueError, TypeError: As `all_reduce`, or the devices of a group do not divide the size.
+        IndexError: The tensor lacks the dimension.
+    """
+    reduction, members, size = _groups("reduce_scatter", reduce_type, input, groups)
+    if not -input.dim() <= dim < input.dim():
+        raise IndexError(
+            f"reduce_scatter: expected a dimension of {tuple(input.shape)} to scatter, got {dim}."
+        )
+    count = size or _XLAC._xla_num_real_devices()
+    if input.shape[dim] % count:
+        raise ValueError(
+            f"reduce_scatter: expected a dimension that the {count} devices of a group divide, got "
+            f"{dim} of {tuple(input.shape)}."
+        )
+    call = torch.ops.torch_xla.manual_reduce_scatter
+    return call(input, reduction, scale, dim % input.dim(), members, count)
+
+
+def _reduce_scatter(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Sequence[Sequence[int]] = (),
+) -> torch.Tensor:
+    """`_XLAC._xla_spmd_reduce_scatter`, which also takes the number of parts."""
+    count = len(groups[0]) if groups else _XLAC._xla_num_real_devices()
+    if shard_count != count:
+        raise ValueError(
+            f"reduce_scatter: expected {count} parts, as many as a group has devices, got "
+            f"{shard_count}."
+        )
+    return reduce_scatter(reduce_type, input, scale, scatter_dim, groups)
+
+
+def _groups(
+    who: str, reduce_type: str, input: torch.Tensor, groups: Sequence[Sequence[int]]
+) -> tuple[str, list[int], int]:
+    """StableHLO's name of a reduction, the devices of all groups, and how many a group has."""
+    if reduce_type not in _REDUCTIONS:
+        raise ValueError(f"{who}: expected one of {list(_REDUCTIONS)}, got {reduce_type!r}.")
+    if reduce_type in ("and", "or") and input.is_floating_point():
+        raise TypeError(f"{who}: expected integers or booleans for {reduce_type!r}.")
+    if _XLAC._xla_num_real_devices() > 1 and _XLAC._get_xla_sharding_spec(input) != "{manual}":
+        raise ValueError(
+            f"{who}: expected a manual tensor, of which each device has its own, got one of all "
+            "devices. Use enable_manual_sharding."
+        )
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1 or 0 in sizes:
+        raise ValueError(f"{who}: expected groups of one size, got {[list(g) for g in groups]}.")
+    members = [int(device) for group in groups for device in group]
+    return _REDUCTIONS[reduce_type], members, sizes.pop() if sizes else 0
