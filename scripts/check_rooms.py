@@ -51,7 +51,7 @@ BUDGETS: dict[str, int] = {
     "torch_xla/_src/old_names": 2_200,
     "torch_xla/_src/patches": 1_000,
     "torch_xla/_src/profile": 950,
-    "torch_xla/_src/report": 2_100,
+    "torch_xla/_src/report": 1_650,
     "torch_xla/_src/saved_step": 700,
     "torch_xla/amp": 150,
     "torch_xla/amp/syncfree": 200,
@@ -128,7 +128,7 @@ IMPORTS_UP: dict[str, set[str]] = {
 # Comments and docstrings that open with such a word: a stranger has to solve them. These counts
 # only fall.
 OPENER = re.compile(r"(What|Whether|Of|How)\b")
-OPENERS: dict[str, int] = {"csrc": 266, "torch_xla": 296}
+OPENERS: dict[str, int] = {"csrc": 266, "torch_xla": 295}
 
 Graph = dict[str, set[str]]
 

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -349,3 +350,14 @@ def test_shards_are_the_whole():
     for wrong in ("0of4", "5of4"):
         with pytest.raises(pytest.UsageError, match="expected 1of4 to 4of4"):
             shard_of(items, wrong)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_files_that_are_no_modules(tmp_path):
+    wheel = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--quiet", "-w", str(tmp_path)]
+    options = ["--no-build-isolation", "--no-deps", "-C", "wheel.cmake=false"]
+    subprocess.run(wheel + options, check=True)
+    (made,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(made).namelist()
+    others = {"_XLAC.pyi", "py.typed", "_src/report/page.css", "_src/report/page.js"}
+    assert {f"torch_xla/{name}" for name in others} <= set(names)

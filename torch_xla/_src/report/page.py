@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from torch_xla._src.insight.cost import Row
 from torch_xla._src.insight.explain import Recompile, ran_on_host
@@ -37,7 +38,6 @@ from torch_xla._src.report.parts import (
     text,
     time_cell,
 )
-from torch_xla._src.report.style import SCRIPT, STYLE
 
 _BARS = 10
 _MOST = 50  # lines that were compiled again
@@ -81,17 +81,22 @@ def page(run: RunReport) -> str:
         f'<section id="{id_}"><h2>{title_}</h2>{draw(run)}</section>'
         for id_, title_, draw in sections
     )
+    style, script = _asset("page.css"), _asset("page.js")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body>"
+        f"<title>{title}</title><style>{style}</style></head><body>"
         f"<header>{_head(run)}</header><main>{_figures(run)}{_findings(run)}"
         f'<nav aria-label="Sections">{links}</nav>{body}</main>'
         '<footer class="dim">Written by torch_xla.debug.report. The page needs no network.</footer>'
-        f'<div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
+        f'<div id="tip" role="status" hidden></div><script>{script}</script></body></html>\n'
     )
+
+
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _head(run: RunReport) -> str:
