@@ -7,7 +7,6 @@ names the devices that hold it.
 from __future__ import annotations
 
 import importlib.util
-import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla import runtime as xr
+from torch_xla.distributed.spmd.mesh import tiles_of
 from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
     annotate_custom_sharding,
     aot_mark_sharding_fake,
@@ -41,7 +41,6 @@ from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
 # Whether drawings can be made.
 RICH_ENABLED = importlib.util.find_spec("rich") is not None
 
-_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 _COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green")
 
 
@@ -136,22 +135,18 @@ def _cells(sharding: str) -> np.ndarray:
     """The devices that hold each part, as texts in two dimensions."""
     if sharding in ("", "{replicated}"):
         return np.array([[str(list(range(xr.global_runtime_device_count())))]])
-    match = _TILED.fullmatch(sharding)
-    if match is None:
+    tiles = tiles_of(sharding)
+    if tiles is None:
         raise ValueError(
             f"visualize_sharding: expected a sharding such as '{{devices=[2,2]0,1,2,3}}' or "
             f"'{{replicated}}', got '{sharding}'."
         )
-    sizes = [int(size) for size in match[1].split(",")]
-    devices = np.array([int(device) for device in match[2].split(",")])
-    replicas = sizes.pop() if match[3] else 1
+    *sizes, replicas = tiles.shape
     if len(sizes) > 2:
         raise ValueError(
             f"visualize_sharding: expected at most two dimensions, got {len(sizes)} in "
             f"'{sharding}'."
         )
-    while len(sizes) < 2:
-        sizes.insert(0, 1)
-    parts = devices.reshape(-1, replicas).tolist()
+    parts = tiles.reshape(-1, replicas).tolist()
     texts = [str(part[0]) if replicas == 1 else str(part) for part in parts]
-    return np.array(texts).reshape(sizes)
+    return np.array(texts).reshape([1] * (2 - len(sizes)) + sizes)

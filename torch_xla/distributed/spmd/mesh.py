@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import collections
 import math
+import re
 from enum import IntEnum
 from typing import Any
 
@@ -46,6 +47,7 @@ class ShardingType(IntEnum):
 MANUAL = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
 
 
+_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 _MESH_LABELS: dict[tuple[Any, ...], str] = {}
 _LABELLED_MESHES: dict[str, Mesh] = {}
 
@@ -346,6 +348,20 @@ def _get_tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> np.ndarra
     parts = list(parts_of(mesh, partition_spec))
     replicas = [math.prod(mesh.mesh_shape[axis] for axis in rest)] if rest else []
     return mesh.get_logical_mesh().transpose([*used, *rest]).reshape(parts + replicas)
+
+
+def tiles_of(sharding: str) -> np.ndarray | None:
+    """The devices by the parts that they hold, read from a sharding as GSPMD writes it.
+
+    Returns:
+        An array with the number of parts along each dimension of the tensor, and a last dimension
+        of the devices that hold the same part; None for a sharding that splits no dimension.
+    """
+    match = _TILED.fullmatch(sharding)
+    if match is None:
+        return None
+    sizes = [int(size) for size in match[1].split(",")] + ([] if match[3] else [1])
+    return np.array([int(device) for device in match[2].split(",")]).reshape(sizes)
 
 
 def _get_group_assignment(

@@ -6,7 +6,6 @@ dimension of the tensor what it is split along. A sub-mesh (`mesh["tp"]`) has so
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,9 +14,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from torch_xla import _XLAC
 from torch_xla._src.dynamo.uncaptured import constant
-from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingError
-
-_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, ShardingError, tiles_of
 
 
 class DimensionError(ShardingError, IndexError):
@@ -209,12 +206,10 @@ def placements_of(sharding: str, device_mesh: DeviceMesh, rank: int) -> tuple[Pl
     """The placements that say a sharding, as GSPMD writes it; `ByCompiler` where none does."""
     if sharding == "{replicated}":
         return (Replicate(),) * device_mesh.ndim
-    match = _TILED.fullmatch(sharding)
-    if match is None:
+    tiles = tiles_of(sharding)
+    if tiles is None:
         return (ByCompiler(),) * device_mesh.ndim
-    sizes = [int(size) for size in match[1].split(",")]
-    devices = np.array([int(device) for device in match[2].split(",")]).reshape(sizes)
-    part_of = {int(device): part[:rank] for part, device in np.ndenumerate(devices)}
+    part_of = {int(device): part[:rank] for part, device in np.ndenumerate(tiles)}
     found = tuple(_placement([part_of[device] for device in line]) for line in _lines(device_mesh))
     if root_of(device_mesh) is device_mesh and ByCompiler() not in found:
         said = spec_along(rank, axes_of(device_mesh), found)
