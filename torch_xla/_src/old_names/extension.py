@@ -6,6 +6,7 @@ this module when it is first asked for a name that it lacks.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -16,8 +17,6 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src import ending
-from torch_xla._src.device import plugins
 from torch_xla._src.old_names import coordination
 
 
@@ -25,18 +24,12 @@ def find(name: str) -> Any:
     """The extension's attribute of a name that it does not define itself."""
     if name in _SAME:
         value = getattr(_XLAC, _SAME[name])
+    elif name in _ELSEWHERE:
+        module, _, attribute = _ELSEWHERE[name].partition(":")
+        value = importlib.import_module(module)
+        value = getattr(value, attribute) if attribute else value
     elif name in _HERE:
         value = _HERE[name]
-    elif name == "PjRtPlugin":
-        value = plugins.DevicePlugin
-    elif name == "_xla_spmd_all_reduce":
-        from torch_xla.distributed.spmd.manual import all_reduce as value
-    elif name == "_xla_spmd_reduce_scatter":
-        from torch_xla.distributed.spmd.manual import _reduce_scatter as value
-    elif name == "profiler":
-        from torch_xla._src.profile import profiler as value
-    elif name == "lowering":
-        from torch_xla._src.old_names import lowering as value
     elif name in (graphs := _names_of_graphs()):
         value = graphs[name]
     else:
@@ -59,6 +52,27 @@ _SAME = {
     "_xla_increment_counter": "_xla_add_to_counter",
     "_xla_num_runtime_devices": "_xla_num_real_devices",
     "_xla_runtime_is_initialized": "_xla_is_initialized",
+}
+
+# In a module, which is imported when the name is first asked for: its attribute, or itself.
+_ELSEWHERE = {
+    "PjRtPlugin": "torch_xla._src.device.plugins:DevicePlugin",
+    "_from_dlpack": "torch_xla._src.patches.dlpack:borrow",
+    "_get_executed_fallback_ops": "torch_xla.debug.metrics:executed_fallback_ops",
+    "_get_xla_tensor_debug_info": "torch_xla._src.old_names.tensor_info:debug_info",
+    "_prepare_to_exit": "torch_xla._src.ending:finish",
+    "_register_pjrt_plugin": "torch_xla._src.device.plugins:register_plugin",
+    "_to_dlpack": "torch.utils.dlpack:to_dlpack",
+    "_xla_dynamic_expand": "torch_xla.experimental.xla_dynamic_reshape_ops:dynamic_expand",
+    "_xla_get_mat_mul_precision": "torch_xla.backends:get_mat_mul_precision",
+    "_xla_op_computation_from_module_proto": "torch_xla._src.builder.foreign_computation:from_hlo",
+    "_xla_optimization_barrier_": "torch_xla.core.xla_model:optimization_barrier_",
+    "_xla_set_auto_sharding": "torch_xla.distributed.spmd.auto_sharding:enable",
+    "_xla_set_mat_mul_precision": "torch_xla.backends:_set",  # untold
+    "_xla_spmd_all_reduce": "torch_xla.distributed.spmd.manual:all_reduce",
+    "_xla_spmd_reduce_scatter": "torch_xla.distributed.spmd.manual:_reduce_scatter",
+    "lowering": "torch_xla._src.old_names.lowering",
+    "profiler": "torch_xla._src.profile.profiler",
 }
 
 _HERE: dict[str, Any] = {function.__name__: function for function in coordination.FUNCTIONS}
@@ -84,12 +98,6 @@ def _init_xla_lazy_backend() -> None:
 
 
 @_name
-def _prepare_to_exit() -> None:
-    """Waits for the work of other threads, as the end of the interpreter does."""
-    ending.finish()
-
-
-@_name
 def _xla_force_spmd_device() -> None:
     """Switches SPMD mode on, as `xr.use_spmd`."""
     _XLAC._xla_use_spmd()
@@ -100,14 +108,6 @@ def _xla_get_auto_sharding() -> bool:
     """Whether shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
     auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
     return auto_sharding is not None and auto_sharding.is_enabled()
-
-
-@_name
-def _xla_set_auto_sharding() -> None:
-    """Lets shardings be chosen for the program, as `xr.use_spmd(auto=True)` does."""
-    from torch_xla.distributed.spmd import auto_sharding
-
-    auto_sharding.enable()
 
 
 @_name
@@ -143,29 +143,7 @@ def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
     return _XLAC._xla_real_devices([str(tensor.device)])[0].rpartition(":")[0]
 
 
-@_name
-def _register_pjrt_plugin(name: str, plugin: Any) -> None:
-    """`torch_xla.experimental.plugins.register_plugin`."""
-    plugins.register_plugin(name, plugin)
-
-
 # Settings
-
-
-@_name
-def _xla_get_mat_mul_precision() -> str:
-    """`torch_xla.backends.get_mat_mul_precision`."""
-    from torch_xla import backends
-
-    return backends.get_mat_mul_precision()
-
-
-@_name
-def _xla_set_mat_mul_precision(precision: str) -> None:
-    """`torch_xla.backends.set_mat_mul_precision`, untold."""
-    from torch_xla import backends
-
-    backends._set(precision)
 
 
 @_name
@@ -261,28 +239,6 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
 
 
 @_name
-def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
-    """`old_names.tensor_info.debug_info`."""
-    from torch_xla._src.old_names import tensor_info
-
-    return tensor_info.debug_info(tensor)
-
-
-@_name
-def _to_dlpack(tensor: torch.Tensor) -> Any:
-    """`torch_xla.utils.dlpack.to_dlpack`."""
-    return torch.utils.dlpack.to_dlpack(tensor)
-
-
-@_name
-def _from_dlpack(capsule: Any) -> torch.Tensor:
-    """`torch_xla.utils.dlpack.from_dlpack`."""
-    from torch_xla._src.patches import dlpack
-
-    return dlpack.borrow(capsule)
-
-
-@_name
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
     """Where a tensor's contents are, which is computed first. Good until they change."""
     return _XLAC._xla_lend(tensor.detach()).data_ptr()
@@ -296,23 +252,7 @@ def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> No
     module.on_ready_callback(tensor, lambda _: callback())
 
 
-@_name
-def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """`xm.optimization_barrier_`."""
-    from torch_xla.core import xla_model
-
-    xla_model.optimization_barrier_(tensors)
-
-
 # Computations
-
-
-@_name
-def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
-    """`core.xla_builder.computation_from_module_proto`."""
-    from torch_xla._src.builder import foreign_computation
-
-    return foreign_computation.from_hlo(name, proto)
 
 
 @_name
@@ -486,20 +426,6 @@ def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
 
 
 @_name
-def _xla_dynamic_expand(
-    tensor: torch.Tensor,
-    size: Sequence[int],
-    src_tensor: torch.Tensor,
-    src_dim: int,
-    target_dim: int,
-) -> torch.Tensor:
-    """`torch.ops.xla.dynamic_expand`."""
-    from torch_xla.experimental import xla_dynamic_reshape_ops as module
-
-    return module.dynamic_expand(tensor, list(size), src_tensor, src_dim, target_dim)
-
-
-@_name
 def _xla_dynamic_view(
     tensor: torch.Tensor,
     size: Sequence[int],
@@ -544,17 +470,6 @@ def _set_all_reduce_token(device: str, token: IrValue) -> None:
 
 def _device(name: str) -> str:
     return f"xla:{_XLAC._xla_get_device_ordinal(str(name))}"
-
-
-# Metrics
-
-
-@_name
-def _get_executed_fallback_ops() -> list[str]:
-    """`torch_xla.debug.metrics.executed_fallback_ops`."""
-    from torch_xla.debug import metrics
-
-    return metrics.executed_fallback_ops()
 
 
 # Optimizers, one parameter at a time
