@@ -1,5 +1,5 @@
-// Control flow: what torch_xla/_src/functions/control_flow.py builds on. Bodies take and give lists of
-// tensors.
+// Control flow: what torch_xla/_src/functions/control_flow.py builds on. Bodies take and give lists
+// of tensors.
 #include <memory>
 #include <utility>
 
