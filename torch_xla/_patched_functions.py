@@ -1,4 +1,4 @@
-"""What torch_xla puts in the place of PyTorch's functions, by the names of earlier versions."""
+"""Functions that replace PyTorch's, by the names of earlier versions."""
 
 from math import inf
 

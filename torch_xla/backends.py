@@ -44,5 +44,5 @@ def _set(precision: str) -> None:
 
 
 def get_mat_mul_precision() -> _Precision:
-    """How exactly products of float32 are computed: "highest" unless another was set."""
+    """The precision of products of float32: "highest" unless another was set."""
     return _OF_TORCH[torch.get_float32_matmul_precision()]

@@ -96,7 +96,7 @@ def use_spmd(auto: bool | None = False) -> None:
 
 
 def is_spmd() -> bool:
-    """Whether SPMD mode is on: all devices of this process are one logical device."""
+    """True if SPMD mode is on: all devices of this process are one logical device."""
     return _XLAC._xla_is_spmd()
 
 
@@ -147,7 +147,7 @@ def global_runtime_device_count() -> int:
 
 
 def runtime_device_attributes(device: str) -> dict[str, object]:
-    """What the plugin tells of a device, such as a TPU's `coords`, and its `name`.
+    """The plugin's facts about a device, such as a TPU's `coords`, and its `name`.
 
     Args:
         device: "xla:0".

@@ -58,7 +58,7 @@ _extra_decompositions: dict[Any, Any] = {}
 
 @dataclasses.dataclass
 class StableHLOExportOptions:
-    """What an export keeps.
+    """Options of an export.
 
     Attributes:
         include_human_readable_text: Whether `save` writes the text beside the bytecode.
@@ -286,7 +286,7 @@ def _check_arguments(
 def _extract_call_parameters(
     args: Sequence[Any], meta: StableHLOFunctionMeta, bundle: StableHLOModelBundle
 ) -> list[Any]:
-    """What the program takes, in its order: flat arguments, weights and constants."""
+    """The program's arguments, in its order: flat arguments, weights and constants."""
     return [
         args[at.position] if at.type_ == VariableType.INPUT_ARG else bundle.value(at)
         for at in meta.input_locations

@@ -198,7 +198,7 @@ class UnsupportedNodesCollector(Interpreter):
 
 
 def _host_calls() -> Counter:
-    """Of operators on the host, and of values that are read."""
+    """Counts of operators on the host, and of values that are read."""
     names = [name for name in metrics.counter_names() if name.startswith("aten::")]
     return Counter({name: metrics.counter_value(name) for name in names})
 
@@ -398,7 +398,7 @@ class SpecialReturnHandler:
             for i, value in enumerate(trace_inputs)
             if not trace_inputs_inplace_update_bool[i]
         }
-        # Of each different result, the input that it is.
+        # The input that each different result is.
         self.input_of = [unwritten.get(id(v)) for v in self.deduper.dedup(trace_outputs)]
 
     def addDumbReturn(  # noqa: N802

@@ -31,7 +31,7 @@ _ACCELERATOR_TYPE_TO_HOST_BOUNDS = {
 
 
 class MeshShape(NamedTuple):
-    """How many there are in each direction."""
+    """The number in each direction."""
 
     x: int
     y: int
@@ -39,7 +39,7 @@ class MeshShape(NamedTuple):
 
     @classmethod
     def from_string(cls, mesh: str) -> MeshShape:
-        """Of text such as "2,2,1".
+        """A text such as "2,2,1" as numbers.
 
         Raises:
             ValueError: It is no such text.
@@ -51,7 +51,7 @@ class MeshShape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are in all."""
+        """The number in all."""
         return math.prod(self)
 
     def __mul__(self, other: MeshShape) -> MeshShape:  # type: ignore[override]
@@ -59,7 +59,7 @@ class MeshShape(NamedTuple):
 
 
 class TpuEnv(dict):
-    """What is known of the TPU machine, by the names of the environment's variables."""
+    """Facts about the TPU machine, by the names of the environment's variables."""
 
 
 def num_available_chips() -> int:
@@ -89,12 +89,12 @@ def num_available_devices() -> int:
 
 
 def _using_env_vars() -> bool:
-    """Whether the environment, not the metadata server, tells of the machine."""
+    """True if the environment, not the metadata server, tells of the machine."""
     return os.environ.get(xenv.TPU_SKIP_MDS_QUERY, "").lower() not in ("", "0", "false", "no")
 
 
 def _get_metadata(key: str) -> str:
-    """What the metadata server of Google Cloud has under `instance/attributes/<key>`.
+    """The text of Google Cloud's metadata server under `instance/attributes/<key>`.
 
     Raises:
         OSError: There is no such server, or it has nothing of that name.
@@ -108,7 +108,7 @@ def _get_metadata(key: str) -> str:
 
 
 def build_tpu_env_from_vars() -> TpuEnv:
-    """What the environment's variables tell, by the metadata server's names; None for the rest."""
+    """The environment's variables, by the metadata server's names; None for the rest."""
     variables = {
         xenv.ACCELERATOR_TYPE: (xenv.TPU_ACCELERATOR_TYPE,),
         xenv.TPU_PROCESS_BOUNDS: (xenv.TPU_PROCESS_BOUNDS, xenv.TPU_HOST_BOUNDS),
@@ -125,7 +125,7 @@ def build_tpu_env_from_vars() -> TpuEnv:
 
 
 def get_tpu_env() -> TpuEnv:
-    """What is known of this TPU machine: ACCELERATOR_TYPE, WORKER_ID, TPU_PROCESS_BOUNDS, ...
+    """Facts about this TPU machine: ACCELERATOR_TYPE, WORKER_ID, TPU_PROCESS_BOUNDS, ...
 
     Raises:
         OSError: It is asked of the metadata server, and there is none.

@@ -19,7 +19,7 @@ def _overload(name: str, overload: str):
 
 
 def has(name: str, overload: str) -> bool:
-    """Whether PyTorch can write this operator in terms of others.
+    """True if PyTorch can write this operator in terms of others.
 
     It cannot where there is a `torch._prims` of this name: that one calls the operator.
     """

@@ -1,4 +1,4 @@
-"""What `import torch_xla` does to PyTorch, in one list. Each part has its own module."""
+"""Changes that `import torch_xla` makes to PyTorch, in one list. Each part has its own module."""
 
 from __future__ import annotations
 

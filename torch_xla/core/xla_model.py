@@ -129,7 +129,7 @@ def _xla_real_device(device: str | torch.device) -> str:
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is on an XLA device."""
+    """True if the tensor is on an XLA device."""
     return tensor.device.type == "xla"
 
 
@@ -163,7 +163,7 @@ def xrt_world_size(defval: int = 1) -> int:
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this replica is the first one: of its host if `local`, of the whole job otherwise."""
+    """True if this replica is the first one: of its host if `local`, of the whole job otherwise."""
     return (get_local_ordinal() if local else get_ordinal()) == 0
 
 
@@ -342,7 +342,7 @@ class RateTracker:
         self._count += count
 
     def rate(self) -> float:
-        """How many a second since the last call, smoothed."""
+        """Samples a second since the last call, smoothed."""
         now = time.time()
         current = (self._count - self._last_count) / max(now - self._last_time, 1e-9)
         if self._rate is not None:
@@ -352,7 +352,7 @@ class RateTracker:
         return current
 
     def global_rate(self) -> float:
-        """How many a second since the start."""
+        """Samples a second since the start."""
         return self._count / max(time.time() - self._start, 1e-9)
 
 
@@ -674,7 +674,7 @@ def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
-    """What `get_stablehlo` gives, as a portable artifact of StableHLO: MLIR bytecode.
+    """The text of `get_stablehlo` as a portable artifact of StableHLO: MLIR bytecode.
 
     Raises:
         ImportError: jaxlib is not installed.

@@ -1,4 +1,4 @@
-"""What helps to understand a run: where it waits, what is compiled again, what it costs, what it
+"""Functions that explain a run: where it waits, what is compiled again, what it costs, what it
 keeps in memory and where it goes wrong. docs/debugging.md shows them at work."""
 
 from torch_xla._src.insight.cost import Cost, Machine, Row, cost  # noqa: F401

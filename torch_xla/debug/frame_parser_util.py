@@ -23,8 +23,8 @@ _RULE = "=" * 80
 
 
 def parse_frame_content(line: str) -> str | None:
-    """What a line adds to a stack: itself if it is a frame, `function (file:line)`, or the title of
-    a stack; the operator's name if it is a tag; None for all others."""
+    """The part of a stack that a line adds: itself if it is a frame, `function (file:line)`, or a
+    title; the operator's name if it is a tag; None for all others."""
     tag = _TAG.match(line)
     if tag is not None:
         return f'Unlowered Op: "{tag[1]}"\n'
@@ -34,7 +34,7 @@ def parse_frame_content(line: str) -> str | None:
 
 
 def parse_frames(lines: Iterable[str]) -> dict[str, int]:
-    """How often each stack occurs.
+    """The count of each stack.
 
     Args:
         lines: Of a text, with their ends. Stacks of C++ in it, from "C++ Frames:" to "*** End stack

@@ -11,7 +11,7 @@ import torch
 
 from torch_xla import _XLAC
 
-# Of each folder and name, the numbers of the graphs by their hashes.
+# For each folder and name, the numbers of the graphs by their hashes.
 _SAVE_GRAPH_IDS: dict[tuple[str, str], dict[bytes, int]] = defaultdict(dict)
 
 

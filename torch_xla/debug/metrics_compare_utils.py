@@ -40,7 +40,7 @@ _MEGABYTES = {"P": 1e9, "T": 1e6, "G": 1e3, "M": 1.0, "K": 1e-3, "": 1e-6}
 
 
 def _regex_matches_groupdict(regex: str, target_str: str) -> dict[str, str | None] | None:
-    """What the groups of a regular expression match at the start of a text; None if none does."""
+    """The groups that a regular expression matches at the start of a text; None if none does."""
     match = re.match(regex, target_str, re.IGNORECASE)
     return match.groupdict() if match is not None and any(match.groups()) else None
 
@@ -99,7 +99,7 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, floa
 def get_data_points_from_metrics_reports(
     metrics_reports: Sequence[str],
 ) -> dict[str, list[float | None]]:
-    """Of each value its series over reports, in their order; None where one lacks it."""
+    """Each value's series over reports, in their order; None where one lacks it."""
     points: dict[str, list[Any]] = defaultdict(lambda: [None] * len(metrics_reports))
     for i, report in enumerate(metrics_reports):
         for name, value in parse_metrics_report(report).items():

@@ -60,7 +60,7 @@ def compare(
     atol: float = 1e-08,
     max_diffs: int = 25,
 ) -> str:
-    """What differs between the tensors that two runs have saved; empty if nothing does.
+    """The differences of the tensors that two runs have saved; empty if nothing does.
 
     Args:
         save_dir1: The folder of one run.
@@ -99,7 +99,7 @@ def compare_tensors(
     atol: float = 1e-08,
     max_diffs: int = 25,
 ) -> str:
-    """What differs between two tensors, a line for each element, the largest first."""
+    """The differences of two tensors, a line for each element, the largest first."""
     if tensor1.shape != tensor2.shape or tensor1.dtype != tensor2.dtype:
         return (
             f"  {tuple(tensor1.shape)} {tensor1.dtype} != {tuple(tensor2.shape)} {tensor2.dtype}\n"

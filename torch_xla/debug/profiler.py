@@ -41,7 +41,7 @@ def set_tracer_marked_step(value: bool) -> None:
 
 
 def get_tracer_marked_step() -> bool:
-    """Whether a `StepTrace` has been entered, whose end is a barrier."""
+    """True if a `StepTrace` has been entered, whose end is a barrier."""
     return _TRACER_MARKED_STEP
 
 

@@ -129,7 +129,7 @@ class ParallelLoader:
 
     @property
     def batches_per_execution(self) -> int:
-        """How many batches there are between barriers."""
+        """The number of batches between barriers."""
         return self._batches_per_execution
 
     def send_cpu_data_to_device(self, batches: Any, device: str | torch.device) -> Any:

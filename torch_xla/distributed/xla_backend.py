@@ -40,7 +40,7 @@ def _create_xla_process_group(
 def pjrt_rendezvous_handler(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """What `init_method="xla://"` asks for: a store, the rank and the number of processes.
+    """The answer to `init_method="xla://"`: a store, the rank and the number of processes.
 
     Raises:
         NotImplementedError: A launcher started this process as one of several.

@@ -114,7 +114,7 @@ def _pure_forward(
     args: tuple[Any, ...],
     kwargs: dict[Any, Any],
 ) -> Any:
-    """What a module computes with these parameters and buffers in the place of its own."""
+    """A module's result with these parameters and buffers in the place of its own."""
     return torch.func.functional_call(module, {**params, **buffers}, args, kwargs)
 
 
@@ -129,7 +129,7 @@ def make_fake_inputs(input: Any) -> Any:
 def prepare_computation_inputs(
     fn_ctx: Any, flat_fake_inputs: Sequence[Any], flat_inputs: Sequence[Any]
 ) -> list[torch.Tensor]:
-    """What a function that was lowered for stand-ins of its inputs takes, in its order.
+    """The arguments of a function that was lowered for stand-ins of its inputs, in its order.
 
     Args:
         fn_ctx: The `_XLAC.lowering.LoweringContext` that has been built.
@@ -180,7 +180,7 @@ class _Pure:
 
 
 def _name(value: Any) -> tuple[Any, ...]:
-    """What tells an argument that is no tensor from others; -0.0 is not 0.0."""
+    """A key of an argument that is no tensor; -0.0 is not 0.0."""
     try:
         hash(value)
     except TypeError:

@@ -123,7 +123,7 @@ def _gradient_accumulation_impl(
 
 @dataclass
 class GradientAccumulationContext:
-    """How many rows are accumulated, of how many tensors, with how many that are carried on."""
+    """The numbers of accumulated rows, of their tensors, and of those that are carried on."""
 
     num_gradient_steps: int
     num_iterable_tensors: int

@@ -148,7 +148,7 @@ class _Tree:
     ):
         self.fn = fn
         self.specs = (carry_spec, rows_spec)
-        # Of what it returned last.
+        # The structure of its last result.
         self.y_spec: Any = None  # known once a row was computed
         self.is_tensor: list[bool] = []
 
@@ -194,7 +194,7 @@ class _Tree:
 
 
 class _Struct(NamedTuple):
-    """What the tensors of a scan are: carried ones, rows, then what `joint` has captured."""
+    """The tensors of a scan: carried ones, rows, then what `joint` has captured."""
 
     joint: Joint
     num_carried: int
@@ -306,7 +306,7 @@ def _joint_of(
     recomputes = partition_fn is min_cut_rematerialization_partition
     while True:
         joint = Joint(tree.flat, [*carried, *row], requires_grad, recomputes)
-        # What the body makes of gradients' inputs is carried on to the next row.
+        # The body's gradients of the carried inputs go on to the next row.
         more = [
             has and not requires_grad[i] for i, has in enumerate(joint.has_gradient[: len(carried)])
         ]
@@ -326,7 +326,7 @@ _SCAN_COMPUTATION_CACHE: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any,
 
 
 def _pure_functions(fn: Callable[..., Any]) -> dict[Any, Any]:
-    """What is known of a function that is pure; it ends with the function."""
+    """Facts about a function that is pure; it ends with the function."""
     try:
         return _SCAN_COMPUTATION_CACHE.setdefault(fn, {})
     except TypeError:  # it cannot be a key
@@ -359,7 +359,7 @@ def value_and_grad_partitioned(
     wanting = [t.detach().requires_grad_(t.is_floating_point()) for t in carried]
     joint = _joint_of(tree, wanting, rows, partition_fn, is_fn_pure)
     results, count, has = joint.num_results, len(carried), joint.has_gradient
-    # Of what is kept, what a row of `xs` has, and tensors that `fn` closes over.
+    # Among what is kept, a row of `xs`, and tensors that `fn` closes over.
     of_rows = [
         (k, i - count) for k, (is_input, i) in enumerate(joint.kept) if is_input and i >= count
     ]

@@ -70,7 +70,7 @@ def scan_layers(
     is_pure = is_layer_pure and not differing
     apply = _create_or_get_cached_one_layer_fn(first, partition_fn, is_pure)
     written = same_layers.Written(parts[0])
-    # What differs may be no more than the number of a layer, or its name, which nobody reads.
+    # The difference may be no more than the number of a layer, or its name, which nobody reads.
     with same_layers.reads_noted(
         (d.holder, d.attribute) for _, d in differing if d.holder is not None
     ) as read:
@@ -88,7 +88,7 @@ def scan_layers(
 
 
 def _differences(parts: Sequence[same_layers.Parts]) -> list[tuple[int, same_layers.Difference]]:
-    """What layers hold otherwise than the first, with the number of the layer."""
+    """Values that differ from the first layer's, with the number of the layer."""
     return [
         (i, difference)
         for i, other in enumerate(parts[1:], 1)
@@ -96,7 +96,7 @@ def _differences(parts: Sequence[same_layers.Parts]) -> list[tuple[int, same_lay
     ]
 
 
-# Of first layers, the layers that hold the same as it, which they promise to do from now on.
+# For each first layer, the layers that hold the same as it, which they promise to do from now on.
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -117,7 +117,7 @@ def _one_by_one(layers: Sequence[nn.Module], data: Any) -> Any:
     return data
 
 
-# Of first layers, what differs from layer to layer and their code has read.
+# For each first layer, what differs from layer to layer and their code has read.
 _READ: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -153,7 +153,7 @@ _ONE_LAYER_CACHE: dict[tuple[int, int], dict[tuple[bool, ...], Callable[..., Any
 def _create_or_get_cached_one_layer_fn(
     first_layer: nn.Module, partition_fn: Callable[..., Any], is_layer_pure: bool = False
 ) -> Callable[..., Any]:
-    """What `scan` calls: the layer's code with a row of tensors. `scan` itself tells partitions."""
+    """The layer's code with a row of tensors, for `scan`, which tells partitions itself."""
     layer = first_layer
     reference: Callable[[], Any] = weakref.ref(layer) if is_layer_pure else lambda: layer
 

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def exported_program_has_symbolic_input_shape(ep: torch.export.ExportedProgram) -> bool:
-    """Whether an argument of the program has a dimension that was exported as dynamic."""
+    """True if an argument of the program has a dimension that was exported as dynamic."""
     placeholders = [node for node in ep.graph.nodes if node.op == "placeholder"]
     return any(
         spec.kind == InputKind.USER_INPUT and _is_dynamic(node)
@@ -114,7 +114,7 @@ def _argument(node: Node, position: int, default: Any) -> Any:
 
 
 def _is_no_op_slice(n: Node) -> bool:
-    """Whether a call of aten.slice takes all elements."""
+    """True if a call of aten.slice takes all elements."""
     if n.target != aten.slice.Tensor:
         return False
     start, end, step = (_argument(n, i, d) for i, d in ((2, 0), (3, sys.maxsize), (4, 1)))
@@ -220,7 +220,7 @@ def native_layer_norm_pattern(
     bias: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    """What `decompose_dynamic_native_layer_norm` replaces."""
+    """The pattern that `decompose_dynamic_native_layer_norm` replaces."""
     return aten.native_layer_norm.default(x, dim, weight, bias, eps)[0]
 
 
@@ -252,7 +252,7 @@ def native_group_norm_pattern(
     group: int,
     eps: float,
 ) -> torch.Tensor:
-    """What `decompose_dynamic_native_group_norm` replaces."""
+    """The pattern that `decompose_dynamic_native_group_norm` replaces."""
     return aten.native_group_norm.default(x, weight, bias, N, C, HxW, group, eps)[0]
 
 
@@ -284,7 +284,7 @@ class _Nodes(torch.fx.Proxy):
 
 
 def _inlined(graph: Graph, function: Callable[..., Any], args: tuple[Any, ...]) -> Node:
-    """What a function of nodes gives, as nodes of their graph."""
+    """The result of a function of nodes, as nodes of their graph."""
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     given: Any = torch.fx.map_arg(args, lambda n: cast(Any, _Nodes(n, tracer)))
     return function(*given).node

@@ -17,7 +17,7 @@ from torch_xla._src.export import mlir
 
 @dataclasses.dataclass
 class BoundaryMetadata:
-    """What a mark says.
+    """The contents of a mark.
 
     Attributes:
         name: The composite's name.

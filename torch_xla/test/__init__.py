@@ -1,1 +1,1 @@
-"""What training scripts share: lines that report their progress."""
+"""Helpers of training scripts: lines that report their progress."""

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class CheckpointStatus(threading.local):
-    """What this thread does: `in_chkpt_bwd` says whether it computes a checkpoint again."""
+    """The state of this thread: `in_chkpt_bwd` says whether it computes a checkpoint again."""
 
     def __init__(self) -> None:
         self.in_chkpt_bwd = False

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class QueueBase:
-    """What the queues of this module share.
+    """The common part of this module's queues.
 
     Args:
         maxsize: The most items that wait; who puts another waits for room.

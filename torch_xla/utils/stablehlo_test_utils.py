@@ -21,12 +21,12 @@ __all__ = [
 
 
 def has_tf_package() -> bool:
-    """Whether tensorflow is installed."""
+    """True if tensorflow is installed."""
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def load_save_model_and_inference(path: str, args: tuple[Any, ...]) -> dict[Any, Any]:
-    """What the default signature of a SavedModel gives for these tensors, by the names of outputs.
+    """The results of a SavedModel's default signature for these tensors, by the names of outputs.
 
     Raises:
         ImportError: tensorflow is not installed.

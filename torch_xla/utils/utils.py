@@ -296,7 +296,7 @@ def list_copy_append(ilist: list[Any], item: Any) -> list[Any]:
 
 
 def flatten_nested_tuple(inputs: Any) -> tuple[Any, ...]:
-    """What is in tuples in tuples, in order."""
+    """The leaves of tuples in tuples, in order."""
     if not isinstance(inputs, tuple):
         return (inputs,)
     return tuple(leaf for value in inputs for leaf in flatten_nested_tuple(value))
@@ -314,7 +314,7 @@ def shape(inputs: Any) -> list[int]:
 
 
 def check_env_flag(name: str, default: str = "") -> bool:
-    """Whether an environment variable says yes: on, 1, yes, true or y."""
+    """True if an environment variable says yes: on, 1, yes, true or y."""
     return os.environ.get(name, default).upper() in ("ON", "1", "YES", "TRUE", "Y")
 
 

@@ -1,4 +1,4 @@
-"""What the devices of a partitioned program exchange, by the axes of its mesh."""
+"""The exchanges between the devices of a partitioned program, by the axes of its mesh."""
 
 from __future__ import annotations
 

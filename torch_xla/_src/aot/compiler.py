@@ -13,7 +13,7 @@ from torch_xla._src.aot.figures import Chip, Compiled, Memory, NoCompiler, Refus
 from torch_xla._src.aot.programs import Program
 from torch_xla._src.device import plugins
 
-# How fast the compiler takes a chip to be is what it says of these two.
+# These two tell how fast the compiler takes a chip to be.
 _SIDE = 8192
 _PRODUCT = (
     "func.func @main(%x: T, %y: T) -> T {\n"
@@ -150,7 +150,7 @@ class TopologyCompiler:
         return _quotient(amount, seconds)
 
     def _memory(self) -> int | None:
-        """What there is for programs, of the refusal of one that is too large for any chip."""
+        """The memory for programs, read from the refusal of one that is too large for any chip."""
         try:
             self._compiler.compile(_SUM.replace("T", f"tensor<{_TERABYTES}xi8>"))
         except topology_compiler.Refused as refusal:

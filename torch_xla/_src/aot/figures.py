@@ -1,4 +1,4 @@
-"""What a compiler tells of a program for chips that are not there, and its refusals as errors."""
+"""The compiler's figures of a program for chips that are not there, and its refusals as errors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """What a chip must have: arguments, outputs of their own, temporaries and code."""
+        """Bytes that a chip must have: arguments, outputs of their own, temporaries and code."""
         kinds = self.arguments + self.outputs - self.aliased + self.temporaries
         return kinds + self.generated_code
 
@@ -199,7 +199,7 @@ class Compiled:
 
     @property
     def bound(self) -> str | None:
-        """What takes longer, "compute" or "memory"; None where the compiler makes no estimates."""
+        """The slower part, "compute" or "memory"; None where the compiler makes no estimates."""
         if self.compute_seconds is None or self.memory_seconds is None:
             return None
         return "compute" if self.compute_seconds >= self.memory_seconds else "memory"
@@ -222,7 +222,7 @@ class Compiled:
 
     @property
     def has_loops(self) -> bool:
-        """Whether compilers count something once that runs often: operations, bytes, and the times
+        """True if compilers count something once that runs often: operations, bytes, and the times
         that are made of them."""
         return "stablehlo.while" in self.stablehlo
 
@@ -325,7 +325,7 @@ def does_not_fit(
 
 
 def memory_figures(text: str) -> tuple[int | None, int | None]:
-    """What a program needs and what there is, of XLA's words."""
+    """A program's need and the memory there is, read from XLA's words."""
     amount = r"([\d.]+)([KMGT]?)i?B?"
     for pattern in (
         rf"\({amount}\) exceeds available \w+ \({amount}\)",

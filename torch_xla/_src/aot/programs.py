@@ -36,7 +36,7 @@ class Program:
 
 
 def waiting(platform: str) -> Program:
-    """What the next barrier would launch."""
+    """The program that the next barrier would launch."""
     return Program("sync", _XLAC._stablehlo_of_sync(platform))
 
 

@@ -27,7 +27,7 @@ def of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sharding_text(tensor: torch.Tensor) -> str:
-    """What mark_sharding has said of a tensor on xla or meta, as operators take it; "": nothing."""
+    """The sharding of a marked tensor on xla or meta, as operators take it; "": none."""
     if is_on_xla(tensor) and not _is_fake(tensor):
         return _XLAC._asked_sharding(tensor)
     return getattr(tensor, "_xla_sharding", "")
@@ -117,7 +117,7 @@ def _swap(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> None:
 
 
 class MadeState:
-    """What a rehearsed call makes of state: tensors on xla that were not there before it."""
+    """State that a rehearsed call makes: tensors on xla that were not there before it."""
 
     def __init__(self) -> None:
         self._kept = _tensors_on_xla()  # alive, so that no other has their ids

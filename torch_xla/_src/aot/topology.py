@@ -21,7 +21,7 @@ from torch_xla._src.device import plugins
 
 
 class Refused(RuntimeError):
-    """What the plugin says against a topology or a program.
+    """The plugin's refusal of a topology or a program.
 
     Attributes:
         method: The method of PJRT that failed; "" where the process ended.
@@ -36,7 +36,7 @@ class Refused(RuntimeError):
 
 
 def is_partitioned(stablehlo: str) -> bool:
-    """Whether a program is one for several devices."""
+    """True if a program is one for several devices."""
     return "\n  sdy.mesh @mesh = " in stablehlo
 
 

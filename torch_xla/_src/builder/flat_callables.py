@@ -21,8 +21,8 @@ _JAX_TO_XLA_COMPUTATION_CACHE: dict[Any, Any] = {}
 
 
 def _jax_to_xla_computation_cache_elements() -> int:
-    """How many computations of JAX's functions are kept: one for each structure, set of shapes and
-    configuration of JAX."""
+    """The number of computations of JAX's functions that are kept: one for each structure, set of
+    shapes and configuration of JAX."""
     return sum(len(c._compiled) for c in _JAX_TO_XLA_COMPUTATION_CACHE.values())
 
 
@@ -47,11 +47,11 @@ class FlattenedInputFunc:
 
     @property
     def structure(self) -> tuple | None:
-        """What tells the last call from others beside the shapes of its tensors."""
+        """The difference of the last call from others, beside the shapes of its tensors."""
         return self._structure
 
     def flat_call(self, flat_input: Sequence) -> tuple:
-        """What the function returns with these in the places of the tensors, flat."""
+        """The function's results with these in the places of the tensors, flat."""
         assert self._structure is not None  # `preprocess` was called
         spec, others = self._structure
         given = iter(flat_input)

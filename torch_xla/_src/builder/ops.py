@@ -130,7 +130,7 @@ class Op:
         return mkop("Broadcast", (self,), sizes=sizes)
 
     def broadcast_in_dim(self, sizes: Sequence[int], dimensions: Sequence[int]) -> Op:
-        """Of `sizes`, where `dimensions[i]` is the dimension that i becomes."""
+        """An array of `sizes`, where `dimensions[i]` is the dimension that i becomes."""
         return mkop("BroadcastInDim", (self,), sizes=sizes, dimensions=dimensions)
 
     def slice(
@@ -240,7 +240,7 @@ class Op:
         padding: str = "valid",
         precision_config: str | None = None,
     ) -> Op:
-        """Of [batch, feature, *spatial] with [output feature, input feature, *spatial]."""
+        """Takes [batch, feature, *spatial] and [output feature, input feature, *spatial]."""
         return self._conv("Conv", kernel, locals())
 
     def conv_with_general_padding(
@@ -482,7 +482,7 @@ class Op:
         true_computation: Any,
         false_computation: Any,
     ) -> Op:
-        """What the computation of one branch gives; only that one runs."""
+        """The result of one branch's computation; only that one runs."""
         return mkop(
             "Conditional",
             (self, true_operand, false_operand),
@@ -515,7 +515,7 @@ class Op:
     def mkconditional(
         self, ops: Sequence[Op], true_fn: Callable, false_fn: Callable, **kwargs: Any
     ) -> Op:
-        """What one of two functions of `ops` gives, by this predicate."""
+        """The result of one of two functions of `ops`, by this predicate."""
         operand = Op.tuple(ops, builder=self.builder())
         branches = [
             Op.make_computation(name, Op.wrap_function(fn), (operand,), **kwargs)

@@ -1,4 +1,4 @@
-"""How much memory a device uses."""
+"""The memory that a device uses."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def register() -> None:
 
 
 def is_available() -> bool:
-    """Whether there is a plugin for a device. Asking creates no client."""
+    """True if there is a plugin for a device. Asking creates no client."""
     from torch_xla._src.device import plugins
 
     try:
@@ -84,7 +84,7 @@ _initialized = True
 
 
 def is_initialized() -> bool:
-    """Whether this process has a client, which the first use of a device creates."""
+    """True if this process has a client, which the first use of a device creates."""
     return _XLAC._xla_is_initialized()
 
 
@@ -111,7 +111,7 @@ os.register_at_fork(
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had a client."""
+    """True if this process was forked from one that had a client."""
     return _bad_fork
 
 
@@ -294,7 +294,7 @@ max_memory_reserved = max_memory_allocated
 
 
 def memory_stats(device: _Device = None) -> dict[str, int]:
-    """What is known of a device's memory, under the names of `torch.cuda.memory_stats`."""
+    """Figures of a device's memory, under the names of `torch.cuda.memory_stats`."""
     info = _memory.memory_info(device)
     return {
         "allocated_bytes.all.current": info["bytes_used"],

@@ -24,5 +24,5 @@ def device_name(device: str | int | torch.device | None) -> str:
 
 
 def is_xla_tensor(value: Any) -> bool:
-    """Whether a value is a tensor on xla; a fake one is, too."""
+    """True if a value is a tensor on xla; a fake one is, too."""
     return isinstance(value, torch.Tensor) and value.device.type == "xla"

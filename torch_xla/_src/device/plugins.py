@@ -31,7 +31,7 @@ class PluginError(RuntimeError):
 
 
 class DevicePlugin:
-    """What a kind of device needs to be used; subclass it and call `register_plugin`."""
+    """The needs of a kind of device; subclass it and call `register_plugin`."""
 
     def library_path(self) -> str:
         """Path of the shared library that exports GetPjrtApi."""
@@ -66,7 +66,7 @@ class DevicePlugin:
         """Sets this process up as one of several on this host, before its client is created."""
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether processes of a job must find each other before the client is created."""
+        """True if processes of a job must find each other before the client is created."""
         return False
 
     def topology_environment(self) -> dict[str, str]:
@@ -370,7 +370,7 @@ class _BuiltinPlugin(DevicePlugin):
         raise NotImplementedError
 
     def present(self, root: str = "/") -> bool:
-        """Whether this machine has such a device."""
+        """True if this machine has such a device."""
         raise NotImplementedError
 
     def library_path(self) -> str:
@@ -443,7 +443,7 @@ class CudaPlugin(_GpuPlugin):
     name = "CUDA"
     install = "pip install jax-cuda13-pjrt"
 
-    # What the plugin opens by name, in the order in which they need each other.
+    # The libraries that the plugin opens by name, in the order in which they need each other.
     _LIBRARIES = (
         "libcudart",
         "libnvrtc",

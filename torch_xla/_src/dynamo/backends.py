@@ -82,7 +82,7 @@ def refuse_inductor() -> None:
 
 
 def _is_on_xla(model: torch.fx.GraphModule, inputs: Sequence) -> bool:
-    """Whether a graph takes, holds or makes a tensor on xla."""
+    """True if a graph takes, holds or makes a tensor on xla."""
     nodes = getattr(getattr(model, "graph", None), "nodes", ())
     made = [n.meta.get("val", n.meta.get("example_value")) for n in nodes]
     held = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []

@@ -55,7 +55,7 @@ class CompiledGraph:
         return results if self._spec is None else pytree.tree_unflatten(results, self._spec)
 
     def stays_on_host(self, i: int, argument: Any) -> bool:
-        """Whether an argument is a tensor of the user's that is not computed with on a device."""
+        """True if an argument is a tensor of the user's that is not computed with on a device."""
         is_of_host = _is_tensor(argument) and not is_xla_tensor(argument)
         return is_of_host and i not in self._sent and not self._is_backward
 
@@ -103,7 +103,7 @@ def _check_computed(args: tuple) -> None:
 
 
 class _Told:
-    """What users are told of a graph: its versions with XLA_DYNAMO_DEBUG, and too many of them."""
+    """Messages to users about a graph: its versions with XLA_DYNAMO_DEBUG, and too many of them."""
 
     def __init__(self, module: torch.fx.GraphModule):
         nodes = module.graph.nodes
@@ -184,7 +184,7 @@ def _arguments_to_send(module: torch.fx.GraphModule) -> dict[int, torch.device]:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
-    """What a node gives, as fake tensors. AOTAutograd and torch._dynamo have their own names."""
+    """A node's results, as fake tensors. AOTAutograd and torch._dynamo have their own names."""
     value = node.meta.get("val", node.meta.get("example_value"))
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 

@@ -1,4 +1,4 @@
-"""What torch._dynamo asks of a device. Importing this imports torch._dynamo."""
+"""Answers to torch._dynamo about a device. Importing this imports torch._dynamo."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def install() -> None:
     prims = sys.modules["torch._prims.rng_prims"]
     select = _adding(prims, prims.run_and_save_rng_state, _run_and_save, 1)
     _adding(prims, prims.run_with_rng_state, _run_with, 2)
-    # What captures the first one calls the kernel by the name that it has where it was defined.
+    # The code that captures the first one calls the kernel by the name where it was defined.
     mode = torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode
     capture = prims.run_and_save_rng_state.python_key_table[mode]
     names = capture.__code__.co_freevars

@@ -1,4 +1,4 @@
-"""What an export gives: programs, what each takes and returns, weights; and their files."""
+"""The results of an export: programs, what each takes and returns, weights; and their files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _get_numpy_dtype(dtype: torch.dtype) -> Any:
 
 
 class VariableType(enum.Enum):
-    """What a program's argument is to the model."""
+    """The model's name for a program's argument."""
 
     INPUT_ARG = "input_arg"
     PARAMETER = "parameter"  # parameters and buffers
@@ -139,7 +139,7 @@ class VariableSignature:
 
 @dataclasses.dataclass
 class StableHLOFunctionMeta:
-    """What a program takes and returns.
+    """A program's arguments and results.
 
     Attributes:
         name: The method's name.
@@ -244,7 +244,7 @@ class StableHLOFunc:
         return self.text
 
     def program(self) -> str | bytes:
-        """What is there; compilers take either."""
+        """The text or the bytecode; compilers take either."""
         return self.bytecode if self.text is None else self.text
 
 

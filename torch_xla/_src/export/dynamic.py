@@ -27,7 +27,7 @@ def record(
     record_for: Callable[[Callable[[Any], int]], Any],
     with_locations: bool,
 ) -> Any:
-    """What `record_for` records, of dynamic sizes.
+    """The program that `record_for` records, of dynamic sizes.
 
     Args:
         program: The exported program.
@@ -63,7 +63,7 @@ def record(
 
 
 def is_dynamic(size: Any) -> bool:
-    """Whether a size has a symbol; one that was specialized is a constant `torch.SymInt`."""
+    """True if a size has a symbol; one that was specialized is a constant `torch.SymInt`."""
     return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
 
 

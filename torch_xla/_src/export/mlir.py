@@ -174,7 +174,7 @@ _XLA_NAMES = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
 
 
 def is_installed() -> bool:
-    """Whether there is a jaxlib whose MLIR has StableHLO."""
+    """True if there is a jaxlib whose MLIR has StableHLO."""
     try:
         _import()
     except ImportError:

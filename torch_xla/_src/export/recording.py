@@ -113,7 +113,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         return pytree.tree_unflatten([results] if len(values) == 1 else results, spec)
 
     def _writes(self) -> bool:
-        """Whether the graph has operators that write, maybe through a view."""
+        """True if the graph has operators that write, maybe through a view."""
         schemas = (getattr(node.target, "_schema", None) for node in self.graph.nodes)
         return any(schema is not None and schema.is_mutable for schema in schemas)
 
@@ -138,7 +138,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         return results
 
     def get_attr(self, target: Any, args: tuple, kwargs: dict) -> Any:
-        """What the graph holds: tensors are moved, subgraphs run as this graph does."""
+        """Values that the graph holds: tensors are moved, subgraphs run as this graph does."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, torch.Tensor):
             return value.to(self._device)

@@ -138,7 +138,7 @@ def _number_of_graphs(number: int | None, old: int | None) -> int | None:
 
 @contextmanager
 def inside(region: _XLAC._Region) -> Iterator[None]:
-    """What is recorded in the block belongs to the region."""
+    """Calls that are recorded in the block belong to the region."""
     region.enter()
     try:
         yield

@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _recorded_or_run(operator: Any, arguments: tuple, record: Callable[[], Any]) -> Any:
-    """What `record` gives; where no program can hold a body, PyTorch's own loop in Python.
+    """The result of `record`; where no program can hold a body, PyTorch's own loop in Python.
 
     That one reads the condition of each iteration, and records the bodies one by one.
     """

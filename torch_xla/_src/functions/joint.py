@@ -41,7 +41,7 @@ class Joint:
         recomputes: bool = False,
     ):
         self.has_gradient: list[bool] = []
-        # Of each input and captured tensor: its place among what the backward pass returns.
+        # For each input and captured tensor its place among what the backward pass returns.
         self._place: list[int | None] = []
         leaves: list[torch.Tensor] = []
         results: list[torch.Tensor] = []

@@ -1,6 +1,4 @@
-"""What modules hold beside their tensors, compared: whether the code of one does what that of each
-would do.
-"""
+"""Compares modules beside their tensors: whether the code of one does what that of each does."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from torch import nn
 
 from torch_xla._src.functions.held_tensors import places_in
 
-# What is compared elsewhere, and what calls of a module do not read.
+# Attributes that are compared elsewhere, or that calls of a module do not read.
 _NOT_ATTRIBUTES = {
     *("_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"),
     *("_state_dict_hooks", "_state_dict_pre_hooks"),
@@ -75,7 +73,7 @@ def _told(value: Any) -> str:
 
 
 def differences(first: Parts, other: Parts) -> list[Difference]:
-    """What a module holds otherwise than the first: numbers, texts, containers, functions and
+    """A part of a module that differs from the first's: numbers, texts, containers, functions and
     hooks, as far as they lead. Both have parts and tensors of the same names."""
     comparison = _Comparison(first, other)
     for (path, mine), (_, theirs) in zip(first, other, strict=True):
@@ -216,7 +214,7 @@ class _Comparison:
 
 
 def _is_id(name: str) -> bool:
-    """Of an attribute by which torch._dynamo knows a function again."""
+    """True for the name of an attribute by which torch._dynamo knows a function again."""
     return name.startswith("_torchdynamo_") and name.endswith("_id")
 
 
@@ -237,7 +235,7 @@ def _content_of(cell: Any) -> Any:
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:
-    """What an object holds by attributes; None of one that has none."""
+    """The attributes of an object; None of one that has none."""
     state = dict(getattr(value, "__dict__", ()))
     slots = False
     for kind in type(value).__mro__:
@@ -250,7 +248,7 @@ def _state_of(value: Any) -> dict[str, Any] | None:
 
 
 def _equal(mine: Any, other: Any) -> bool:
-    """Of objects whose state is not Python's."""
+    """Classes of objects whose state is not Python's."""
     if type(mine).__module__ == "_thread":  # a lock has none
         return True
     equal = mine == other
@@ -261,7 +259,7 @@ def _equal(mine: Any, other: Any) -> bool:
 
 
 class Written:
-    """What code writes to a module's parts of numbers, texts and bools: a count, a flag.
+    """Writes of code to a module's parts of numbers, texts and bools: a count, a flag.
 
     Args:
         parts: The module's.

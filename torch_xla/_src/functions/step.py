@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 from torch_xla import _XLAC
 
-# What is called after each barrier, with its cause: by torch_xla.debug.record() while it is on.
+# Functions called after each barrier, with its cause: by torch_xla.debug.record() while it is on.
 on_barrier: Callable[[str], None] | None = None
 
-# What `PT_XLA_DEBUG_LEVEL` says of the barrier before a compiled function, which ends no step.
+# The line of `PT_XLA_DEBUG_LEVEL` about the barrier before a compiled function, which ends no step.
 CLEARS = "torch_xla.compile clear the pending graph prior calling the target function"
 
-# Of programs that no torch_xla.compile names: set by `_XLAC._set_current_graph_name`.
+# The name of programs that no torch_xla.compile names: set by `_XLAC._set_current_graph_name`.
 named: _XLAC._Region | None = None
 named_name = ""
 
@@ -67,7 +67,7 @@ def clear_pending(region: _XLAC._Region) -> None:
     barrier("", CLEARS, graph_name=region.name and f"{region.name}_clear_pending")
 
 
-# Of each device, the closures that wait for the next barrier, in the order they were added. Only
+# For each device, the closures that wait for the next barrier, in the order they were added. Only
 # devices that have some are in here.
 _closures: dict[str, collections.deque[tuple[Callable, tuple, bool]]] = {}
 # The threads of asynchronous closures, one for each device that had some.

@@ -1,4 +1,4 @@
-"""What a program spends where: the time of its lines, modules and operators, and their limits."""
+"""The cost of a program: the time of its lines, modules and operators, and their limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = 0.02  # for each part of a program; three runs at least
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What the device does at best, as measured here.
+    """The device's best rates, as measured here.
 
     Attributes:
         operations: Floating-point operations in a second, of a product of large matrices, by dtype.
@@ -64,7 +64,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a step spends where. `print` shows the slowest.
+    """The cost of a step. `print` shows the slowest.
 
     Attributes:
         seconds: That its programs take, each run as a whole.
@@ -204,7 +204,7 @@ def _groups(calls: list[Call]) -> list[list[int]]:
 
 @functools.cache
 def _is_view(name: str) -> bool:
-    """Whether the operator's result shows the memory of an argument: in a program nothing moves."""
+    """True if the operator's result shows the memory of an argument: in a program nothing moves."""
     returns = _overload(name)._schema.returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
@@ -217,7 +217,7 @@ def _overload(name: str) -> Any:
 
 
 class _Limits:
-    """What calls need on this machine at best."""
+    """The least time of calls on this machine."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[float, float]] = {}
@@ -268,7 +268,7 @@ def _is_counted(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-# Of operators that PyTorch's table of formulas lacks: the products that each gradient is.
+# Operators that PyTorch's table of formulas lacks: the products that each gradient is.
 def _linear_backward(
     x: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, wanted: list[bool]
 ) -> int:
@@ -278,7 +278,7 @@ def _linear_backward(
 def _products(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_keys: int, of_values: int
 ) -> int:
-    """Of queries with keys, and of as large ones with values."""
+    """Products of queries with keys, and of as large ones with values."""
     widths = of_keys * k.shape[-1] + of_values * v.shape[-1]
     return 2 * math.prod(q.shape[:-1]) * k.shape[-2] * widths
 
@@ -311,7 +311,7 @@ _FORMULAS: dict[str, Callable[..., int]] = {
     "torch_xla::rnn_layer": _rnn_layer,
     "torch_xla::rnn_layer_backward": _rnn_layer_backward,
 }
-# Of their first operand they read no more than they give.
+# These read no more of their first operand than they give.
 _GATHERS = {
     "aten::embedding",
     "aten::gather",
@@ -346,7 +346,7 @@ def _flops(part: tuple[str, list[Any], list[torch.Tensor | None]]) -> float:
 
 
 def _fastest(function: Callable[[], torch.Tensor], seconds: float) -> float:
-    """Of the runs of a program that computes the function."""
+    """The time of the runs of a program that computes the function."""
     with keeping(1):
         result = function()
         barrier()

@@ -78,7 +78,7 @@ class Wait:
 
 
 def ran_on_host(why: str) -> bool:
-    """Whether what a line waited for is an operator."""
+    """True if what a line waited for is an operator."""
     return "::" in why
 
 

@@ -39,7 +39,7 @@ KINDS = ("nan", "inf", "difference")
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Of the elements of a tensor.
+    """Figures of the elements of a tensor.
 
     Attributes:
         dtype, shape: The tensor's.
@@ -367,7 +367,7 @@ def _has(tensor: torch.Tensor, is_bad: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _points(values: torch.Tensor, chosen: torch.Tensor, indices: torch.Tensor) -> bool:
-    """Whether indices along one dimension choose just these values."""
+    """True if indices along one dimension choose just these values."""
     for dim in range(values.dim()):
         index, wanted = indices, chosen
         if indices.dim() < values.dim():
@@ -408,7 +408,7 @@ def difference(
     tolerance: float | None = None,
     operands: Sequence[torch.Tensor | None] = (),
 ) -> str:
-    """How two CPU tensors differ, in words; "" where they are equal enough.
+    """The difference of two CPU tensors, in words; "" where they are equal enough.
 
     Sums of `operands` whose terms cancel each other may differ by more than their own size tells.
     """
@@ -440,7 +440,7 @@ def difference(
 
 
 def _are_near(x: torch.Tensor, y: torch.Tensor, most: float) -> bool:
-    """Whether no elements differ by more, in one pass; False where one is not finite."""
+    """True if no elements differ by more, in one pass; False where one is not finite."""
     if not x.numel():
         return True
     least, largest = (x - y).aminmax()

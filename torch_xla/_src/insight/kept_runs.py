@@ -79,7 +79,7 @@ class KeptRun:
         return f'run of "{self.name}"' + (f" of {self.place}" if self.place else "")
 
     def replay(self) -> Any:
-        """What computes the calls anew (csrc/executor/kept_runs.h)."""
+        """The object that computes the calls anew (csrc/executor/kept_runs.h)."""
         return _XLAC._RunReplay(self._run)
 
     def parts(self, call: int) -> list[tuple[str, list[Any], list[torch.Tensor | None]]]:
@@ -107,7 +107,7 @@ def kept_runs() -> list[KeptRun]:
 
 
 def leaves(value: Any) -> list[Any]:
-    """What lies in lists of arguments."""
+    """The elements of lists of arguments."""
     if isinstance(value, (list, tuple)):
         return [leaf for element in value for leaf in leaves(element)]
     return [value]

@@ -1,4 +1,4 @@
-"""What lies in the memory of the devices: which tensors, of which kind, made by which line."""
+"""The contents of the devices' memory: which tensors, of which kind, made by which line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiveTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Temporaries:
-    """What a program needs for what it computes on the way, by the compiler's analysis."""
+    """The memory of a program's temporaries, by the compiler's analysis."""
 
     program: str
     line: str
@@ -49,7 +49,7 @@ class Temporaries:
 
 @dataclasses.dataclass(frozen=True)
 class MemorySnapshot:
-    """What lies on the devices at one moment.
+    """The contents of the devices at one moment.
 
     Attributes:
         tensors: The largest first.

@@ -1,4 +1,4 @@
-"""What a run does when, kept for `torch_xla.debug.report` while a `record()` is on.
+"""The timeline of a run, kept for `torch_xla.debug.report` while a `record()` is on.
 
 The extension keeps the spans of each thread and device. They are fetched from it now and then and
 added up, so that a long run takes no more memory than a short one: totals are of all spans, the
@@ -43,7 +43,7 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What a thread or a device did from `begin` to `end`, in nanoseconds since the epoch.
+    """Work of a thread or a device from `begin` to `end`, in nanoseconds since the epoch.
 
     Attributes:
         kind: "sync", "lower", "compile", "launch", "upload", "wait", "host" (an operator that ran
@@ -97,7 +97,7 @@ class Curve:
 
 
 class Density:
-    """How much of each part of the time was spent on what. The parts grow with the run."""
+    """The shares of each part of the time, by kind of work. The parts grow with the run."""
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -120,7 +120,7 @@ class Density:
 
 
 class Track:
-    """What one thread or device did.
+    """The spans of one thread or device.
 
     Attributes:
         seconds: By kind; what a span spends in those within it is not in its own kind.
@@ -431,7 +431,7 @@ def _outermost(spans: list[Span]) -> list[Span]:
 
 
 class Counts:
-    """What has been counted until now."""
+    """The counts until now."""
 
     def __init__(self) -> None:
         from torch_xla.debug import metrics
@@ -441,7 +441,7 @@ class Counts:
         self.host = {n: metrics.counter_value(n) or 0 for n in metrics.executed_fallback_ops()}
 
     def since(self, before: Counts) -> Counts:
-        """What came after `before`. Counts that were cleared meanwhile began anew."""
+        """The counts since `before`. Counts that were cleared meanwhile began anew."""
         had = {(w.place, w.why): w for w in before.waits}
         later = copy.copy(self)
         later.waits = []
@@ -505,7 +505,7 @@ def start_from_flag() -> None:
 
 
 def began_from_flag() -> bool:
-    """Whether `XLA_REPORT_FILE` began a recording in this process."""
+    """True if `XLA_REPORT_FILE` began a recording in this process."""
     return _from_flag
 
 

@@ -19,7 +19,7 @@ from torch_xla import _XLAC
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        # Of the scopes that are open: of which module or optimizer, and the scope before.
+        # The open scopes: of which module or optimizer, and the scope before.
         self.open: list[tuple[int, str]] = []
         self.names: dict[int, str] = {}  # of the modules within the outermost one
 

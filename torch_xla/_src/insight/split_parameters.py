@@ -20,7 +20,7 @@ class SplitParameter:
 
 
 def split_parameters() -> list[SplitParameter]:
-    """Of all modules of the process."""
+    """The parameters of all modules of the process."""
     # isinstance would ask the things too, and some warn or raise then
     modules = _XLAC._xla_objects_of((torch.nn.Module,))
     inner = {id(child) for module in modules for child in module.children()}

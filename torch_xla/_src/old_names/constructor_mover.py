@@ -16,7 +16,7 @@ class XLAConstructorMoverPass(ConstructorMoverPass):
         super().__init__("xla", allow_outputs=False, allow_inputs=True)
 
     def allow_cpu_device(self, node: torch.fx.Node) -> bool:
-        """Whether a call on xla may take tensors of the CPU: numbers in tensors, and indices."""
+        """True if a call on xla may take tensors of the CPU: numbers in tensors, and indices."""
         return super().allow_cpu_device(node) or node.target in (
             torch.ops.aten.index_copy.default,
             torch.ops.aten.index_add.default,

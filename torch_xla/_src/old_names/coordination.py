@@ -50,7 +50,7 @@ def _deactivate_preemption_sync_manager() -> None:
 
 
 def _sync_point_reached(step: int) -> bool:
-    """Whether this step is the first that is asked about after the signal."""
+    """True if this step is the first that is asked about after the signal."""
     _expect(_watch, "_activate_preemption_sync_manager")
     return _watch.reached(step)
 

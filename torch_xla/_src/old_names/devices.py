@@ -1,4 +1,4 @@
-"""What `xla_model` and `runtime` keep for each device and process in 2.9."""
+"""State that `xla_model` and `runtime` keep for each device and process in 2.9."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _xla_force_spmd_device() -> None:
 
 @_name
 def _xla_get_auto_sharding() -> bool:
-    """Whether shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
+    """True if shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
     auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
     return auto_sharding is not None and auto_sharding.is_enabled()
 
@@ -148,7 +148,7 @@ def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
 
 @_name
 def _get_ir_debug() -> bool:
-    """Whether recorded calls keep their Python frames: the flag XLA_IR_DEBUG."""
+    """True if recorded calls keep their Python frames: the flag XLA_IR_DEBUG."""
     return _XLAC._xla_flag("XLA_IR_DEBUG")
 
 
@@ -164,7 +164,7 @@ _keeps_uploads = True
 
 @_name
 def _get_xla_enable_device_data_cache() -> bool:
-    """What `_set_xla_enable_device_data_cache` was given; True by default."""
+    """The value that `_set_xla_enable_device_data_cache` was given; True by default."""
     return _keeps_uploads
 
 
@@ -177,7 +177,7 @@ def _set_xla_enable_device_data_cache(enable: bool) -> None:
 
 @_name
 def _get_git_revs() -> dict[str, str]:
-    """What this is made of: the commit of PyTorch, the version of torch_xla."""
+    """The versions that this is made of: the commit of PyTorch, the version of torch_xla."""
     from torch_xla.version import __version__
 
     return {"torch": torch.version.git_version or torch.__version__, "xla": __version__}
@@ -188,7 +188,7 @@ def _get_git_revs() -> dict[str, str]:
 
 @_name
 class XlaShardingSpec:
-    """How a tensor is split when it moves; the arguments are those of `_XLAC.OpSharding`."""
+    """The sharding of a tensor that moves; the arguments are those of `_XLAC.OpSharding`."""
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ def live_tensors(device: str) -> list[torch.Tensor]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is no wrapper of another one, as a function of torch.func sees."""
+    """True if it is no wrapper of another one, as a function of torch.func sees."""
     try:
         _XLAC._xla_get_tensor_id(tensor)
     except (TypeError, RuntimeError):
@@ -239,7 +239,7 @@ def _xla_warm_up_cache(tensors: Sequence[torch.Tensor], devices: Sequence[str] =
     with constant_numbers():
         with_numbers = _get_graph_hash(tensors)
     of_key = _graphs.get(key, {})
-    # Of two none can be told, nor of more.
+    # Two cannot be told apart, nor more.
     if pending_of(tensors) and with_numbers not in of_key and len(of_key) < 2:
         of_key[with_numbers] = _Graph(tensors)
     _graphs[key] = of_key
@@ -333,7 +333,7 @@ def get_stablehlo(
 
 @_name
 def _check_device_tensor_need_materialization(device: str) -> list[bool]:
-    """Of each tensor of a device that Python knows: whether it waits to be computed."""
+    """For each tensor of a device that Python knows: whether it waits to be computed."""
     return _XLAC._check_tensor_need_materialization(live_tensors(device))
 
 
@@ -361,7 +361,7 @@ _thread = _Thread()
 
 @_name
 def _get_allow_execution() -> bool:
-    """Whether this thread may launch programs."""
+    """True if this thread may launch programs."""
     return not _thread.is_refusing
 
 
@@ -412,7 +412,7 @@ _sessions: dict[str, _XLAC._Region] = {}
 
 @_name
 def _dynamic_shape_detector_set_max_different_graphs(most: int) -> None:
-    """How many graphs a session may have that has not begun before."""
+    """The number of graphs a session may have that has not begun before."""
     global _most_graphs
     if most < 1:
         raise ValueError(f"_dynamic_shape_detector: expected at least one graph, got {most}.")
@@ -421,7 +421,7 @@ def _dynamic_shape_detector_set_max_different_graphs(most: int) -> None:
 
 @_name
 def _dynamic_shape_detector_get_max_different_graphs() -> int:
-    """What was set; 1 by default."""
+    """The number that was set; 1 by default."""
     return _most_graphs
 
 

@@ -24,7 +24,7 @@ _ENUMS = {
     "sharding": ["REPLICATED", "MAXIMAL", "TUPLE", "OTHER", "MANUAL", "UNKNOWN"],
     "transpose": ["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"],
 }
-# Of each message: number, name, and type, with `*` where the field is repeated. `i` is an integer
+# For each message: number, name, and type, with `*` where the field is repeated. `i` is an integer
 # of 64 bits, `n` one of 32, `s` a text, `y` bytes.
 _MESSAGES = {
     "module": "1 name s, 2 entry_computation_name s, 3 computations computation*, "

@@ -1,4 +1,4 @@
-"""What the loaders and `data_parallel` of 2.9 are made of."""
+"""Parts of the loaders and of `data_parallel` of 2.9."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PerDeviceQueue:
 
 
 class ThreadResult:
-    """What a thread of a loop leaves: `result`."""
+    """The result of a thread of a loop: `result`."""
 
     def __init__(self) -> None:
         self.result = None

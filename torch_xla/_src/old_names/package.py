@@ -62,12 +62,12 @@ def _summarize_fn_tracker() -> None:
 
 
 def _setup_tpu_vm_library_path() -> bool:
-    """Whether there is a libtpu: that of TPU_LIBRARY_PATH, or an installed one."""
+    """True if there is a libtpu: that of TPU_LIBRARY_PATH, or an installed one."""
     return bool(os.environ.get("TPU_LIBRARY_PATH") or TpuPlugin().search([]))
 
 
 def _aws_ec2_inf_trn_init() -> bool:
-    """Whether the package of Neuron's plugin is installed."""
+    """True if the package of Neuron's plugin is installed."""
     return importlib.util.find_spec("libneuronxla") is not None
 
 

@@ -1,4 +1,4 @@
-"""How 2.9 puts a function or class in the place of another: the first one is `_orig` of the new."""
+"""Replaces a function or class as 2.9 does: the first one is `_orig` of the new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch_xla 2.9 calls events of profiles. Files have these names beside the shown ones."""
+"""Names of torch_xla 2.9 for events of profiles. Files have these names beside the shown ones."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _scan_impl_pytree(
 def _find_input_activation_aliases(
     fake_carry_pytree: Any, fake_x_pytree: Any, num_out: int, fwd_graph: torch.fx.GraphModule
 ) -> dict[int, int]:
-    """What a forward graph keeps of its inputs as they came.
+    """Inputs that a forward graph keeps as they came.
 
     Args:
         fake_carry_pytree, fake_x_pytree: Its inputs.

@@ -11,7 +11,7 @@ from torch_xla._src.device.names import is_xla_tensor
 
 
 def debug_info(tensor: torch.Tensor) -> str:
-    """What a tensor is, and the call or the data that it has, as lines.
+    """A tensor's type, and its call or its data, as lines.
 
     Source: `_get_xla_tensor_debug_info` of PyTorch/XLA 2.9.
     """
@@ -123,6 +123,6 @@ def _device(tensor: torch.Tensor) -> str:
 
 
 def _is_on_host(data: int) -> bool:
-    """Whether no device has been sent a part of it."""
+    """True if no device has been sent a part of it."""
     known = {d["id"]: d["bytes"] for d in _XLAC._xla_live_data()}
     return known.get(data, -1) == 0

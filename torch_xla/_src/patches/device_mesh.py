@@ -1,4 +1,4 @@
-"""What a `DeviceMesh("xla", ...)` lacks in PyTorch, which makes no process groups for it.
+"""Parts of a `DeviceMesh("xla", ...)` that PyTorch lacks, which makes no process groups for it.
 
 Slices of it (`mesh["tp"]`) and their devices are found by process groups and by the process's rank.
 One process of SPMD has all the devices: it stands where the mesh's first device does, and a slice

@@ -83,7 +83,7 @@ def _take_implementation(tensor: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def is_in_a_graph(tensor: torch.Tensor) -> bool:
-    """Whether a graph of autograd that was recorded before leads to a leaf."""
+    """True if a graph of autograd that was recorded before leads to a leaf."""
     return tensor.requires_grad and tensor.is_leaf and tensor._use_count() > 1
 
 

@@ -84,7 +84,7 @@ def _preferring_fused(init_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_traced() -> bool:
-    """Whether torch._dynamo runs this while it traces a step. It has read the groups by then, and
+    """True if torch._dynamo runs this while it traces a step. It has read the groups by then, and
     reads them again where it starts over: what one trace writes, the next one must not see."""
     return torch._guards.TracingContext.try_get() is not None
 
@@ -122,7 +122,7 @@ def _choose_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> No
 
 
 def skips_on_device(group: dict[str, Any]) -> bool:
-    """Whether a fused step of this group may be skipped by a tensor's value. With dampening the
+    """True if a fused step of this group may be skipped by a tensor's value. With dampening the
     first step differs from those that follow, and only the host would know which was the first."""
     return not (group.get("momentum") and group.get("dampening"))
 

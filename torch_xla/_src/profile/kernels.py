@@ -200,7 +200,7 @@ class _Memory:
         self._chosen: dict[tuple[int, frozenset[str]], _Kernel] = {}
 
     def kernel_at(self, address: int, graphs: frozenset[str]) -> _Kernel | None:
-        """What is executed at an address while programs of these graphs run."""
+        """The kernel that is executed at an address while programs of these graphs run."""
         i = bisect.bisect(self._begins, address) - 1
         if i < 0 or address >= self._places[i][0]:
             return None

@@ -1,4 +1,4 @@
-"""What `torch_xla.debug.profiler` and the extension's `profiler` names share: one recording at a
+"""The common part of `torch_xla.debug.profiler` and the extension's `profiler`: one recording at a
 time, a server of TensorBoard's protocol, and its client.
 """
 
@@ -23,7 +23,7 @@ from torch_xla._src.profile.messages import messages
 TraceMe = _XLAC._TraceMe
 _SERVICE = "tensorflow.ProfilerService"
 _GRACE = 30.0  # seconds that a recording may take to be written
-# What may be missing.
+# Modules that may be missing.
 _OF_PLUGIN = "the plugin's own profile of its devices is"
 _LOOPS = "the loops of the CPU's programs are"
 
@@ -189,7 +189,7 @@ def _end(server: Any, service: _Service) -> None:
 
 
 class _Service:
-    """What a server answers."""
+    """The answers of a server."""
 
     def __init__(self) -> None:
         self.terminated = threading.Event()

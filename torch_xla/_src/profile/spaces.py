@@ -16,7 +16,7 @@ from torch_xla._src.profile.messages import messages
 _PICOSECONDS = 1000  # in a nanosecond
 _RECORDING = 1 << 30  # beyond the numbers of threads
 _DAY = 86_400 * 1_000_000_000  # nanoseconds
-# What xprof takes for numbers: a step and its number.
+# Names that xprof takes for numbers: a step and its number.
 _NUMBERS = frozenset({"_r", "step_num", "group_id"})
 
 

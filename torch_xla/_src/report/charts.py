@@ -49,7 +49,7 @@ def time_step(seconds: float, most: int) -> float:
 
 
 def time_mark(at: float, seconds: float) -> str:
-    """What is written at a mark, in one unit for all of a ruler."""
+    """The text at a mark, in one unit for all of a ruler."""
     if at == 0:
         return "0"
     if seconds < 120:
@@ -98,7 +98,7 @@ def devices(recording: Recording) -> list[tuple[int, Track]]:
 
 
 def over_time(recording: Recording) -> str:
-    """What the main thread and each device did in each part of the time."""
+    """The work of the main thread and each device in each part of the time."""
     seconds = (recording.until - recording.began) / 1e9
     width = recording.density.width / 1e9
     lanes = [ruler(seconds)]
@@ -461,7 +461,7 @@ def roofline(cost: Cost, rows: Sequence[Row], most: int = 40) -> str:
 
 
 def kind_seconds(recording: Recording) -> list[tuple[str, float]]:
-    """How the main thread spent its time; the rest is Python."""
+    """The main thread's time by kind of work; the rest is Python."""
     main: Any = main_track(recording)
     seconds = dict(main[1].seconds) if main is not None else {}
     whole = (recording.until - recording.began) / 1e9

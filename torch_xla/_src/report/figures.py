@@ -45,7 +45,7 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class RunReport:
-    """What the page shows.
+    """The contents of the page.
 
     Attributes:
         program: The name of the program.
@@ -83,7 +83,7 @@ class RunReport:
 
 
 def collect(cost: Cost | None = None) -> RunReport:
-    """What is known of the run."""
+    """The facts about the run."""
     timeline = recording.last()
     counts = Counts()
     if timeline is not None:

@@ -155,7 +155,7 @@ def _figures(run: RunReport) -> str:
 
 
 def _findings(run: RunReport) -> str:
-    """What is worth a look, in a sentence each."""
+    """Findings that are worth a look, in a sentence each."""
     found = []
     whole = run.seconds or 1.0
     if run.compile_seconds > 0.1 * whole:

@@ -1,4 +1,4 @@
-"""What the page of `torch_xla.debug.report` is made of: numbers in words, tables, bars."""
+"""The parts of the page of `torch_xla.debug.report`: numbers in words, tables, bars."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MEMORY_KINDS = {
 
 
 class Column(NamedTuple):
-    """Of a table: `kind` is "name", "text", "number" or "share" (a bar of this part of 1)."""
+    """A column: `kind` is "name", "text", "number" or "share" (a bar of this part of 1)."""
 
     title: str
     kind: str = "number"
 
 
 class Cell(NamedTuple):
-    """What it shows, as HTML, and by what it is sorted."""
+    """Its HTML, and the key by which it is sorted."""
 
     shown: str
     value: float | str

@@ -28,7 +28,7 @@ _STATE, _EXAMPLE = "state.safetensors", "example.safetensors"
 
 @dataclasses.dataclass
 class Input:
-    """What the program takes. `kind` is "argument", "state" or "random"."""
+    """An input of the program. `kind` is "argument", "state" or "random"."""
 
     kind: str
     name: str
@@ -52,7 +52,7 @@ class Input:
 
 @dataclasses.dataclass
 class Output(Input):
-    """What the program gives. `kind` is "result", "state" or "random".
+    """An output of the program. `kind` is "result", "state" or "random".
 
     `replaces` is the place of the input of which this is the new value, and whose buffer it takes.
     """
@@ -62,7 +62,7 @@ class Output(Input):
 
 @dataclasses.dataclass
 class Manifest:
-    """What a program takes and gives, in its order.
+    """The inputs and outputs of a program, in its order.
 
     Attributes:
         name: The step's function.

@@ -83,7 +83,7 @@ class RecordedStep:
     def interface(
         self, call: ExampleCall, state_names: Sequence[str]
     ) -> tuple[list[Input], list[Output]]:
-        """What the program takes and gives, in its order."""
+        """The program's inputs and outputs, in its order."""
         inputs = [Input.of("argument", n, t) for n, t in zip(call.names, call.tensors, strict=True)]
         outputs = [Output.of("result", name, result) for name, result in call.results]
         at = len(inputs)

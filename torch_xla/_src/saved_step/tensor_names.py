@@ -1,4 +1,4 @@
-"""What a function calls the tensors that it uses: names for the inputs of its program."""
+"""A function's own names of the tensors that it uses: names for the inputs of its program."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def names_of(
 
 
 def is_on_xla(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of ours, and not a fake one."""
+    """True if a tensor is one of ours, and not a fake one."""
     return tensor.device.type == "xla" and type(tensor).__name__ != "FakeTensor"
 
 
@@ -103,7 +103,7 @@ def reached(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
         yield from walk.tensors(name, value)
     yield from walk.tensors("", step)
-    # What it reaches in other ways.
+    # Objects that it reaches in other ways.
     holders = _XLAC._xla_objects_of((nn.Module, Optimizer))
     parts = {id(p) for h in holders if isinstance(h, nn.Module) for p in h.children()}
     for holder in holders:
@@ -135,7 +135,7 @@ class _Walk:
 
 @functools.singledispatch
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, by name."""
+    """The contents of an object, by name."""
     is_plain = isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__")
     yield from () if is_plain else list(vars(value).items())
 

@@ -1,4 +1,4 @@
-"""What Python holds of a training, put back after the recording of a step that has run it."""
+"""State of a training in Python, put back after the recording of a step that has run it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_xla import _XLAC
 from torch_xla._src.functions import step
 from torch_xla._src.saved_step.tensor_names import is_on_xla
 
-# What a training keeps between its steps.
+# The state that a training keeps between its steps.
 HOLDERS = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
 
 
@@ -73,7 +73,7 @@ def _place(tensor: torch.Tensor) -> tuple:
 
 
 class _Contents:
-    """What containers hold, and the values of CPU tensors within them."""
+    """The contents of containers, and the values of CPU tensors within them."""
 
     def __init__(self) -> None:
         self._containers: dict[int, tuple[Any, Any]] = {}  # the container, a copy

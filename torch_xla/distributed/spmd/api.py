@@ -1,4 +1,4 @@
-"""What PyTorch's `distribute_tensor` and `distribute_module` call for a `DeviceMesh("xla", ...)`.
+"""Functions that `distribute_tensor` and `distribute_module` call for a `DeviceMesh("xla", ...)`.
 
 Tensors are split by `mark_sharding`: what comes out is one tensor of the whole, which programs
 compute with in parts.
@@ -102,7 +102,7 @@ def made_by(
     placements: Sequence[Placement] | None,
     **kwargs: Any,
 ) -> XLAShardedTensor:
-    """What `torch.distributed.tensor.zeros` and the like do for a `DeviceMesh("xla", ...)`."""
+    """`torch.distributed.tensor.zeros` and the like for a `DeviceMesh("xla", ...)`."""
     fill = [kwargs.pop("fill_value")] if "fill_value" in kwargs else []
     whole = init_op(size, *fill, **{**kwargs, "device": "xla"})
     return xla_distribute_tensor(whole, device_mesh, placements)

@@ -1,4 +1,4 @@
-"""How torch._dynamo captures calls of a class with a `__torch_function__`.
+"""Capture by torch._dynamo of calls of a class with a `__torch_function__`.
 
 It captures what `__torch_function__` does; this is for where it does otherwise than Python.
 """

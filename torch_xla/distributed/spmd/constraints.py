@@ -1,4 +1,4 @@
-"""What a program says to the compiler about values within it: how they are split, and what is
+"""Statements of a program to the compiler about values within it: how they are split, and what is
 computed before what.
 """
 
@@ -67,7 +67,7 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
 def _barrier(
     module: nn.Module, grad_input: Sequence[torch.Tensor | None], grad_output: Any
 ) -> tuple[torch.Tensor | None, ...]:
-    # What is expanded, as the gradient of a sum, cannot be written.
+    # An expanded tensor, as the gradient of a sum, cannot be written.
     inputs = [None if g is None else g.contiguous() for g in grad_input]
     grads = [p.grad for p in module.parameters()]
     behind = [g for g in (*grads, *inputs) if g is not None and g.device.type == "xla"]

@@ -38,14 +38,14 @@ from torch_xla.distributed.spmd.xla_sharding import (  # noqa: F401
     xla_patched_nn_linear_forward,
 )
 
-# Whether drawings can be made.
+# True if drawings can be made.
 RICH_ENABLED = importlib.util.find_spec("rich") is not None
 
 _COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green")
 
 
 def collectives(index: int = 0) -> list[tuple[str, int]]:
-    """What a program of this process sends between devices.
+    """The collectives of a program of this process.
 
     Args:
         index: Which program: 0 is the one that was used last, 1 the one before it.

@@ -1,4 +1,4 @@
-"""What makes DTensors on a `DeviceMesh("xla", ...)` and splits them by placements.
+"""Functions that make DTensors on a `DeviceMesh("xla", ...)` and split them by placements.
 
 They are `XLAShardedTensor`s that know their mesh, with a gradient and a history of their own.
 """
@@ -62,7 +62,7 @@ def from_local(
     stride: tuple[int, ...] | None = None,
     grad_placements: Sequence[Placement] | None = None,
 ) -> XLAShardedTensor:
-    """What `DTensor.from_local` does for a `DeviceMesh("xla", ...)`.
+    """`DTensor.from_local` for a `DeviceMesh("xla", ...)`.
 
     Args:
         local_tensor: The whole value, since this process has all the devices: `Shard` splits it.

@@ -1,4 +1,4 @@
-"""What devices send each other within manual code: what those of a group have, reduced or joined.
+"""Collectives within manual code: the values of a group's devices, reduced or joined.
 
 A gradient in manual code is that of each device's own value. What a sum of all gives to one device
 comes from all that have the sum, so the gradient of a sum is the sum of the gradients, as of JAX's
@@ -22,7 +22,7 @@ from torch_xla.distributed.spmd.placements import axes_of, root_of
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Of PyTorch's reductions, StableHLO's operations. An average is a sum that is divided.
+# StableHLO's operations of PyTorch's reductions. An average is a sum that is divided.
 REDUCTIONS = {
     "sum": "add",
     "avg": "add",
@@ -170,7 +170,7 @@ def averaged(total: torch.Tensor, count: int) -> torch.Tensor:
 def all_reduce(
     t: torch.Tensor, reduction: str, device_mesh: DeviceMesh, dims: Sequence[int]
 ) -> torch.Tensor:
-    """What the devices along some dimensions of a mesh have, reduced, on each of them.
+    """The values of the devices along some dimensions of a mesh, reduced, on each of them.
 
     Args:
         t: Manual, or the same on all devices.
@@ -227,7 +227,7 @@ def reduce_scatter(
 def all_gather(
     t: torch.Tensor, dim: int, device_mesh: DeviceMesh, dims: Sequence[int]
 ) -> torch.Tensor:
-    """What the devices have, one after the other along the dimension `dim`, on each of them.
+    """The devices' values, one after the other along the dimension `dim`, on each of them.
 
     Raises:
         ValueError: A dimension that the tensor lacks.

@@ -23,7 +23,7 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import marked, sharding_of
 
 
 class SpmdFSDPModule(FSDPModule):
-    """What `fully_shard` makes of a module's class on an xla mesh. Its methods that say when
+    """The class that `fully_shard` gives a module on an xla mesh. Its methods that say when
     parameters are gathered have no effect; those that would change values raise.
     """
 
@@ -174,7 +174,7 @@ def _split(
 
 
 class _SpmdState(FSDPState):
-    """What PyTorch keeps of such a module; it has no groups of parameters to gather."""
+    """PyTorch's state of such a module; it has no groups of parameters to gather."""
 
     def __init__(
         self, parameters: list[tuple[nn.Module, str]], policy: MixedPrecisionPolicy | None

@@ -39,7 +39,7 @@ def called_on_parts(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """What a function of `local_map` gives for arguments of which one is an `XLAShardedTensor`.
+    """The results of a function of `local_map` for arguments of which one is an `XLAShardedTensor`.
 
     Gradients are those of the whole: a part's is the sum of what the devices did with copies of it,
     and of a result that is `Replicate` each device gets an equal share. Of `Partial("avg")`, too;
@@ -132,7 +132,7 @@ def _own_part(
 
 
 def _write_back(d: XLAShardedTensor, part: torch.Tensor, said: tuple[Placement, ...]) -> None:
-    """What the function has written into its part is a write into the DTensor."""
+    """A write of the function into its part is a write into the DTensor."""
     if part.is_inference() or part._version == 0:
         return
     if has_partial(said):

@@ -37,7 +37,7 @@ def enable_manual_sharding(
     *,
     mesh: Mesh | None = None,
 ) -> XLAShardedTensor:
-    """What each device has of a tensor that is split so, as a manual tensor.
+    """Each device's part of a tensor that is split so, as a manual tensor.
 
     What follows from it is computed by each device on its own part, and nothing is sent between
     them. Its gradient is that of all devices: of those that have the same part, the sum.
@@ -164,7 +164,7 @@ def _mesh_of(mesh: Mesh | None, who: str) -> Mesh:
 def _split(
     mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str
 ) -> tuple[str, tuple[int, ...]]:
-    """What the operators take for a partition spec, and the numbers of parts."""
+    """The operators' text for a partition spec, and the numbers of parts."""
     if not xr.is_spmd():
         raise RuntimeError(
             f"{who}: expected SPMD mode, where all devices are one. Call "

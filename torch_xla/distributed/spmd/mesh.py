@@ -33,7 +33,7 @@ class ShardingError(ValueError, AssertionError):
 
 
 class ShardingType(IntEnum):
-    """How devices share a value: each holds the whole, one does, each a part of it, or some."""
+    """Ways in which devices share a value: each holds the whole, one does, each a part, or some."""
 
     REPLICATED = 0
     MAXIMAL = 1
@@ -125,7 +125,7 @@ class Mesh:
         return names.index(name) if name in names else None
 
     def get_op_sharding(self, partition_spec: PartitionSpec) -> _XLAC.OpSharding:
-        """What `_XLAC._xla_mark_sharding` takes.
+        """The sharding that `_XLAC._xla_mark_sharding` takes.
 
         Raises:
             ShardingError: The spec names an axis that the mesh lacks, or one twice.
@@ -413,7 +413,7 @@ def check_mesh(mesh: Mesh, who: str) -> None:
 
 @constant
 def sharding_text(mesh_label: str, partition_spec: PartitionSpec, rank: int, who: str) -> str:
-    """What operators take for a partition spec of a tensor: a constant of graphs."""
+    """The operators' text for a partition spec of a tensor: a constant of graphs."""
     mesh = labelled(mesh_label)
     check_mesh(mesh, who)
     check_rank(rank, partition_spec, who)

@@ -46,7 +46,7 @@ _uncaptured = uncaptured("what devices hold of a Partial DTensor is used outside
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How parts that devices hold make a whole: by placements on a mesh. Of a sub-mesh, devices
+    """The way in which devices' parts make a whole: by placements on a mesh. Of a sub-mesh, devices
     along the other axes hold copies. Gradients are those of the reductions themselves where they
     are `exact`, else PyTorch's.
     """
@@ -89,7 +89,7 @@ class Layout:
         return dataclasses.replace(self, placements=placements)
 
     def reduced(self, own: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-        """What each device holds, reduced along some of the dimensions with `Partial`."""
+        """Each device's value, reduced along some of the dimensions with `Partial`."""
         for reduction, *along in self._reductions(dims):
             own = exchanges.all_reduce(own, reduction, self.mesh, along)
         return own
@@ -101,7 +101,7 @@ class Layout:
         return [(name, *along) for name, along in by_name.items()]
 
     def scattered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
-        """What each device holds, reduced along `Partial`; each gets a part along a dimension of
+        """Each device's value, reduced along `Partial`; each gets a part along a dimension of
         the tensor.
         """
         ((reduction, *along),) = self._reductions(self.partial)
@@ -141,7 +141,7 @@ def _assembled(
 
 
 class _Joined(torch.autograd.Function):
-    """What `_joined` gives, with PyTorch's gradient, which is that of a sum: it is sent nowhere."""
+    """The result of `_joined` with PyTorch's gradient, that of a sum: it is sent nowhere."""
 
     @staticmethod
     def forward(
@@ -158,7 +158,7 @@ class _Joined(torch.autograd.Function):
 
 
 class _Held(torch.autograd.Function):
-    """What each device holds of a whole: its part, of which those along `Partial` have copies. The
+    """Each device's share of a whole: its part, of which those along `Partial` have copies. The
     gradient of the whole is that of any of these.
     """
 
@@ -189,7 +189,7 @@ class _Instead(torch.autograd.Function):
 
 
 class _GradientReduced(torch.autograd.Function):
-    """What each device holds, with a gradient that is reduced as `Partial` placements say."""
+    """Each device's value, with a gradient that is reduced as `Partial` placements say."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -228,7 +228,7 @@ class XLAPartialDTensor(XLAShardedTensor):
 
     @property
     def _is_held(self) -> bool:
-        """Whether the whole is still that of what devices hold: nothing was written into it."""
+        """True if the whole is still that of what devices hold: nothing was written into it."""
         return self._version == self.__dict__["_held"][-1]
 
     @property
@@ -241,7 +241,7 @@ class XLAPartialDTensor(XLAShardedTensor):
         return self._is_held
 
     def _own(self) -> torch.Tensor:
-        """What each device holds; of a leaf of autograd, with its gradient."""
+        """Each device's value; of a leaf of autograd, with its gradient."""
         own, layout, *_ = self.__dict__["_held"]
         if self.requires_grad and not own.requires_grad:
             return _Held.apply(self.global_tensor, own, layout)
@@ -325,7 +325,7 @@ class XLAPartialDTensor(XLAShardedTensor):
 
     @_uncaptured
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
-        """What each device holds, as a manual tensor: a copy.
+        """Each device's value, as a manual tensor: a copy.
 
         Args:
             grad_placements: With `Partial` where the devices' gradients are to be reduced; others
@@ -392,7 +392,7 @@ def of_parts(
 
 
 def part_of(d: XLAShardedTensor, placements: tuple[Placement, ...], who: str) -> torch.Tensor:
-    """What each device has of a DTensor without `Partial` that is split so, as a manual tensor. Its
+    """Each device's part of a DTensor without `Partial` that is split so, as a manual tensor. Its
     gradient is that of all devices: of copies of one part, the sum.
 
     Raises:

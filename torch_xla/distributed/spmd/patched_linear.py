@@ -60,7 +60,7 @@ def _einsum_linear_backward_operation(
 def _einsum_linear_forward_fake(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """What `XLAPatchedLinear` gives, without values."""
+    """The result of `XLAPatchedLinear`, without values."""
     return input.new_empty((*input.shape[:-1], weight.shape[0]))
 
 
@@ -73,7 +73,7 @@ def _einsum_linear_backward_fake(
     needs_input_grad_weight: bool,
     needs_input_grad_bias: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """What `_einsum_linear_backward_operation` gives, without values."""
+    """The results of `_einsum_linear_backward_operation`, without values."""
     outputs, features = weight.shape
     wanted = (
         (needs_input_grad_input, input.shape),

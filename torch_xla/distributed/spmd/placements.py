@@ -149,7 +149,7 @@ def normalized(
 
 
 def has_partial(placements: Sequence[Placement]) -> bool:
-    """Whether devices hold what is to be reduced along some dimension of the mesh."""
+    """True if devices hold what is to be reduced along some dimension of the mesh."""
     return any(isinstance(p, Partial) for p in placements)
 
 
@@ -197,7 +197,7 @@ def partition_spec(
 def op_sharding(
     rank: int, device_mesh: DeviceMesh, placements: Sequence[Placement], present: str = ""
 ) -> _XLAC.OpSharding:
-    """What `_XLAC._xla_mark_sharding` takes; see `partition_spec`."""
+    """The sharding that `_XLAC._xla_mark_sharding` takes; see `partition_spec`."""
     spec = partition_spec(rank, device_mesh, placements, present)
     return convert_to_xla_mesh(device_mesh).get_op_sharding(spec)
 
@@ -238,7 +238,7 @@ def placements_of_spec(
 
 
 def _placement(parts: Sequence[tuple[int, ...]]) -> Placement:
-    """What a line of devices splits, of which each holds the part with these indices."""
+    """The placement of a line of devices, of which each holds the part with these indices."""
     split = [dim for dim, along in enumerate(zip(*parts, strict=True)) if len(set(along)) > 1]
     if not split:
         return Replicate()
@@ -248,7 +248,7 @@ def _placement(parts: Sequence[tuple[int, ...]]) -> Placement:
     return Shard(split[0])
 
 
-# What torch._dynamo captures has strings for meshes: it keeps constants, and guards on them.
+# Captured graphs have strings for meshes: it keeps constants, and guards on them.
 _NAMES: dict[tuple[DeviceMesh, DeviceMesh], str] = {}
 _MESHES: dict[str, DeviceMesh] = {}
 

@@ -178,7 +178,7 @@ def _prefer_first_logical_axis_assignment(
     physical_mesh_shape: Sequence[int],
     assignment: np.ndarray,
 ) -> bool:
-    """Whether a logical axis is better laid by `x` than by `y`, as JAX chooses.
+    """True if a logical axis is better laid by `x` than by `y`, as JAX chooses.
 
     Whole physical axes are best, since only they wrap around: the larger part of the axis they are,
     then the more of them. Then those that other logical axes use, too, which leaves whole ones to

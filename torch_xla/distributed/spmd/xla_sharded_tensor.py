@@ -77,7 +77,7 @@ class _Asked:
         return self if instance is None else self._read(instance.global_tensor)
 
     def __set__(self, instance: XLAShardedTensor, value: Any) -> None:
-        """What is set is for the rest of a graph that is captured."""
+        """The value is for the rest of a graph that is captured."""
 
 
 def _absent(name: str) -> Any:
@@ -125,7 +125,7 @@ class XLAShardedTensor(DTensor):
     _cached_spec: DTensorSpec | None = None
     seen_gradient: torch.Tensor | None = None  # of which this was made
 
-    # How the tensor is split, as GSPMD writes it, and the constraint that says it, if any.
+    # The tensor's sharding, as GSPMD writes it, and the constraint that says it, if any.
     sharding_spec: Any = _Asked(sharding_of)
     constraint: Any = _Asked(constraint_of)
 
@@ -215,7 +215,7 @@ class XLAShardedTensor(DTensor):
         return memo.setdefault(id(self), made)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """What stands for a marked tensor is saved as that; a DTensor with its placements."""
+        """A stand-in is saved as its tensor; a DTensor with its placements."""
         if self._mesh_name is None:
             plain = self.global_tensor
             if isinstance(self, torch.nn.Parameter):
@@ -271,7 +271,7 @@ class XLAShardedTensor(DTensor):
 
     @property
     def partition_spec(self) -> tuple[Any, ...] | None:
-        """What each dimension was said to be split along; None where the compiler chooses."""
+        """The axes along which each dimension is split; None where the compiler chooses."""
         if self._mesh_name is None:
             return self._partition_spec
         said = self.placements
@@ -312,7 +312,7 @@ class XLAShardedTensor(DTensor):
 
     @property
     def _spec(self) -> DTensorSpec:  # type: ignore[override]
-        """What PyTorch's functions on DTensors ask for.
+        """The spec that PyTorch's functions on DTensors ask for.
 
         Raises:
             ValueError: Nothing tells along which mesh or how the tensor was split.
@@ -369,7 +369,7 @@ class XLAShardedTensor(DTensor):
 
     @property
     def like(self) -> Callable[[torch.Tensor], XLAShardedTensor]:
-        """What makes of a tensor with this value the DTensor, which it does not hold."""
+        """A function that makes the DTensor of a tensor with this value; it holds none."""
         name = self._mesh_name
         if name is None:
             shape, spec, mesh = self._mesh_shape, self._partition_spec, self.mesh
@@ -379,7 +379,7 @@ class XLAShardedTensor(DTensor):
 
     @property
     def is_placed(self) -> bool:
-        """Whether `placements` are what was said, not what is found or left to the compiler."""
+        """True if `placements` are what was said, not what is found or left to the compiler."""
         if self._mesh_name is None:
             return self._partition_spec is not None
         return self._said is not None and self.placements == self._said[0]
@@ -518,7 +518,7 @@ def on_mesh(
 
 
 def standing_for(t: torch.Tensor) -> XLAShardedTensor:
-    """What stands for a plain tensor, with its history and gradient."""
+    """The stand-in of a plain tensor, with its history and gradient."""
     if torch.compiler.is_dynamo_compiling():
         return placed(t, None)
     made = t.as_subclass(XLAShardedTensor)

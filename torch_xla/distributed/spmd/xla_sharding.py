@@ -1,4 +1,4 @@
-"""How tensors are split among the devices of an SPMD process.
+"""Shardings of tensors among the devices of an SPMD process.
 
 The terms are those of GSPMD (https://arxiv.org/abs/2105.04663); programs are partitioned by Shardy
 (https://openxla.org/shardy). Meshes and partition specs are described in `mesh`.
@@ -176,7 +176,7 @@ class MarkShardingFunction(torch.autograd.Function):
 
 
 def aot_mark_sharding_fake(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
-    """What `torch.ops.xla.aot_mark_sharding` gives, without values."""
+    """The result of `torch.ops.xla.aot_mark_sharding`, without values."""
     return torch.empty_like(t)
 
 
@@ -286,7 +286,7 @@ class ShardingSpec:
         return XlaShardingSpec(t, tiles.tolist(), groups, copies, int(kind), bool(self.minibatch))
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """Whether the spec has an entry for each dimension of the tensor."""
+        """True if the spec has an entry for each dimension of the tensor."""
         return len(t.shape) == len(self.partition_spec)
 
     def apply(self, t: torch.Tensor) -> None:

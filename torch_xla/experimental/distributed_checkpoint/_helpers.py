@@ -43,7 +43,7 @@ def _unwrap_xla_sharded_tensor(x: Any) -> Any:
 
 
 def _is_sharded_tensor(x: Any) -> bool:
-    """Whether it is a tensor that is split among devices, wrapped or plain."""
+    """True if it is a tensor that is split among devices, wrapped or plain."""
     return isinstance(wrap_if_sharded(_unwrap_xla_sharded_tensor(x)), XLAShardedTensor)
 
 
@@ -171,7 +171,7 @@ def _places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
 
 
 def _distinct_places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
-    """Of each part of an xla tensor, a device that holds it, by its index, and its place."""
+    """For each part of an xla tensor, a device that holds it, by its index, and its place."""
     return _distinct(_places(tensor))
 
 

@@ -34,7 +34,7 @@ class Watch:
         _install()
 
     def reached(self, step: int) -> bool:
-        """Whether this step answers a signal; one answer for each step, also where steps are asked
+        """True if this step answers a signal; one answer for each step, also where steps are asked
         about ahead or again, but for what lies hundreds of other steps ago. With a group, a
         collective call for each new step.
 

@@ -37,7 +37,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def marks(self) -> dict[int, bytes]:
-        """What was noted with each complete checkpoint, by its step."""
+        """The note with each complete checkpoint, by its step."""
 
     @abc.abstractmethod
     def writer(

@@ -34,7 +34,7 @@ _MANAGER_METADATA_FILE = MARK
 
 @dataclasses.dataclass
 class _CheckpointMetadata:
-    """What a checkpoint's folder says of it; pickled under this name."""
+    """The record in a checkpoint's folder; pickled under this name."""
 
     step: int
     ts: datetime.datetime
@@ -97,7 +97,7 @@ class CheckpointManager:
         self._pending: collections.deque[_BackgroundSave] = collections.deque()
 
     def should_save(self, step: int) -> bool:
-        """Whether `save` and `save_async` would save this step: it is due, or `reached_preemption`.
+        """True if `save` and `save_async` would save this step: it is due, or `reached_preemption`.
 
         Raises:
             ValueError: The step is negative.
@@ -239,7 +239,7 @@ class CheckpointManager:
             self._end_of_first()
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether the processes are to end and this is the step that they save.
+        """True if the processes are to end and this is the step that they save.
 
         SIGTERM tells of it. The first step that is asked about after the signal is the one; of
         several processes, the step at which any has it, so all must ask about the same steps in
@@ -277,7 +277,7 @@ class CheckpointManager:
             raise
 
     def _mark(self, step: int) -> bytes:
-        """What is noted with a checkpoint that is complete now: it is later than all others, also
+        """The note with a checkpoint that is complete now: it is later than all others, also
         where the clock has been set back."""
         utc = datetime.timezone.utc
         last = max(self._saved().values(), default=0.0)

@@ -1,4 +1,4 @@
-"""How `torch.distributed.checkpoint` saves and loads tensors that are split among devices.
+"""Planners of `torch.distributed.checkpoint` for tensors that are split among devices.
 
 A split tensor is saved as one chunk for each of its distinct parts. Any chunks are loaded into a
 tensor of any sharding: they meet on the host, and each device is sent its part.
@@ -88,7 +88,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         self.is_coordinator = is_coordinator
 
     def create_local_plan(self) -> SavePlan:
-        """What this process could write: reads no tensor."""
+        """The items that this process could write: reads no tensor."""
         whole, split = self.unsharded_state_dict, self.sharded_state_dict
         items = create_default_local_save_plan(whole, self.is_coordinator).items
         self.plan = SavePlan(items + _create_xla_write_items(split), planner_data=self.mappings)
@@ -222,7 +222,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self.sharded_state_dict, self.unsharded_state_dict = _sorted_out(self.state_dict)
 
     def create_local_plan(self) -> LoadPlan:
-        """What is to be read: an item for each part of each tensor, and for each chunk in it.
+        """The items to read: one for each part of each tensor, and for each chunk in it.
 
         Raises:
             RuntimeError: The checkpoint lacks a name of the state dict.

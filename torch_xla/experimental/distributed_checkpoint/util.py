@@ -1,4 +1,4 @@
-"""What programs do before they restore a checkpoint."""
+"""Functions that programs call before they restore a checkpoint."""
 
 from __future__ import annotations
 

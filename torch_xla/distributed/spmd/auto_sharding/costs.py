@@ -1,4 +1,4 @@
-"""What a split costs: seconds of sending, of arithmetic and of reading memory.
+"""The cost of a split: seconds of sending, of arithmetic and of reading memory.
 
 The costs of collectives are those of rings, as in the Alpa paper (Zheng et al., OSDI 2022).
 """

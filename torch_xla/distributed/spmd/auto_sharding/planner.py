@@ -28,7 +28,7 @@ _LEAST_ELEMENTS = 1e3
 
 @dataclass
 class Row:
-    """What was chosen for arguments that are alike.
+    """The choice for arguments that are alike.
 
     Attributes:
         type: Their type, such as "f32[1024, 512]".
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass
 class Plan:
-    """What was chosen for a program, and why.
+    """The choice for a program, and its reasons.
 
     Attributes:
         mesh: Sizes of the mesh's axes, by name.
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the mesh's axes."""
+        """The sizes of the mesh's axes."""
         return tuple(self.mesh.values())
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ def enable(mesh: Any = None, memory: float | None = None) -> None:
 
 @dataclass
 class _Elsewhere:
-    """What programs are planned for in place of the devices of this process.
+    """The machine that programs are planned for in place of the devices of this process.
 
     Attributes:
         machine: One of the devices.
@@ -246,12 +246,12 @@ def _fitting(compiler: Any, program: Callable[[str], Any], on: _Elsewhere) -> An
 
 
 def is_enabled() -> bool:
-    """Whether the split of programs is chosen."""
+    """True if the split of programs is chosen."""
     return _enabled
 
 
 def plans() -> list[Plan]:
-    """What was chosen for the last 256 programs of this process that were worth splitting."""
+    """The choices for the last 256 programs of this process that were worth splitting."""
     return list(_plans)
 
 
@@ -362,7 +362,7 @@ def _plan(
     leaves: Sequence[Any],
     replaces: Sequence[int],
 ) -> tuple[list[Any], list[Any]]:
-    """What the runtime asks for: an OpSharding for each argument, and for results of calls.
+    """The answer to the runtime: an OpSharding for each argument, and for results of calls.
 
     Args:
         asked: The mesh to use, None to choose one.

@@ -19,7 +19,7 @@ from torch_xla.distributed.spmd.auto_sharding.costs import Layout, Machine
 from torch_xla.distributed.spmd.auto_sharding.program import Operation, Program
 from torch_xla.distributed.spmd.auto_sharding.rules import FREE, Rule, rule_of
 
-# Of an axis: the factor that it splits or -1, and the dimension of the result along which a sum
+# For an axis: the factor that it splits or -1, and the dimension of the result along which a sum
 # over that factor is scattered, or -1.
 Step = tuple[int, int]
 # Layouts of the result and of each operand, and seconds.
@@ -29,7 +29,7 @@ View = tuple[int, ...]  # of each dimension of a choice's value, the dimension o
 
 @dataclass
 class Choice:
-    """What is to be chosen.
+    """The choices that are to be made.
 
     Attributes:
         key: What it is: choices with one key and the same neighbours are made alike.
@@ -65,7 +65,7 @@ class Edge:
 
 @dataclass
 class _Followed:
-    """How a value's split follows from a choice."""
+    """The rule by which a value's split follows from a choice."""
 
     choice: int
     view: View
@@ -141,7 +141,7 @@ class _Maker:
             self._follow(op, rule)
 
     def _carry(self, op: Operation) -> None:
-        """What a loop leaves to its next time is split as what it took."""
+        """Values that a loop leaves to its next time are split as those that it took."""
         value, argument = (self.of.get(v) for v in op.operands)
         if value is not None and argument is not None:
             taken = self.choices[argument.choice].states
@@ -297,7 +297,7 @@ class _Maker:
             self._edge(source, argument, self.choices[argument].states)
 
     def live(self) -> list[tuple[int, View, int]]:
-        """What lives when most does: arguments, and what is decided until it is last used."""
+        """The bytes that live when most do: arguments, and choices until they are last used."""
         last: dict[int, int] = {}
         for place, op in enumerate(self.program.operations):
             for value in op.operands:
@@ -308,7 +308,7 @@ class _Maker:
         spans = []
         for place, op in enumerate(self.program.operations):
             for value in op.results[:1]:
-                # What a fused kernel reads soon is never in memory, unless a product made it.
+                # A fused kernel reads it soon: it is never in memory, unless a product made it.
                 soon = last.get(value, place) - place < 32 and value not in self.decided
                 if value not in self.of or soon or self.of[value].size < self.types[value].bytes:
                     continue

@@ -72,7 +72,7 @@ class Program:
     types: dict[int, Type] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
-    # Of each recorded call: how many operations precede its end, and its results.
+    # For each recorded call: how many operations precede its end, and its results.
     calls: list[tuple[int, int, list[int]]] = field(default_factory=list)
 
 

@@ -18,7 +18,7 @@ Dims = list[int | None]  # the factor of each dimension
 
 @dataclass
 class Rule:
-    """Of one operation.
+    """The factors of one operation.
 
     Attributes:
         operands, results: The factors of their dimensions.
@@ -262,7 +262,7 @@ def _scatter(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
 
 
 def _constraint(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
-    """What torch_xla has whole for the partitioner's sake."""
+    """Operands that torch_xla has whole for the partitioner's sake."""
     dims = re.findall(r"\{([^{}]*)\}", op.attributes.split("@mesh, [")[-1])
     factors: Dims = [i if "?" in text else None for i, text in enumerate(dims)]
     return Rule([factors], [list(factors)])
@@ -303,7 +303,7 @@ for _name in ("case", "if", "custom_call", "rng_bit_generator", "composite"):
     _RULES["stablehlo." + _name] = _nothing
 _RULES["func.call"] = _nothing
 
-# What any device makes for itself, split in whichever way.
+# Values that any device makes for itself, split in whichever way.
 FREE = {"stablehlo.constant", "stablehlo.iota"}
 
 

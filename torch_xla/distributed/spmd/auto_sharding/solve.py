@@ -35,7 +35,7 @@ class Solution:
     bytes: float
 
     def layout(self, problem: Problem, choice: int) -> Layout:
-        """How what is chosen is split."""
+        """The layout of each choice."""
         return problem.choices[choice].states[self.states[choice]]
 
 
