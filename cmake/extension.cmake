@@ -26,9 +26,8 @@ if(NOT EXISTS "${XLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h")
 endif()
 
 file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
-     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*.cpp csrc/dispatch/*.cpp
-     csrc/dispatch/*/*.cpp csrc/spmd/*.cpp
-     csrc/debug/*.cpp)
+     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*/*.cpp csrc/dispatch/*.cpp
+     csrc/dispatch/*/*.cpp csrc/spmd/*.cpp csrc/debug/*.cpp)
 file(GLOB BINDING_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 # In torch_xla_base.
 list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$|/call_text\\.cpp$")
@@ -54,12 +53,12 @@ endif()
 file(STRINGS torch_xla/version.py VERSION_LINE REGEX "^DISTRIBUTION_VERSION = ")
 string(REGEX REPLACE ".*(\".*\")" "\\1" TORCH_XLA_VERSION ${VERSION_LINE})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS torch_xla/version.py)
-set_source_files_properties(csrc/executor/disk_cache.cpp PROPERTIES
+set_source_files_properties(csrc/executor/compile/disk_cache.cpp PROPERTIES
   COMPILE_DEFINITIONS TORCH_XLA_VERSION=${TORCH_XLA_VERSION})
 if(NOT TORCH_XLA_DIAGNOSTICS)
   # Those that look at util::kDiagnostics.
-  set_source_files_properties(csrc/lazy/source.cpp csrc/executor/waits.cpp csrc/executor/live_data.cpp
-    csrc/executor/recompiles.cpp PROPERTIES COMPILE_DEFINITIONS TORCH_XLA_NO_DIAGNOSTICS)
+  set_source_files_properties(csrc/lazy/source.cpp csrc/debug/waits.cpp
+    csrc/executor/run/live_data.cpp csrc/executor/insight/recompiles.cpp PROPERTIES COMPILE_DEFINITIONS TORCH_XLA_NO_DIAGNOSTICS)
 endif()
 # torch is imported before the extension, so its libraries are found by name in the running process.
 set_target_properties(_XLAC PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")

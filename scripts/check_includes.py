@@ -23,14 +23,23 @@ ARROWS = {
     "spmd": set(),
     "util": set(),
 }
-# The rooms of dispatch/, and which of them each may include. The files beside them may include all.
-ROOMS = {
-    "composites": {"record"},
-    "record": {"judge", "views", "device"},
-    "judge": {"calls"},
-    "views": {"calls"},
-    "device": {"calls"},
-    "calls": set(),
+# The rooms of an area, and which of them each may include. The files beside them may include all.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "dispatch": {
+        "composites": {"record"},
+        "record": {"judge", "views", "device"},
+        "judge": {"calls"},
+        "views": {"calls"},
+        "device": {"calls"},
+        "calls": set(),
+    },
+    "executor": {
+        "insight": {"step"},
+        "step": {"compile"},
+        "compile": {"run"},
+        "run": {"program"},
+        "program": set(),
+    },
 }
 TORCH_FREE = {"hlo", "pjrt", "spmd", "util"}
 MAX_LINES = 800
@@ -59,9 +68,9 @@ def reachable(area: str) -> set[str]:
 
 
 def room_of(path: Path) -> str | None:
-    """The room of a file `dispatch/<room>/<name>`; None for one beside the rooms."""
+    """The room of a file `<area>/<room>/<name>` of an area with rooms; None for one beside them."""
     parts = path.parts
-    return parts[1] if parts[0] == "dispatch" and len(parts) == 3 else None
+    return parts[1] if parts[0] in ROOMS and len(parts) == 3 else None
 
 
 def files(root: Path, folders: tuple[str, ...], suffixes: set[str]) -> Iterator[Path]:
@@ -99,20 +108,20 @@ def check_file_of_area(root: Path, path: Path, area: str) -> Iterator[str]:
             elif target not in allowed:
                 names = ", ".join(sorted(allowed - {area}))
                 yield f"{where}: {area} may include only {names}."
-            elif room is not None and target == "dispatch":
-                other = room_of(Path(header))
-                if other not in closure(room, ROOMS):
-                    names = ", ".join(sorted(closure(room, ROOMS) - {room})) or "nothing else"
-                    yield f"{where}: dispatch/{room} may include of dispatch/ only {names}."
+            elif room is not None and target == area:
+                may_include = closure(room, ROOMS[area])
+                if room_of(Path(header)) not in may_include:
+                    names = ", ".join(sorted(may_include - {room})) or "nothing else"
+                    yield f"{where}: {area}/{room} may include of {area}/ only {names}."
 
 
 def check_includes(root: Path) -> Iterator[str]:
     for path in files(root, ("csrc",), {".h", ".cpp"}):
         area = path.relative_to(root / "csrc").parts[0]
         room = room_of(path.relative_to(root / "csrc"))
-        if room is not None and room not in ROOMS:
-            names = ", ".join(sorted(ROOMS))
-            yield f"{path.relative_to(root)}: not in a room of dispatch/ ({names})."
+        if room is not None and room not in ROOMS[area]:
+            names = ", ".join(sorted(ROOMS[area]))
+            yield f"{path.relative_to(root)}: not in a room of {area}/ ({names})."
         elif area in ARROWS:
             yield from check_file_of_area(root, path, area)
         else:

@@ -22,8 +22,9 @@
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
-#include "executor/deferred.h"
-#include "executor/transfer.h"
+#include "executor/run/transfer.h"
+#include "executor/step/deferred.h"
+#include "executor/step/read.h"
 #include "ops/rules.h"
 #include "util/error.h"
 

@@ -48,7 +48,7 @@ class Device {
     std::once_flag made_;
     std::shared_ptr<void> object_;
   };
-  Slot runs;       // executor/in_flight.h
+  Slot runs;       // executor/run/in_flight.h
   Slot generator;  // dispatch/device/generator.h
 };
 

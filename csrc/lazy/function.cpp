@@ -1,6 +1,7 @@
 #include "lazy/function.h"
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace torch_xla::lazy {
@@ -9,6 +10,34 @@ Value placeholder(const Geometry& geometry, int device) {
   return {c10::make_intrusive<Node>(intern_contiguous(geometry.dtype, geometry.sizes), device,
                                     DeviceData{}),
           0};
+}
+
+Function function_of(std::vector<Value> results) {
+  Function function;
+  std::unordered_set<const Node*> entered;
+  std::vector<std::pair<const Node*, size_t>> stack;
+  const auto enter = [&](const Node* node) {
+    if (!entered.insert(node).second) return;
+    if (node->is_data()) {
+      function.parameters.push_back(node);
+    } else {
+      stack.emplace_back(node, 0);
+    }
+  };
+  for (const Value& result : results) {
+    enter(result.node.get());
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next < node->operands().size()) {
+        enter(node->operands()[next++].node.get());  // may move the stack
+        continue;
+      }
+      function.calls.push_back(node);
+      stack.pop_back();
+    }
+  }
+  function.results = std::move(results);
+  return function;
 }
 
 size_t Function::num_seeds() const {

@@ -23,6 +23,9 @@ struct Function {
   util::Hash128 hash() const;
 };
 
+// The calls that compute values, and the leaves that they read.
+Function function_of(std::vector<Value> results);
+
 // A leaf without data: it stands for what a function will be given.
 Value placeholder(const Geometry& geometry, int device);
 

@@ -103,6 +103,9 @@ class Array {
   // What is left of a value whose memory was given away: its type, and why it is gone, as loss().
   static Array given_away(const Array& value, std::string why);
   bool is_given_away() const { return num_buffers() == 0 && loss() != nullptr; }
+  // Counts the runs that wait to be launched and read the value. Guarded by their queue's lock.
+  long waiting_runs() const { return waiting_runs_; }
+  void add_waiting_runs(long more) { waiting_runs_ += more; }
   // Copies the whole value to other devices.
   Array copy_to(std::span<const Device> devices) const;
   // Copies the value to the devices that lack it; `devices` begins with those that have it. Returns
@@ -153,6 +156,7 @@ class Array {
   Buffer first_;
   std::vector<std::unique_ptr<Buffer>> others_;  // each stays where it is when others come
   std::unique_ptr<Rare> rare_;
+  long waiting_runs_ = 0;
 };
 
 enum class HostSemantics {

@@ -9,8 +9,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/record/user_computation.h"
-#include "executor/hlo_dump.h"
-#include "executor/runtime.h"
+#include "executor/insight/hlo_dump.h"
+#include "executor/run/runtime.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
 #include "util/error.h"

@@ -2,10 +2,11 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "executor/compile.h"
-#include "executor/live_data.h"
-#include "executor/recompiles.h"
-#include "executor/waits.h"
+#include "debug/waits.h"
+#include "executor/compile/compile.h"
+#include "executor/insight/recompiles.h"
+#include "executor/insight/watchers.h"
+#include "executor/run/live_data.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
 #include "python/settled.h"
@@ -30,7 +31,7 @@ std::vector<py::dict> recompiles(bool clear) {
 
 std::vector<py::dict> waits(bool clear) {
   std::vector<py::dict> all;
-  for (const executor::Wait& w : executor::waits(clear)) {
+  for (const debug::Wait& w : debug::waits(clear)) {
     all.push_back(py::dict("place"_a = w.place, "why"_a = w.why, "count"_a = w.count,
                            "seconds"_a = w.seconds));
   }
@@ -73,6 +74,7 @@ std::vector<std::tuple<std::string, std::string, int64_t>> temporaries() {
 }  // namespace
 
 void init_explain(py::module_& m) {
+  executor::start_watching();
   m.def("_xla_recompiles", settled(&recompiles), py::arg("clear") = false);
   m.def("_xla_live_data", settled(&live_data));
   m.def("_xla_data_id", &data_id);

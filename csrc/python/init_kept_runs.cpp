@@ -5,8 +5,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/record/call_on_cpu.h"
-#include "executor/kept_runs.h"
-#include "executor/nan_watch.h"
+#include "executor/insight/kept_runs.h"
+#include "executor/insight/nan_watch.h"
 #include "lazy/operator.h"
 #include "ops/registry.h"
 #include "python/init.h"

@@ -7,8 +7,8 @@
 
 #include "debug/sampler.h"
 #include "debug/trace.h"
-#include "executor/compile.h"
-#include "executor/runtime.h"
+#include "executor/compile/compile.h"
+#include "executor/run/runtime.h"
 #include "python/init.h"
 #include "python/settled.h"
 #include "spmd/compiled_module.h"

@@ -13,13 +13,15 @@
 #include "dispatch/device/generator.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
-#include "executor/background.h"
-#include "executor/compile.h"
-#include "executor/disk_cache.h"
-#include "executor/donation.h"
-#include "executor/in_flight.h"
-#include "executor/runtime.h"
-#include "executor/sync.h"
+#include "executor/compile/background.h"
+#include "executor/compile/compile.h"
+#include "executor/compile/disk_cache.h"
+#include "executor/insight/analysis.h"
+#include "executor/run/donation.h"
+#include "executor/run/in_flight.h"
+#include "executor/run/runtime.h"
+#include "executor/step/spmd_mode.h"
+#include "executor/step/sync.h"
 #include "lazy/device.h"
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
@@ -302,6 +304,7 @@ void bind_process(py::module_& m) {
 void bind_programs(py::module_& m) {
   m.def("_set_custom_compile_options", [](pjrt::Options options) {
     executor::set_custom_compile_options(std::move(options));
+    executor::await_deferred();  // what is being compiled would come after
     executor::clear_cached_programs();
   });
   // Whether a persistent cache can be at this place; the environment says that it is.
@@ -331,7 +334,7 @@ void bind_programs(py::module_& m) {
     executor::await_deferred();
     return executor::cached_programs().size();
   });
-  m.def("_xla_clear_cached_programs", &executor::clear_cached_programs);
+  m.def("_xla_clear_cached_programs", settled(&executor::clear_cached_programs));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include "dispatch/calls/computed_views.h"
 #include "dispatch/record/fallback.h"
-#include "executor/external_memory.h"
-#include "executor/offers.h"
-#include "executor/sync.h"
-#include "executor/transfer.h"
+#include "executor/run/offers.h"
+#include "executor/step/external_memory.h"
+#include "executor/step/read.h"
+#include "executor/step/sync.h"
 #include "lazy/tensor.h"
 #include "ops/dtypes.h"
 #include "python/init.h"
@@ -119,7 +119,7 @@ void init_tensor(py::module_& m) {
       },
       py::arg("tensors"), py::arg("devices") = std::vector<std::string>(), py::arg("wait") = true,
       py::arg("sync_xla_data") = true);
-  // Donation by hand (executor/offers.h).
+  // Donation by hand (executor/run/offers.h).
   m.def(
       "_set_buffer_donation",
       [](const at::Tensor& t, bool should_donate) {

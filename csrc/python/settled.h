@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "executor/deferred.h"
+#include "executor/step/deferred.h"
 
 namespace torch_xla::python {
 

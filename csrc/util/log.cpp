@@ -114,16 +114,16 @@ std::string_view short_path(std::string_view file) {
 
 bool names_module(std::string_view name, std::string_view path) {
   const std::size_t slash = path.rfind('/');
-  const std::string_view folder =
-      slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
   std::string_view base = slash == std::string_view::npos ? path : path.substr(slash + 1);
   base = base.substr(0, base.find('.'));
-  if (name == base || name == folder) {
+  const auto is_in = [&](std::string_view folder) {
+    return path.starts_with(folder) && path.substr(folder.size()).starts_with('/');
+  };
+  if (name == base || is_in(name)) {
     return true;
   }
-  return std::any_of(kKnownModules.begin(), kKnownModules.end(), [&](const auto& known) {
-    return known.first == name && known.second == folder;
-  });
+  return std::any_of(kKnownModules.begin(), kKnownModules.end(),
+                     [&](const auto& known) { return known.first == name && is_in(known.second); });
 }
 
 }  // namespace
@@ -159,7 +159,8 @@ Site::Limit Site::compute(std::uint32_t now) const {
   return limit;
 }
 
-// "W0403 12:00:00.123456 executor/sync.cpp:42] ", with the thread's id before the file if asked.
+// "W0403 12:00:00.123456 executor/step/sync.cpp:42] ", with the thread's id before the file if
+// asked.
 Line::Line(const Site& site, char letter) {
   timeval now{};
   gettimeofday(&now, nullptr);

@@ -81,13 +81,13 @@ TEST_F(Log, VmoduleNeedsMinLevelZero) {
 }
 
 TEST_F(Log, ModulesAreFilesFoldersAndTheNamesUsersKnow) {
-  Site site("/somewhere/csrc/executor/sync.cpp", 1);
-  for (const char* name : {"sync=2", "executor=2", "xla_graph_executor=2"}) {
+  Site site("/somewhere/csrc/executor/step/sync.cpp", 1);
+  for (const char* name : {"sync=2", "executor=2", "executor/step=2", "xla_graph_executor=2"}) {
     set("0", name);
     EXPECT_TRUE(site.verbose_on(2)) << name;
     EXPECT_FALSE(site.verbose_on(3)) << name;
   }
-  set("0", "pjrt_computation_client=2,somewhere=2,csrc=2");
+  set("0", "pjrt_computation_client=2,somewhere=2,csrc=2,exec=2");
   EXPECT_FALSE(site.verbose_on(2));
 }
 

@@ -666,7 +666,7 @@ def test_the_compiler_gets_its_options(run_python, tmp_path):
     options = "".join(path.read_text() for path in tmp_path.glob("*.debug_options"))
     message = (
         "The compiler was not told so. Compare csrc/pjrt/compile_options.cpp with "
-        "xla/pjrt/proto/compile_options.proto, and csrc/executor/runtime.cpp with the flags of "
+        "xla/pjrt/proto/compile_options.proto, and csrc/executor/run/runtime.cpp with the flags of "
         "xla/debug_options_flags.cc."
     )
     assert "xla_cpu_enable_fast_min_max: false" in options, message
@@ -681,8 +681,8 @@ def test_the_plugin_has_the_names_that_it_is_told():
         known = name in library
         assert known, (
             f"The plugin does not know '{name.decode()}' any more. Find its name of now: of the "
-            "pass for csrc/executor/runtime.cpp, of the message for csrc/pjrt/plugin.cpp, of the "
-            "flag for csrc/executor/hlo_dump.cpp."
+            "pass for csrc/executor/run/runtime.cpp, of the message for csrc/pjrt/plugin.cpp, of the "
+            "flag for csrc/executor/insight/hlo_dump.cpp."
         )
 
 

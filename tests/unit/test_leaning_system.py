@@ -45,13 +45,13 @@ def test_openmp_is_pytorchs():
 
 @pytest.mark.process_memory
 def test_freed_heap_goes_back(run_python):
-    """What `malloc_trim` does for csrc/executor/compile.cpp after large compilations."""
+    """What `malloc_trim` does for csrc/executor/compile/compile.cpp after large compilations."""
     run_python(
         """
         import ctypes
         libc = ctypes.CDLL(None)
         assert hasattr(libc, "malloc_trim"), (
-            "This C library has no malloc_trim. Leave the call in csrc/executor/sync.cpp out there."
+            "This C library has no malloc_trim. Leave the call in csrc/executor/compile/compile.cpp out there."
         )
         libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         libc.free.argtypes = [ctypes.c_void_p]
@@ -85,14 +85,14 @@ def test_linux_tells_of_the_process_and_its_processor():
     fields = {line.split("\t")[0].split(":")[0].strip() for line in first}
     assert fields & {"flags", "Features"}, (
         "/proc/cpuinfo names no features of the processor: programs in the persistent cache "
-        "(csrc/executor/disk_cache.cpp) would be taken for those of any." + message
+        "(csrc/executor/compile/disk_cache.cpp) would be taken for those of any." + message
     )
     assert any(line.startswith("VmHWM:") for line in lines("/proc/self/status")), (
         "/proc/self/status: see torch_xla/_src/device/memory.py." + message
     )
     limit, maps = Path("/proc/sys/vm/max_map_count"), lines("/proc/self/maps")
     assert 0 < len(maps) < int(limit.read_text()), (
-        "csrc/executor/program_cache.cpp counts the lines of /proc/self/maps." + message
+        "csrc/executor/compile/program_cache.cpp counts the lines of /proc/self/maps." + message
     )
     threads = {str(threading.get_native_id()), str(os.getpid())}
     assert threads <= set(os.listdir("/proc/self/task")), (

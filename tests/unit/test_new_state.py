@@ -1,5 +1,5 @@
 """The first step of a training loop is the program of those that follow: what an optimizer makes
-its state of is data before the step runs (executor/new_state.h)."""
+its state of is data before the step runs (executor/compile/new_state.h)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-// xla::dynamo_set_buffer_donor_, donation by hand (executor/offers.h) as programs and graphs of
+// xla::dynamo_set_buffer_donor_, donation by hand (executor/run/offers.h) as programs and graphs of
 // torch.compile ask for it. Its schema is that of torch_xla 2.9.
 #include <ATen/ops/clone.h>
 #include <torch/library.h>
 
-#include "executor/offers.h"
+#include "executor/run/offers.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {

@@ -14,12 +14,12 @@
 #include <torch/library.h>
 
 #include "debug/metrics.h"
+#include "debug/waits.h"
 #include "dispatch/calls/own_operator.h"
 #include "dispatch/judge/known_values.h"
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
-#include "executor/runtime.h"
-#include "executor/waits.h"
+#include "executor/run/runtime.h"
 #include "lazy/tensor.h"
 #include "ops/host/on_host.h"
 #include "ops/rules.h"
@@ -83,7 +83,7 @@ int64_t read_size(const char* call, const Tensor& size) {
 }
 
 Tensor read_sizes(const std::vector<Tensor>& sizes) {
-  const executor::WaitScope waits(kSizeRead);
+  const debug::WaitScope waits(kSizeRead);
   return at::stack(sizes).to(at::kLong).cpu();
 }
 

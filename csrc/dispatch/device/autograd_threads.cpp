@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "executor/runtime.h"
+#include "executor/run/runtime.h"
 
 namespace torch_xla::dispatch {
 namespace {

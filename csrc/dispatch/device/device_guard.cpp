@@ -8,9 +8,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "dispatch/device/generator.h"
-#include "executor/in_flight.h"
-#include "executor/runtime.h"
-#include "executor/sync.h"
+#include "executor/run/in_flight.h"
+#include "executor/run/runtime.h"
+#include "executor/step/sync.h"
 
 namespace torch_xla::dispatch {
 namespace {

@@ -13,8 +13,8 @@
 #include "dispatch/calls/meta.h"
 #include "dispatch/calls/substitute.h"
 #include "dispatch/judge/known_values.h"
-#include "executor/lower.h"
-#include "executor/runtime.h"
+#include "executor/program/lower.h"
+#include "executor/run/runtime.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {

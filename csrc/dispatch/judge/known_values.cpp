@@ -3,7 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "dispatch/calls/computed_views.h"
-#include "executor/external_memory.h"
+#include "executor/step/external_memory.h"
 #include "lazy/tensor.h"
 
 namespace torch_xla::dispatch {

@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "dispatch/device/generator.h"
-#include "executor/runtime.h"
-#include "executor/sync.h"
+#include "executor/run/runtime.h"
+#include "executor/step/sync.h"
 #include "lazy/source.h"
 #include "util/flags.h"
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "executor/runtime.h"
+#include "executor/run/runtime.h"
 #include "lazy/function.h"
 #include "ops/host/on_host.h"
 #include "ops/traits.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "dispatch/record/function_trace.h"
-#include "executor/lower.h"
-#include "executor/runtime.h"
-#include "executor/transfer.h"
+#include "executor/program/lower.h"
+#include "executor/run/runtime.h"
+#include "executor/step/read.h"
 #include "lazy/function.h"
 #include "lazy/source.h"
 #include "lazy/tensor.h"

@@ -6,6 +6,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "debug/waits.h"
 #include "dispatch/calls/call.h"
 #include "dispatch/calls/computed_views.h"
 #include "dispatch/calls/substitute.h"
@@ -13,11 +14,11 @@
 #include "dispatch/record/context.h"
 #include "dispatch/record/decompose.h"
 #include "dispatch/views/resize.h"
-#include "executor/external_memory.h"
-#include "executor/runtime.h"
-#include "executor/sync.h"
-#include "executor/transfer.h"
-#include "executor/waits.h"
+#include "executor/run/runtime.h"
+#include "executor/run/transfer.h"
+#include "executor/step/external_memory.h"
+#include "executor/step/read.h"
+#include "executor/step/sync.h"
 #include "lazy/source.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -44,7 +45,7 @@ bool is_cut_on_host(lazy::TensorImpl& impl) {
 void set_reads_views_by_programs(bool on) { reads_views_by_programs = on; }
 
 std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors, std::string_view why) {
-  const executor::WaitScope waits(why);
+  const debug::WaitScope waits(why);
   std::vector<at::Tensor> results(tensors.size());
   // One run and one batch of copies per device.
   std::vector<bool> done(tensors.size(), false);
@@ -278,7 +279,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   refuse_collective(op);
   check_fallback(name);
   debug::counter(op.schema().name())->add();
-  const executor::WaitScope scope(op.schema().name());
+  const debug::WaitScope scope(op.schema().name());
   FallbackCall(op, stack).run();
 }
 

@@ -1,7 +1,7 @@
 #include "dispatch/record/launching.h"
 
 #include "dispatch/record/context.h"
-#include "executor/sync.h"
+#include "executor/step/sync.h"
 #include "lazy/device.h"
 #include "lazy/lock.h"
 

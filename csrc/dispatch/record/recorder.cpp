@@ -14,7 +14,6 @@
 #include "dispatch/record/decompose.h"
 #include "dispatch/record/fallback.h"
 #include "dispatch/views/resize.h"
-#include "executor/transfer.h"
 #include "lazy/rng.h"
 #include "util/error.h"
 

@@ -9,10 +9,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include "debug/metrics.h"
-#include "executor/compile.h"
-#include "executor/offers.h"
-#include "executor/runtime.h"
-#include "executor/sync.h"
+#include "executor/compile/compile.h"
+#include "executor/run/offers.h"
+#include "executor/run/runtime.h"
+#include "executor/step/sync.h"
 #include "lazy/function.h"
 #include "lazy/lending.h"
 #include "lazy/signature.h"

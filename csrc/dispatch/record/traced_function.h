@@ -51,7 +51,7 @@ class TracedFunction {
   std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
   // Of the call's results, in order: the arguments' storages that are written, then new storages.
   std::vector<size_t> written_;
-  std::vector<size_t> offered_;  // storages of arguments, by hand (executor/offers.h)
+  std::vector<size_t> offered_;  // storages of arguments, by hand (executor/run/offers.h)
   std::vector<const lazy::Geometry*> made_;
   Writes writes_;
   std::vector<Given> results_;

@@ -7,7 +7,7 @@
 #include "dispatch/calls/plan.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/control_flow.h"
-#include "executor/lower.h"
+#include "executor/program/lower.h"
 #include "lazy/signature.h"
 #include "util/error.h"
 

@@ -1,0 +1,316 @@
+#include "executor/compile/compile.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <malloc.h>
+
+#include "debug/metrics.h"
+#include "debug/trace.h"
+#include "debug/waits.h"
+#include "executor/compile/compile_progress.h"
+#include "executor/compile/disk_cache.h"
+#include "executor/compile/new_state.h"
+#include "executor/compile/observer.h"
+#include "executor/compile/program_cache.h"
+#include "executor/program/pieces.h"
+#include "executor/run/in_flight.h"
+#include "executor/run/launch.h"
+#include "executor/run/runtime.h"
+#include "lazy/lock.h"
+#include "lazy/source.h"
+#include "spmd/compiled_module.h"
+#include "util/error.h"
+#include "util/flags.h"
+#include "util/log.h"
+#include "util/unlocked.h"
+
+namespace torch_xla::executor {
+namespace {
+
+using lazy::Value;
+
+ProgramCache& programs() {  // guarded by the graph lock
+  static auto& cache = *new ProgramCache;
+  return cache;
+}
+
+std::string text_of(const std::vector<Lowered>& lowered) {
+  std::string text;
+  for (const Lowered& l : lowered) text += l.text;
+  return text;
+}
+
+struct AlsoLowered {
+  std::string platform;  // none: nothing is
+  std::unordered_set<util::Hash128, util::Hash128Hasher> seen;
+  std::vector<Elsewhere> programs;
+
+  void add(std::string_view name, const Graph& graph, const Interface& interface) {
+    if (platform.empty() || !seen.insert(graph.key).second) return;
+    Elsewhere& added = programs.emplace_back();
+    added.name = name;
+    try {
+      added.text = lower(graph, interface, ops::target_of(platform)).text;
+    } catch (const c10::Error& e) {
+      added.refusal = e.what_without_backtrace();
+    }
+  }
+};
+
+AlsoLowered& also_lowered() {  // guarded by the graph lock
+  static auto& all = *new AlsoLowered;
+  return all;
+}
+
+// How many parameters' memory results take over.
+size_t num_reused(const Program& program) {
+  if (!program.reuses_buffers) return 0;
+  return static_cast<size_t>(
+      std::ranges::count_if(program.interface.parameters,
+                            [](const Parameter& parameter) { return parameter.reused_by >= 0; }));
+}
+
+}  // namespace
+
+void lower_also_for(std::string platform) {
+  const lazy::GraphLock lock;
+  also_lowered().platform = std::move(platform);
+}
+
+std::vector<Elsewhere> take_also_lowered() {
+  const lazy::GraphLock lock;
+  return std::exchange(also_lowered().programs, {});
+}
+
+namespace {
+
+Unmade lowered(std::string_view name, const Graph& graph) {
+  Runtime& runtime = Runtime::get();
+  Unmade unmade;
+  unmade.program = std::make_shared<Program>();
+  Program& program = *unmade.program;
+  program.name = name;
+  program.place = lazy::source_line();
+  program.key = graph.key;
+  program.interface = graph.interface();
+  program.num_inputs = count_inputs(graph);
+  if (graph.plan != nullptr) {
+    static const debug::Counter planned("CompileWithAutoSharding");
+    planned.add();
+  }
+  for (const Value& result : graph.results) program.results.push_back(&result.geometry());
+  program.recipe = Recipe(graph);
+  program.flags = util::flags::cache_key_text();
+  debug::Span span("lower");
+  span.detail("graph", [&] { return graph.key.hex(); });
+  std::optional<LoweredPieces> pieces;
+  if (runtime.devices(graph.device).size() == 1) {
+    pieces = lower_in_pieces(graph, program.interface, runtime.target());
+  }
+  if (pieces) {
+    unmade.lowered = std::move(pieces->executables);
+    program.plan = std::move(pieces->plan);
+  } else {
+    unmade.lowered = {lower(graph, program.interface, runtime.target())};
+  }
+  for (const Lowered& lowered : unmade.lowered) {
+    program.reuses_buffers |= lowered.reuses_buffers;
+    program.can_fail |= lowered.can_fail;
+  }
+  also_lowered().add(name, graph, program.interface);
+  static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
+  aliases.add(static_cast<double>(num_reused(program)));
+  unmade.options = compile_options_of(graph.device);
+  for (const spmd::Sharding* s : graph.shardings) {
+    unmade.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
+  }
+  return unmade;
+}
+
+// Recipes hold what the key holds; a text also shows what a rule read beside it.
+void check_text(const Program& program, const Unmade& now) {
+  const std::string text = text_of(now.lowered);
+  TXLA_CHECK(program.text.empty() || program.text == text,
+             "XLA_CHECK_GRAPH_KEY: expected one program for graph ", program.key.hex(),
+             ", got another:\n", text, "\nthan the one that was compiled:\n", program.text,
+             "\nPlease report this.");
+}
+
+}  // namespace
+
+std::shared_ptr<const Program> find_program(std::string_view name, const Graph& graph, bool again) {
+  static const debug::Counter hits("CachedCompile");
+  static const debug::Metric size("TensorsGraphSize", debug::Unit::Value);
+  if (!again) {
+    size.add(static_cast<double>(graph.calls.size() + graph.parameters.size() +
+                                 graph.numbers.floats.size() + graph.numbers.ints.size()));
+  }
+  auto program = programs().find(graph.key);
+  if (program == nullptr) return nullptr;
+  if (!again) hits.add();
+  count_update(graph);
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) check_text(*program, lowered(name, graph));
+  return program;
+}
+
+Lack lack_of(std::string_view name, const Graph& graph) {
+  if (auto constants = constants_of_new_state(graph); !constants.empty()) {
+    return NewState{std::move(constants)};
+  }
+  if (Unplanned lacking = unplanned(graph)) return lacking;
+  return lowered(name, graph);
+}
+
+namespace {
+
+// Fills the places `absent` of the executables, on as many threads as there are processors: most
+// passes of a compiler run on one. Needs no lock: others may record meanwhile.
+void compile(const Unmade& unmade, const std::vector<size_t>& absent, Program& program) {
+  for (const size_t i : absent) {
+    TXLA_VLOG(3) << "graph " << program.key.hex() << ":\n" << unmade.lowered[i].text;
+  }
+  std::atomic<size_t> next = 0;
+  std::vector<std::exception_ptr> failures(absent.size());
+  size_t failed = 0;
+  const auto compile_next = [&] {
+    for (size_t i; (i = next++) < absent.size();) {
+      const std::string& text = unmade.lowered[absent[i]].text;
+      try {
+        program.executables[absent[i]] = Runtime::get().client().compile(text, unmade.options);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        next = absent.size();
+      }
+      // Compiling a large program leaves hundreds of MiB of free heap behind; they go back here.
+      if (text.size() > (1 << 17)) malloc_trim(0);
+    }
+  };
+  try {
+    const util::Unlocked unlocked;
+    const CompileProgress progress(program);
+    {
+      const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+      std::vector<std::jthread> helpers;
+      try {
+        while (helpers.size() + 1 < std::min(absent.size(), processors)) {
+          helpers.emplace_back(compile_next);
+        }
+      } catch (const std::system_error&) {  // no more threads: those that are there do the work
+      }
+      compile_next();
+    }
+    for (; failed < failures.size(); ++failed) {
+      if (failures[failed]) std::rethrow_exception(failures[failed]);
+    }
+  } catch (const pjrt::Error& e) {
+    throw NotMade{e, observer().failed(unmade.lowered[absent[failed]].text)};
+  }
+}
+
+// How the compiler has split the results.
+void read_shardings(Program& program) {
+  if (program.interface.mesh == nullptr) return;
+  static const debug::Counter of_dynamo("UncachedOutputSharding");
+  if (program.name == kDynamo.program) of_dynamo.add();
+  const pjrt::OptimizedModule module = program.executables[0]->optimized_module();
+  program.shardings =
+      spmd::read_output_shardings(module.bytes, module.with_config(), program.interface.mesh);
+  TXLA_CHECK(program.shardings.size() == program.results.size(),
+             "sharding: expected the compiler to tell how it has split ", program.results.size(),
+             " results, it has told of ", program.shardings.size(), ". Please report this.");
+  for (size_t i = 0; i < program.shardings.size(); ++i) {  // the compiler tells of their arrays
+    const spmd::Sharding* s = program.interface.results[i];
+    if (s != nullptr && s->is_manual) program.shardings[i] = s;
+  }
+}
+
+// What launches ask of the executables.
+void read_facts(const Unmade& unmade, Program& program) {
+  read_shardings(program);
+  for (size_t i = 0; i < program.executables.size(); ++i) {
+    program.need_gates.push_back(needs_gate(*program.executables[i], unmade.lowered[i].text));
+  }
+}
+
+}  // namespace
+
+void NotMade::raise() const { fail(error, context); }
+
+// From the disk where there is a cache that has it, else from the compiler.
+std::optional<double> make(const Unmade& unmade, const Cause& cause) {
+  Program& program = *unmade.program;
+  using Seconds = std::chrono::duration<double>;
+  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile"),
+      made("CreateCompileHandles"), as_stablehlo("StableHloCompile");  // all are
+  static const debug::Metric time("CompileTime"), eager_time("EagerOpCompileTime");
+  made.add();
+  DiskCache* disk = DiskCache::get();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<size_t> absent;
+  for (const Lowered& lowered : unmade.lowered) {
+    DiskCache::Loaded loaded;
+    if (disk != nullptr) loaded = disk->load(lowered.text, unmade.options);
+    if (loaded.executable == nullptr) absent.push_back(program.executables.size());
+    program.executables.push_back(std::move(loaded.executable));
+    program.files.push_back(std::move(loaded.file));
+  }
+  if (absent.empty()) {
+    const Seconds taken = std::chrono::steady_clock::now() - begin;
+    read_facts(unmade, program);
+    hits.add();
+    observer().loaded(program, unmade.lowered, cause, taken.count());
+    return std::nullopt;
+  }
+  observer().compiling(program, cause);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const debug::TimedScope scope(is_eager(cause) ? eager_time : time);
+    debug::Span span("compile");
+    add_details(program, span);
+    compile(unmade, absent, program);
+  }
+  const Seconds taken = std::chrono::steady_clock::now() - start;
+  debug::WaitScope::pause(taken.count());
+  read_facts(unmade, program);
+  misses.add();
+  as_stablehlo.add();
+  observer().compiled(program, unmade.lowered, cause);
+  if (disk != nullptr) {
+    for (const size_t i : absent) {
+      disk->store(unmade.lowered[i].text, unmade.options, *program.executables[i]);
+    }
+  }
+  return taken.count();
+}
+
+void keep(const Unmade& unmade, const Cause& cause, std::optional<double> seconds) {
+  unmade.program->needs = needs_of(*unmade.program);
+  observer().made(*unmade.program, cause, seconds);
+  if (util::flag::XLA_CHECK_GRAPH_KEY()) unmade.program->text = text_of(unmade.lowered);
+  const lazy::GraphLock lock;
+  programs().insert(unmade.program->key, unmade.program,
+                    static_cast<size_t>(util::flag::XLA_COMPILATION_CACHE_SIZE()));
+}
+
+std::vector<std::shared_ptr<const Program>> cached_programs() {
+  const lazy::GraphLock lock;
+  return programs().programs();
+}
+
+void drop_programs_with(const util::Hash128& signature) { programs().drop_users_of(signature); }
+
+void clear_cached_programs() {
+  const lazy::GraphLock lock;
+  programs().clear();
+  observer().dropped();
+}
+
+}  // namespace torch_xla::executor

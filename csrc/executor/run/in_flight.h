@@ -1,0 +1,104 @@
+// Keeps the runs that a device has not finished, and the failure that was not reported yet.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "executor/run/offers.h"
+#include "executor/run/undo.h"
+#include "pjrt/client.h"
+#include "util/lock_order.h"
+
+namespace torch_xla::executor {
+
+struct Program;
+
+// Throws a plugin's error; out of memory has its own type in Python.
+[[noreturn]] void fail(const pjrt::Error& error, const std::string& context = "");
+
+// Throws for a value that a run needs and that is gone.
+[[noreturn]] void fail_lost(const pjrt::Array& value);
+
+// Says for an error where the run that failed was launched, if that is known, and what became of
+// the tensors that it was to overwrite, of which it had taken over `lost`.
+std::string describe_failure(const std::string& line, int64_t lost);
+
+// A point in the order of launches: reached when all runs launched before it have ended.
+class Mark {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Mark(size_t runs) : left_(runs) {}
+  void run_ended();
+
+  bool reached() const;
+  void wait() const;
+  Clock::time_point time() const;  // of a mark that was reached
+
+ private:
+  mutable util::Mutex mutex_;
+  mutable std::condition_variable_any changed_;
+  size_t left_;
+  Clock::time_point time_;
+};
+
+class InFlight {
+ public:
+  explicit InFlight(int device) : device_(device) {}
+  static InFlight& of(int device);
+
+  using Arrays = std::vector<std::shared_ptr<pjrt::Array>>;
+
+  struct Run {
+    std::vector<pjrt::Event> done;  // an event per device
+    std::string line;               // of the user's program, that launched it; may be empty
+    // Kept until the run ends: PJRT's CPU client waits for the run before it releases a buffer that
+    // the run takes over.
+    Arrays donated;
+    OverwrittenStorages overwritten = {};
+    std::vector<GivenAway> given = {};
+    std::shared_ptr<const Program> program = nullptr;
+  };
+  // Adds a run that was launched. Called with the GraphLock.
+  void add(Run run);
+  // Waits for a run that was not added, and throws its failure, a pjrt::Error.
+  static void await(const std::vector<pjrt::Event>& done, const Program& program);
+  // Returns the storages to which runs that have not ended give values, and which may go back.
+  std::unordered_set<const lazy::Storage*> overwritten();
+  // Throws if a run has failed since the last report, after all that was launched behind it has
+  // ended, and what these runs have overwritten was taken back. Each failure is reported once.
+  void report();
+  // Waits for all runs, then reports.
+  void wait();
+  // Returns whether all runs have ended.
+  bool idle();
+  // Returns whether one has not ended, or has failed and that was not reported yet.
+  bool may_fail();
+  std::shared_ptr<const Mark> mark();
+  // Called when a result cannot be read. Throws the failure of the run that should have made it, if
+  // that was not reported yet, else `error`, with `context`.
+  [[noreturn]] void fail_read(const pjrt::Error& error, const std::string& context = "");
+
+ private:
+  using Runs = std::deque<std::shared_ptr<const Run>>;
+
+  // Takes note of the failure of a finished run, if it is the first; from then on keeps all runs.
+  void finish(std::shared_ptr<const Run> run);
+  // Returns the runs that are done with: what they hold is let go without the mutex.
+  Runs finish_ready_runs();
+  void await_all();
+
+  int device_;
+  util::Mutex mutex_;           // never held while a device works
+  Runs runs_;                   // in the order of launch
+  std::exception_ptr failure_;  // a pjrt::Error
+  Runs failed_;                 // the run that failed, and those behind it that have ended
+};
+
+}  // namespace torch_xla::executor

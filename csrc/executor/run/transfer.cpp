@@ -1,0 +1,302 @@
+#include "executor/run/transfer.h"
+
+#include <optional>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+
+#include "debug/metrics.h"
+#include "debug/trace.h"
+#include "executor/run/array_types.h"
+#include "executor/run/in_flight.h"
+#include "executor/run/live_data.h"
+#include "executor/run/runtime.h"
+#include "lazy/function.h"
+#include "lazy/lock.h"
+#include "ops/dtypes.h"
+#include "ops/manual_sharding.h"
+#include "ops/sharding.h"
+#include "ops/target.h"
+#include "spmd/place.h"
+#include "util/error.h"
+#include "util/lock_order.h"
+#include "util/unlocked.h"
+
+namespace torch_xla::executor {
+namespace {
+
+const debug::Metric& outbound_bytes() {
+  static const debug::Metric bytes("OutboundData", debug::Unit::Bytes);
+  return bytes;
+}
+
+// `dense` stays as it is from now on.
+pjrt::Array array_on_host(const at::Tensor& dense, const spmd::Sharding* sharding) {
+  const auto kept = std::make_shared<const at::Tensor>(dense);
+  const void* data = dense.numel() == 0 ? kept.get() : dense.const_data_ptr();  // never null
+  return pjrt::Array::on_host(Runtime::get().client(), std::shared_ptr<const void>(kept, data),
+                              to_pjrt(dense.scalar_type()), dense.sizes(), sharding);
+}
+
+}  // namespace
+
+lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::Source* maker) {
+  const at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
+  return counted(array_on_host(dense, nullptr), device, maker);
+}
+
+lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding) {
+  static const debug::Metric time("TransferToDeviceTime"), of_tensor("TensorToData"),
+      of_value("IrValueTensorToXlaData");  // one way here
+  const debug::TimedScope scope(time), tensor_scope(of_tensor), value_scope(of_value);
+  debug::Span span("upload");
+  span.detail("bytes", [&] { return std::to_string(tensor.nbytes()); });
+  at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
+  Runtime& runtime = Runtime::get();
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  std::optional<pjrt::Array> array;
+  try {
+    if (devices.size() > 1) {
+      if (dense.is_alias_of(tensor)) dense = dense.clone();
+      array = array_on_host(dense, held_sharding(sharding, dense.sizes()));
+      if (array->sharding() != nullptr) send(*array, devices);
+    } else {
+      outbound_bytes().add(static_cast<double>(dense.nbytes()));
+      array = pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(),
+                                     to_pjrt(dense.scalar_type()), dense.sizes(), devices);
+    }
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
+  return data_value(lazy::intern_contiguous(tensor.scalar_type(), tensor.sizes()), device,
+                    counted(std::move(*array), device));
+}
+
+void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
+  if (array.num_buffers() == devices.size()) return;
+  if (const size_t bytes = array.extend_to(devices)) {
+    outbound_bytes().add(static_cast<double>(bytes));
+  }
+}
+
+namespace {
+
+const spmd::Sharding* known_sharding(const lazy::Node& node) {
+  if (!node.is_data()) return ops::sharding_given_by(node.signature());
+  const pjrt::Array* array = node.data().array.get();
+  return array == nullptr ? nullptr : array->sharding();
+}
+
+// That of a value which waits for manual ones, or null.
+const spmd::Sharding* pending_manual(const lazy::Value& value) {
+  const lazy::Function waiting = lazy::function_of({value});
+  ops::NamedShardings named;
+  named.add(waiting);
+  ops::ManualValues manual;
+  for (const lazy::Node* leaf : waiting.parameters) {
+    const spmd::Sharding* s = known_sharding(*leaf);
+    if (s == nullptr || !s->is_manual) continue;
+    manual.add(leaf);
+    named.of_boundaries.push_back(s);
+  }
+  for (const lazy::Node* call : waiting.calls) manual.add_results_of(*call);
+  if (!manual.contains(value)) return nullptr;
+  return spmd::Sharding::manual(named.of_boundaries.at(0)->mesh, value.geometry().sizes.size());
+}
+
+}  // namespace
+
+const spmd::Sharding* sharding_of(const lazy::Value& value) {
+  const spmd::Sharding* known = known_sharding(*value.node);
+  const bool waits = !value.node->is_data() && known == nullptr;
+  return waits && spmd::Sharding::any_manual() ? pending_manual(value) : known;
+}
+
+void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding) {
+  pjrt::Array& array = *data.node->data().array;
+  std::shared_ptr<const void> host;
+  {
+    const lazy::GraphLock lock;
+    if (array.is_deleted()) return;  // a run of another thread has taken it over meanwhile
+    host = array.host_data();
+  }
+  if (host == nullptr) {
+    const auto kept = std::make_shared<const at::Tensor>(download_data({data}, device)[0]);
+    host = {kept, kept->const_data_ptr()};
+  }
+  const lazy::GraphLock lock;
+  const std::vector<int64_t> sizes = array.dims();
+  array = pjrt::Array::on_host(Runtime::get().client(), std::move(host), array.dtype(), sizes,
+                               held_sharding(sharding, sizes));
+}
+
+namespace {
+
+// Copies in flight, which write into memory of their caller's until they have ended.
+class Copies {
+ public:
+  explicit Copies(size_t count) { events_.reserve(count); }
+  ~Copies() {
+    for (const pjrt::Event& event : events_) end(event);
+  }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  void add(pjrt::Event event) { events_.push_back(std::move(event)); }
+  // Waits for all, then throws what the first that failed did.
+  void await() {
+    for (const pjrt::Event& event : std::exchange(events_, {})) end(event);
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void end(const pjrt::Event& event) noexcept {
+    try {
+      event.await();
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
+  }
+
+  std::vector<pjrt::Event> events_;
+  std::exception_ptr failure_;
+};
+
+// CPU tensors with the contents of buffers, each of a geometry; all copies are in flight together.
+std::vector<at::Tensor> read(
+    const std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>& buffers, int device) {
+  static const debug::Metric time("TransferFromDeviceTime");
+  static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
+  const debug::TimedScope scope(time);
+  debug::Span span("TransferFromDevice");
+  std::vector<at::Tensor> tensors;
+  for (const auto& [buffer, g] : buffers) {
+    const at::ScalarType held = to_torch(buffer->dtype());
+    tensors.push_back(at::empty(g->sizes, at::TensorOptions().dtype(held).device(at::kCPU)));
+    bytes.add(static_cast<double>(tensors.back().nbytes()));
+  }
+  try {
+    const util::Unlocked unlocked;
+    util::about_to_wait_for(util::Rank::Device);
+    Copies copies(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& t = tensors[i];
+      if (t.numel() == 0) continue;
+      copies.add(buffers[i].first->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
+    }
+    copies.await();
+  } catch (const pjrt::Error& e) {
+    InFlight::of(device).fail_read(e);
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].to(buffers[i].second->dtype);
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<int64_t> holders_of(const spmd::Sharding& sharding) {
+  std::vector<int64_t> devices;
+  for (int64_t d = 0; d < static_cast<int64_t>(sharding.num_devices()); ++d) {
+    if (sharding.replica_of(d) == 0) devices.push_back(d);
+  }
+  return devices;
+}
+
+at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
+                    const std::vector<at::Tensor>& parts) {
+  at::Tensor whole = at::empty(sizes, parts.at(0).options());
+  size_t next = 0;
+  for (const int64_t device : holders_of(sharding)) {
+    at::Tensor place = whole, part = parts.at(next++);
+    int64_t dim = 0;
+    for (const auto [start, end] : spmd::place_of(sharding, device, sizes)) {
+      place = place.slice(dim, start, end);
+      part = part.slice(dim++, 0, end - start);
+    }
+    place.copy_(part);
+  }
+  return whole;
+}
+
+std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values, int device) {
+  for (const lazy::Value& value : values) {
+    const spmd::Sharding* s = value.node->data().array->sharding();
+    TXLA_CHECK_KIND(util::ErrorKind::Value, s == nullptr || !s->is_manual,
+                    "to('cpu'): expected a tensor with one value, got a manual one, ",
+                    "of the sizes ", at::IntArrayRef(value.geometry().sizes),
+                    ", of which each device has its own. Use disable_manual_sharding first, or "
+                    "read XLAShardedTensor.local_shards.");
+  }
+  using Buffers = std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>;
+  Buffers buffers;
+  std::vector<std::shared_ptr<const void>> on_host(values.size());
+  {
+    const lazy::GraphLock lock;  // a run may send an array
+    static const debug::Counter reads("ReplicateShardedData");
+    for (size_t v = 0; v < values.size(); ++v) {
+      const pjrt::Array& array = *values[v].node->data().array;
+      if (array.loss() != nullptr) fail_lost(array);
+      on_host[v] = array.host_data();
+      if (on_host[v] != nullptr) continue;
+      if (array.num_buffers() > 1) reads.add();
+      if (array.sharding() == nullptr) {
+        buffers.emplace_back(&array.whole(), &values[v].geometry());
+        continue;
+      }
+      for (const int64_t d : holders_of(*array.sharding())) {
+        const pjrt::Buffer& part = array.buffer(static_cast<size_t>(d));
+        buffers.emplace_back(&part,
+                             lazy::intern_contiguous(values[v].geometry().dtype, part.dims()));
+      }
+    }
+  }
+  std::vector<at::Tensor> read_parts;
+  if (!buffers.empty()) read_parts = read(buffers, device);
+  std::vector<at::Tensor> tensors;
+  size_t next = 0;
+  for (size_t v = 0; v < values.size(); ++v) {
+    const pjrt::Array& array = *values[v].node->data().array;
+    const lazy::Geometry& g = values[v].geometry();
+    if (on_host[v] != nullptr) {
+      const auto held = at::TensorOptions().dtype(held_dtype(array)).device(at::kCPU);
+      const at::Tensor lent = at::from_blob(const_cast<void*>(on_host[v].get()), g.sizes, held);
+      tensors.push_back(lent.to(g.dtype, /*non_blocking=*/false, /*copy=*/true));
+      continue;
+    }
+    if (array.sharding() == nullptr) {
+      tensors.push_back(read_parts[next++]);
+      continue;
+    }
+    const size_t count = holders_of(*array.sharding()).size();
+    const auto first = read_parts.begin() + static_cast<std::ptrdiff_t>(next);
+    tensors.push_back(
+        assemble(*array.sharding(), g.sizes, {first, first + static_cast<std::ptrdiff_t>(count)}));
+    next += count;
+  }
+  return tensors;
+}
+
+std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards_of_data(const lazy::Value& data,
+                                                                         int device) {
+  pjrt::Array& array = *data.node->data().array;
+  std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>> buffers;
+  {
+    const lazy::GraphLock lock;  // a run may extend the array
+    if (array.num_buffers() == 0) send(array, Runtime::get().devices(device));
+    for (size_t i = 0; i < array.num_buffers(); ++i) {
+      const pjrt::Buffer& buffer = array.buffer(i);
+      const lazy::Geometry& g = data.geometry();
+      const bool is_manual = array.sharding() != nullptr && array.sharding()->is_manual;
+      buffers.emplace_back(&buffer,
+                           lazy::intern_contiguous(g.dtype, is_manual ? g.sizes : buffer.dims()));
+    }
+  }
+  const std::vector<at::Tensor> tensors = read(buffers, device);
+  std::vector<std::pair<pjrt::Device, at::Tensor>> shards;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    shards.emplace_back(buffers[i].first->device(), tensors[i]);
+  }
+  return shards;
+}
+
+}  // namespace torch_xla::executor

@@ -1,0 +1,39 @@
+// Copies data between host and devices. What waits to be computed is read by step/read.h.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lazy/node.h"
+#include "pjrt/client.h"
+
+namespace torch_xla::executor {
+
+// Makes a leaf that holds a copy of the CPU tensor, split among the devices where there is a
+// sharding, in parts that are padded to be equal. On several devices at once nothing is sent before
+// it is needed: until then it may be said how the value is to be split.
+lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* sharding = nullptr);
+// Data that stays on the host until a run needs it; `maker` is the call that it is the result of.
+lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::Source* maker);
+// Sends the devices what they lack of an array.
+void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
+// Splits data so, for all who refer to it. What is on the host is not sent yet.
+void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding);
+// Returns new CPU tensors, row-major, with the contents of data; all copies are in flight together.
+std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& data, int device);
+// Returns what each real device holds of data, in their order.
+std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards_of_data(const lazy::Value& data,
+                                                                         int device);
+// Puts together a value of its parts, CPU tensors: those of holders_of(), the devices that hold the
+// first copy of each part.
+std::vector<int64_t> holders_of(const spmd::Sharding& sharding);
+at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
+                    const std::vector<at::Tensor>& parts);
+// Returns how a value is split among the devices, as far as that is decided; null where each has
+// the whole, or will.
+const spmd::Sharding* sharding_of(const lazy::Value& value);
+
+}  // namespace torch_xla::executor

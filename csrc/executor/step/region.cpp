@@ -1,0 +1,119 @@
+#include "executor/step/region.h"
+
+#include <algorithm>
+#include <string_view>
+#include <type_traits>
+
+#include "executor/compile/difference.h"
+#include "executor/compile/graph.h"
+#include "executor/compile/observer.h"
+#include "executor/run/array_types.h"
+#include "lazy/operator.h"
+#include "util/error.h"
+
+namespace torch_xla::executor {
+namespace {
+
+constexpr std::string_view kName = "torch_xla.compile";
+
+// PyTorch hands what is pushed under a kind on to the threads of a backward pass.
+template <class Kind = c10::DebugInfoKind>
+Kind region_kind() {
+  if constexpr (std::is_enum_v<Kind>) {
+    return Kind::PRODUCER_INFO;  // before PyTorch 2.13 there is no kind of one's own
+  } else {
+    return Kind(&kName);
+  }
+}
+
+// A call as PyTorch/XLA prints it.
+std::string text_of(const Recipe::Call& call) {
+  const std::string& op = call.signature->op->name;
+  std::string shapes;
+  for (const lazy::Geometry* g : call.signature->outputs) {
+    if (!shapes.empty()) shapes += ", ";
+    shapes += g == nullptr ? "none" : xla_shape(*g);
+  }
+  const size_t count = call.signature->outputs.size();
+  return "[] " + op.substr(0, op.find('.')) +
+         (count == 1 ? "" : ", num_outputs=" + std::to_string(count)) +
+         ", xla_shape=" + (count == 1 ? shapes : "(" + shapes + ")") + ", dynamic_dims: ()";
+}
+
+size_t calls_in_common(const Recipe& a, const Recipe& b) {
+  const auto same = [](const Recipe::Call& x, const Recipe::Call& y) {
+    return x.signature->key == y.signature->key;
+  };
+  return static_cast<size_t>(std::ranges::mismatch(a.calls, b.calls, same).in1 - a.calls.begin());
+}
+
+// Where a recipe leaves the way of all the others, and how those go on there.
+std::string parting(const Recipe& recipe, const std::vector<Recipe>& others) {
+  size_t at = 0;
+  for (const Recipe& other : others) at = std::max(at, calls_in_common(recipe, other));
+  std::vector<std::string> ways;
+  for (const Recipe& other : others) {
+    if (calls_in_common(recipe, other) != at) continue;
+    std::string way =
+        at < other.calls.size() ? text_of(other.calls[at]) : "the end of the function";
+    if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
+  }
+  std::string text;
+  if (at < recipe.calls.size()) {
+    text = "Got: " + text_of(recipe.calls[at]) + "\n";
+  } else if (!recipe.calls.empty()) {
+    text = "Reached the end of the function at: " + text_of(recipe.calls.back()) + "\n";
+  }
+  if (ways.size() == 1) return text + "Expected: " + ways[0] + "\n";
+  text += "Expected either of:\n";
+  for (const std::string& way : ways) text += "  - " + way + "\n";
+  return text;
+}
+
+}  // namespace
+
+Region::Region(std::string name, bool whole, std::optional<size_t> most_graphs, const Region* like)
+    : name_(std::move(name)),
+      whole_(whole),
+      most_graphs_(most_graphs),
+      known_(like == nullptr ? std::make_shared<Known>() : like->known_) {}
+
+void Region::enter(std::shared_ptr<Region> region) {
+  c10::ThreadLocalDebugInfo::_push(region_kind(), std::move(region));
+}
+
+void Region::leave() { c10::ThreadLocalDebugInfo::_pop(region_kind()); }
+
+const Region* Region::current() {
+  return static_cast<const Region*>(c10::ThreadLocalDebugInfo::get(region_kind()));
+}
+
+std::string Region::title() const { return name_.empty() ? "the block" : "\"" + name_ + "\""; }
+
+void Region::check_run(const char* wanted, const Graph& graph, const Cause& cause) const {
+  if (!whole_) return;
+  observer().unexpected(graph, cause);
+  util::fail(util::ErrorKind::Runtime,
+             "Unexpected execution happens inside the compiled function, exiting\n"
+             "torch_xla.compile(full_graph=True): expected ",
+             title(), " to be one graph, got ", wanted,
+             " inside it. Do that outside, or leave full_graph out.");
+}
+
+void Region::check_number(const Graph& graph) const {
+  if (!most_graphs_ || known_->keys.size() < *most_graphs_) return;
+  if (known_->keys.contains(graph.key)) return;
+  const Recipe recipe(graph);
+  util::fail(util::ErrorKind::Runtime,
+             "Maximum number of different graphs allowed per function exceeded: ", *most_graphs_,
+             "\n", parting(recipe, known_->recipes), "torch_xla.compile of ", title(), ": ",
+             first_difference(recipe, known_->recipes.back()),
+             ". Give its arguments the shapes of an earlier call, or raise max_different_graphs.");
+}
+
+void Region::add(const Graph& graph) {
+  if (!most_graphs_ || !known_->keys.insert(graph.key).second) return;
+  known_->recipes.emplace_back(graph);
+}
+
+}  // namespace torch_xla::executor
