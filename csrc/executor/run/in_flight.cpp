@@ -1,6 +1,7 @@
 #include "executor/run/in_flight.h"
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -158,16 +159,17 @@ std::unordered_set<const lazy::Storage*> InFlight::overwritten() {
   return all;
 }
 
-void InFlight::report() {
-  const auto is_failed = [this] {
-    Runs ended;
-    const std::lock_guard lock(mutex_);
-    ended = finish_ready_runs();
-    return failure_ != nullptr;
-  };
-  if (!is_failed()) return;
+bool InFlight::has_failed() {
+  Runs ended;
+  const std::lock_guard lock(mutex_);
+  ended = finish_ready_runs();
+  return failure_ != nullptr;
+}
+
+std::optional<InFlight::Failure> InFlight::take_failure() {
+  if (!has_failed()) return std::nullopt;
   await_all();
-  is_failed();
+  has_failed();
   std::exception_ptr failure;
   Runs failed;
   {
@@ -175,17 +177,15 @@ void InFlight::report() {
     std::swap(failure, failure_);
     std::swap(failed, failed_);
   }
-  if (failure == nullptr) return;  // another thread was faster
-  failure = told_of(*failed.front(), failure);
+  if (failure == nullptr) return std::nullopt;  // another thread was faster
+  Failure taken = {told_of(*failed.front(), failure), {}};
   const lazy::GraphLock lock;
-  note_lost_data(device_, text_of(failure));
-  OverwrittenStorages overwritten;
+  note_lost_data(device_, text_of(taken.why));
   for (const auto& run : failed) {
-    overwritten.insert(overwritten.end(), run->overwritten.begin(), run->overwritten.end());
+    std::ranges::copy(run->overwritten, std::back_inserter(taken.overwritten));
     give_back(run->given);
   }
-  undo({}, device_, {}, overwritten);
-  std::rethrow_exception(failure);
+  return taken;
 }
 
 void InFlight::await_all() {
@@ -205,11 +205,6 @@ void InFlight::await_all() {
       }
     }
   }
-}
-
-void InFlight::wait() {
-  await_all();
-  report();
 }
 
 bool InFlight::may_fail() {
@@ -240,11 +235,6 @@ std::shared_ptr<const Mark> InFlight::mark() {
   }
   mark->run_ended();
   return mark;
-}
-
-void InFlight::fail_read(const pjrt::Error& error, const std::string& context) {
-  wait();
-  fail(error, context);
 }
 
 }  // namespace torch_xla::executor

@@ -1,4 +1,4 @@
-// Keeps the runs that a device has not finished, and the failure that was not reported yet.
+// Keeps the runs that a device has not finished, and the failure that nobody was told of yet.
 #pragma once
 
 #include <chrono>
@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -71,19 +72,21 @@ class InFlight {
   static void await(const std::vector<pjrt::Event>& done, const Program& program);
   // Returns the storages to which runs that have not ended give values, and which may go back.
   std::unordered_set<const lazy::Storage*> overwritten();
-  // Throws if a run has failed since the last report, after all that was launched behind it has
-  // ended, and what these runs have overwritten was taken back. Each failure is reported once.
-  void report();
-  // Waits for all runs, then reports.
-  void wait();
+  struct Failure {
+    std::exception_ptr why;           // for the user
+    OverwrittenStorages overwritten;  // by the run that failed, and by those behind it
+  };
+  // Tells whether there is one that was not taken yet.
+  bool has_failed();
+  // Returns the failure that was not taken yet, after all that was launched behind it has ended.
+  // The data of these runs says from then on why it is lost.
+  std::optional<Failure> take_failure();
+  void await_all();
   // Returns whether all runs have ended.
   bool idle();
-  // Returns whether one has not ended, or has failed and that was not reported yet.
+  // Returns whether one has not ended, or has failed and that was not taken yet.
   bool may_fail();
   std::shared_ptr<const Mark> mark();
-  // Called when a result cannot be read. Throws the failure of the run that should have made it, if
-  // that was not reported yet, else `error`, with `context`.
-  [[noreturn]] void fail_read(const pjrt::Error& error, const std::string& context = "");
 
  private:
   using Runs = std::deque<std::shared_ptr<const Run>>;
@@ -92,7 +95,6 @@ class InFlight {
   void finish(std::shared_ptr<const Run> run);
   // Returns the runs that are done with: what they hold is let go without the mutex.
   Runs finish_ready_runs();
-  void await_all();
 
   int device_;
   util::Mutex mutex_;           // never held while a device works

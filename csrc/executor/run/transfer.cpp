@@ -112,21 +112,12 @@ const spmd::Sharding* sharding_of(const lazy::Value& value) {
   return waits && spmd::Sharding::any_manual() ? pending_manual(value) : known;
 }
 
-void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding) {
-  pjrt::Array& array = *data.node->data().array;
-  std::shared_ptr<const void> host;
-  {
-    const lazy::GraphLock lock;
-    if (array.is_deleted()) return;  // a run of another thread has taken it over meanwhile
-    host = array.host_data();
-  }
-  if (host == nullptr) {
-    const auto kept = std::make_shared<const at::Tensor>(download_data({data}, device)[0]);
-    host = {kept, kept->const_data_ptr()};
-  }
+void split_on_host(const lazy::Value& data, std::shared_ptr<const void> value,
+                   const spmd::Sharding* sharding) {
   const lazy::GraphLock lock;
+  pjrt::Array& array = *data.node->data().array;
   const std::vector<int64_t> sizes = array.dims();
-  array = pjrt::Array::on_host(Runtime::get().client(), std::move(host), array.dtype(), sizes,
+  array = pjrt::Array::on_host(Runtime::get().client(), std::move(value), array.dtype(), sizes,
                                held_sharding(sharding, sizes));
 }
 
@@ -164,7 +155,7 @@ class Copies {
 
 // CPU tensors with the contents of buffers, each of a geometry; all copies are in flight together.
 std::vector<at::Tensor> read(
-    const std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>& buffers, int device) {
+    const std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>& buffers) {
   static const debug::Metric time("TransferFromDeviceTime");
   static const debug::Metric bytes("InboundData", debug::Unit::Bytes);
   const debug::TimedScope scope(time);
@@ -175,7 +166,7 @@ std::vector<at::Tensor> read(
     tensors.push_back(at::empty(g->sizes, at::TensorOptions().dtype(held).device(at::kCPU)));
     bytes.add(static_cast<double>(tensors.back().nbytes()));
   }
-  try {
+  {
     const util::Unlocked unlocked;
     util::about_to_wait_for(util::Rank::Device);
     Copies copies(tensors.size());
@@ -185,8 +176,6 @@ std::vector<at::Tensor> read(
       copies.add(buffers[i].first->copy_to_host(t.mutable_data_ptr(), t.nbytes()));
     }
     copies.await();
-  } catch (const pjrt::Error& e) {
-    InFlight::of(device).fail_read(e);
   }
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].to(buffers[i].second->dtype);
   return tensors;
@@ -218,7 +207,7 @@ at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
   return whole;
 }
 
-std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values, int device) {
+std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values) {
   for (const lazy::Value& value : values) {
     const spmd::Sharding* s = value.node->data().array->sharding();
     TXLA_CHECK_KIND(util::ErrorKind::Value, s == nullptr || !s->is_manual,
@@ -251,7 +240,7 @@ std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values, in
     }
   }
   std::vector<at::Tensor> read_parts;
-  if (!buffers.empty()) read_parts = read(buffers, device);
+  if (!buffers.empty()) read_parts = read(buffers);
   std::vector<at::Tensor> tensors;
   size_t next = 0;
   for (size_t v = 0; v < values.size(); ++v) {
@@ -291,7 +280,7 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards_of_data(const l
                            lazy::intern_contiguous(g.dtype, is_manual ? g.sizes : buffer.dims()));
     }
   }
-  const std::vector<at::Tensor> tensors = read(buffers, device);
+  const std::vector<at::Tensor> tensors = read(buffers);
   std::vector<std::pair<pjrt::Device, at::Tensor>> shards;
   for (size_t i = 0; i < tensors.size(); ++i) {
     shards.emplace_back(buffers[i].first->device(), tensors[i]);

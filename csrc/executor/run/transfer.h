@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,10 +21,12 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
 lazy::DeviceData keep_on_host(const at::Tensor& tensor, int device, const lazy::Source* maker);
 // Sends the devices what they lack of an array.
 void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices);
-// Splits data so, for all who refer to it. What is on the host is not sent yet.
-void split_data(const lazy::Value& data, int device, const spmd::Sharding* sharding);
+// Splits data so, for all who refer to it: its value is in host memory, and is not sent yet.
+void split_on_host(const lazy::Value& data, std::shared_ptr<const void> value,
+                   const spmd::Sharding* sharding);
 // Returns new CPU tensors, row-major, with the contents of data; all copies are in flight together.
-std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& data, int device);
+// These two throw pjrt::Error where a run that was to make the data has failed.
+std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& data);
 // Returns what each real device holds of data, in their order.
 std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards_of_data(const lazy::Value& data,
                                                                          int device);

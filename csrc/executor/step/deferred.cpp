@@ -17,7 +17,7 @@
 #include "executor/compile/background.h"
 #include "executor/compile/new_state.h"
 #include "executor/compile/observer.h"
-#include "executor/program/recipe.h"
+#include "executor/program/instantiate.h"
 #include "executor/run/array_types.h"
 #include "executor/run/donation.h"
 #include "executor/run/live_data.h"
@@ -107,31 +107,9 @@ std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded
       parameters.push_back(data_value(program.interface.parameters[i].geometry, run.device, input));
     }
   }
-  std::vector<c10::intrusive_ptr<Node>> calls;
-  const auto value_of = [&](const Recipe::Operand& operand) {
-    return recipe.is_parameter(operand)
-               ? parameters[operand.index]
-               : Value{calls[operand.index - recipe.num_parameters], operand.result};
-  };
-  for (size_t c = 0; c < recipe.calls.size(); ++c) {
-    const Recipe::Call& call = recipe.calls[c];
-    lazy::Operands operands;
-    for (uint32_t i = 0; i < call.num_operands; ++i) {
-      operands.push_back(value_of(recipe.operands[call.first_operand + i]));
-    }
-    lazy::Numbers numbers = run.numbers_of_calls[c];
-    c10::intrusive_ptr<Node> node = std::move(leaf_of_call[c]);
-    if (node.defined()) {
-      node->become_call(call.signature, std::move(operands), std::move(numbers));
-    } else {
-      node = c10::make_intrusive<Node>(call.signature, std::move(operands), std::move(numbers),
-                                       run.device);
-    }
-    node->source() = call.source;
-    calls.push_back(std::move(node));
-  }
+  Instance again = instantiate(recipe, parameters, run.numbers_of_calls, run.device, leaf_of_call);
   for (size_t i = 0; i < recipe.results.size(); ++i) {
-    const Value value = value_of(recipe.results[i]);
+    const Value& value = again.results[i];
     if (const ArrayPtr array = run.results[i].lock()) recorded.emplace(array.get(), value);
     const c10::intrusive_ptr<Node> leaf = run.leaves[i].lock();
     if (!leaf.defined() || leaf == value.node) continue;  // else one of several results of a call
@@ -139,7 +117,7 @@ std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded
     leaf->become_call(copy.node->shared_signature(), lazy::Operands(copy.node->operands()), {});
     leaf->source() = value.node->source();
   }
-  return calls;
+  return std::move(again.calls);
 }
 
 // In the order in which they are to be launched. Guarded by the GraphLock.
@@ -212,6 +190,7 @@ class Queue {
 
   void report() {
     launch_ready();
+    for (size_t i = 0; i < failures_.size(); ++i) take_failure_in_flight(failures_[i].device);
     if (failures_.empty()) return;
     const std::vector<Failure> failures = std::exchange(failures_, {});
     is_busy_ = !runs_.empty();
@@ -220,9 +199,24 @@ class Queue {
       for (const auto& call : failure.calls) {
         if (!call->is_data()) calls.push_back(call.get());
       }
-      undo(failed_calls(calls, failure.why), failure.device, {}, failure.overwritten);
+      OverwrittenStorages overwritten;  // a storage may go back over several of them
+      for (const Failure& other : failures) {
+        if (other.device != failure.device) continue;
+        std::ranges::copy(other.overwritten, std::back_inserter(overwritten));
+      }
+      undo(failed_calls(calls, failure.why), failure.device, {}, overwritten);
     }
     std::rethrow_exception(failures.front().why);
+  }
+
+  // Puts the failure of a run in flight, if there is one, before those of runs that waited: these
+  // may stem from it.
+  void take_failure_in_flight(int device) {
+    std::optional<InFlight::Failure> failed = InFlight::of(device).take_failure();
+    if (!failed) return;
+    std::ranges::move(give_up(device).overwritten, std::back_inserter(failed->overwritten));
+    failures_.insert(failures_.begin(), {failed->why, {}, device, std::move(failed->overwritten)});
+    is_busy_ = true;
   }
 
  private:
@@ -283,8 +277,12 @@ std::shared_ptr<const Program> program_of(std::string_view name, const Graph& gr
   return nullptr;
 }
 
-bool has_deferred_before(const Graph& graph) {
-  if (Queue::get().idle()) return false;
+bool has_deferred_before(const Graph& graph, bool is_barrier) {
+  const Queue& queue = Queue::get();
+  if (queue.idle()) return false;
+  if (is_barrier && std::ranges::count(queue.runs(), graph.device, &Deferred::device) > 0) {
+    return true;
+  }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const pjrt::Array& array = *graph.parameters[i]->data().array;
     if (array.is_promise()) return true;
@@ -314,7 +312,7 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
                .program = std::move(program),
                .inputs = {},
                .numbers = graph.numbers,
-               .numbers_of_calls = {},
+               .numbers_of_calls = numbers_of(graph),
                .results = {},
                .overwritten = overwritten_by(known, graph.parameters, storages, root_of),
                .device = graph.device,
@@ -326,7 +324,6 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
       given.taken_over.push_back(run.inputs.back().array);
     }
   }
-  for (const Node* call : graph.calls) run.numbers_of_calls.push_back(call->numbers());
   for (const Value& result : graph.results) {
     const lazy::Geometry& g = result.geometry();
     given.data.push_back(counted(
@@ -401,6 +398,25 @@ void report_deferred() {
   if (queue.idle()) return;
   const lazy::GraphLock lock;
   queue.report();
+}
+
+void report_failures(int device) {
+  Queue& queue = Queue::get();
+  if (InFlight::of(device).has_failed()) {
+    const lazy::GraphLock lock;
+    queue.take_failure_in_flight(device);
+  }
+  report_deferred();
+}
+
+void wait_for_runs(int device) {
+  InFlight::of(device).await_all();
+  report_failures(device);
+}
+
+void fail_read(const pjrt::Error& error, int device, const std::string& context) {
+  wait_for_runs(device);
+  fail(error, context);
 }
 
 void await_deferred() {

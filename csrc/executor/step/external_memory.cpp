@@ -7,6 +7,9 @@
 #include "executor/run/live_data.h"
 #include "executor/run/runtime.h"
 #include "executor/run/transfer.h"
+#include "executor/step/deferred.h"
+#include "executor/step/read.h"
+#include "executor/step/read_data.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
 #include "util/error.h"
@@ -50,7 +53,7 @@ at::Tensor lend(lazy::Value& value, int device) {
     if (array->loss() != nullptr) fail_lost(*array);
   }
   const at::ScalarType dtype = value.geometry().dtype;
-  if (held_dtype(*array) != dtype) return download_data(values, device)[0];  // XLA_USE_BF16: a copy
+  if (held_dtype(*array) != dtype) return read_data(values, device)[0];  // XLA_USE_BF16: a copy
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   if (devices.size() == 1) {
     const lazy::GraphLock lock;  // a run may send it
@@ -71,7 +74,7 @@ at::Tensor lend(lazy::Value& value, int device) {
         loan->data(), value.geometry().sizes, [loan](void*) {},
         at::TensorOptions().dtype(dtype).device(place), place);
   } catch (const pjrt::Error& e) {
-    InFlight::of(device).fail_read(e);
+    fail_read(e, device);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "executor/run/live_data.h"
 #include "executor/run/runtime.h"
 #include "executor/run/transfer.h"
+#include "executor/step/read_data.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
 
@@ -11,13 +12,13 @@ namespace torch_xla::executor {
 
 std::vector<at::Tensor> download(std::vector<lazy::Value>& values, int device) {
   materialize(values, device);
-  return download_data(values, device);
+  return read_data(values, device);
 }
 
 std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards(lazy::Value value, int device) {
   std::vector<lazy::Value> values = {std::move(value)};
   materialize(values, device);
-  return download_shards_of_data(values[0], device);
+  return read_shards(values[0], device);
 }
 
 lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* sharding) {
@@ -27,7 +28,7 @@ lazy::Value reshard(const lazy::Value& value, int device, const spmd::Sharding* 
   if (array.sharding() == held_sharding(sharding, array.dims()) && array.num_buffers() != 0) {
     return values[0];
   }
-  return upload(download_data(values, device)[0], device, sharding);
+  return upload(read_data(values, device)[0], device, sharding);
 }
 
 lazy::Value copy_to_device(const lazy::Value& value, int from, int to) {

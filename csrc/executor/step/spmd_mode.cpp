@@ -1,6 +1,5 @@
 #include "executor/step/spmd_mode.h"
 
-#include "executor/run/in_flight.h"
 #include "executor/run/runtime.h"
 #include "executor/step/deferred.h"
 #include "lazy/device.h"
@@ -15,7 +14,7 @@ bool use_spmd() {
   if (runtime.spmd()) return false;
   const int count = runtime.device_count();
   finish_deferred();
-  for (int i = 0; i < count; ++i) InFlight::of(i).wait();
+  for (int i = 0; i < count; ++i) wait_for_runs(i);
   const lazy::GraphLock lock;
   for (int i = 1; i < count; ++i) {
     const int64_t tensors = lazy::Device::of(i).live_storages.load();

@@ -29,6 +29,7 @@
 #include "executor/run/transfer.h"
 #include "executor/run/undo.h"
 #include "executor/step/deferred.h"
+#include "executor/step/read_data.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
 #include "util/error.h"
@@ -94,7 +95,7 @@ void await(const std::vector<pjrt::Event>& done, const Graph& graph, const Progr
     try {  // an earlier run may have failed, whose results it reads
       const std::string context =
           describe_failure(lazy::source_line(), 0) + observer().failed(graph);
-      InFlight::of(graph.device).fail_read(e, context);
+      fail_read(e, graph.device, context);
     } catch (...) {
       throw_run_failed(graph);
     }
@@ -321,8 +322,8 @@ void settle(Search& search, int device, const Cause& cause) {
 }
 
 // Calls `attempt` under the GraphLock until it returns true; on false the search says what is
-// missing. The
-// compiler runs without the lock, so the graph may have changed when `attempt` is called again.
+// missing. The compiler runs without the lock, so the graph may have changed when `attempt` is
+// called again.
 template <class Attempt>
 void with_program(int device, const Cause& cause, Attempt attempt) {
   constexpr int kPatience = 3;  // then others have to wait, or a busy thread could starve this one
@@ -463,7 +464,7 @@ struct Repeatable {
 };
 
 void remember(Repeatable run, int device) {
-  std::vector<at::Tensor> results = download_data(run.leaves, device);
+  std::vector<at::Tensor> results = read_data(run.leaves, device);
   const lazy::GraphLock lock;
   run.program->remembered.add(run.numbers, std::move(results));
 }
@@ -473,8 +474,7 @@ void remember(Repeatable run, int device) {
 void sync_device(int device, bool wait, const Cause& cause, Region* region) {
   util::log::refresh();
   const debug::Span span("sync");
-  InFlight::of(device).report();
-  report_deferred();
+  report_failures(device);
   if (Observer* const watching = observing()) watching->report(device, /*wait=*/false);
   std::exception_ptr failure;
   bool complete = false;
@@ -494,7 +494,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     try {
       check_inputs(graph);
       const auto program = find_for_run(search, graph, name);
-      if (program == nullptr || has_deferred_before(graph)) {
+      if (program == nullptr || has_deferred_before(graph, cause.is_barrier)) {
         const bool may_wait = cause.is_barrier && !wait;
         const bool is_put_off =
             put_off(pending, graph, program, search.missing, cause, may_wait).has_value();
@@ -557,7 +557,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     try {
       check_inputs(graph);
       const auto program = find_for_run(search, graph, cause.program);
-      if (program == nullptr || has_deferred_before(graph)) {
+      if (program == nullptr || has_deferred_before(graph, cause.is_barrier)) {
         const auto leaves =
             put_off(pending, graph, program, search.missing, cause, cause.is_barrier);
         if (leaves) take(*leaves);
@@ -604,7 +604,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
     const Graph graph(std::move(roots), device);
     const auto program = search.find(kExamined.program, graph);
     if (program == nullptr) return false;
-    if (has_deferred_before(graph)) {
+    if (has_deferred_before(graph, /*is_barrier=*/false)) {
       search.missing = EarlierRuns();
       return false;
     }
@@ -637,7 +637,7 @@ std::vector<double> time_runs(std::vector<Value>& values, int device, double sec
 void wait_device(int device) {
   const debug::WaitScope scope("a wait for the device");
   finish_deferred();
-  InFlight::of(device).wait();
+  wait_for_runs(device);
   RunTime::await_all(device);
   debug::wait_for_device_events();
   if (Observer* const watching = observing()) watching->report(device, /*wait=*/true);
