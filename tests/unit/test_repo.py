@@ -112,6 +112,26 @@ def test_a_folder_that_is_no_area_is_found(tree):
     assert violation.startswith("csrc/helpers/b.h: not in an area")
 
 
+@pytest.mark.parametrize(
+    ("room", "header", "reason"),
+    [
+        ("program", "run", "executor/program may include of executor/ only nothing else"),
+        ("run", "step", "executor/run may include of executor/ only program"),
+        ("step", "run", None),
+        ("closet", "run", "not in a room of executor/ (compile, insight, program, run, step)"),
+    ],
+)
+def test_rooms_include_those_below_alone(tree, room, header, reason):
+    root = tree(
+        **{
+            f"csrc__executor__{header}__a_dot_h": "",
+            f"csrc__executor__{room}__b_dot_cpp": f'#include "executor/{header}/a.h"\n',
+        }
+    )
+    violations = list(check.check_includes(root))
+    assert [reason in v for v in violations] == ([] if reason is None else [True])
+
+
 def test_torch_in_the_cpp_tests_is_found(tree):
     (violation,) = check.check_includes(tree(tests__cpp__b_dot_cpp="#include <torch/library.h>\n"))
     assert "tests/cpp/b.cpp:1: torch/library.h" in violation

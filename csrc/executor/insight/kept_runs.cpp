@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "executor/compile/graph.h"
+#include "executor/program/instantiate.h"
 #include "executor/run/live_data.h"
-#include "executor/run/transfer.h"
+#include "executor/step/read_data.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
 #include "lazy/operator.h"
@@ -56,22 +57,17 @@ std::shared_ptr<const KeptRun> copy_of(const Graph& graph, const Program& progra
   run->place = program.place;
   run->key = program.key;
   lazy::Function copy;
-  std::unordered_map<const Node*, c10::intrusive_ptr<Node>> copies;
   for (const Node* parameter : graph.parameters) {
     run->placeholders.push_back(lazy::placeholder(parameter->output(0), graph.device));
     run->inputs.push_back(parameter->data());
     copy.parameters.push_back(run->placeholders.back().node.get());
-    copies.emplace(parameter, run->placeholders.back().node);
   }
-  const auto inside = [&](const Value& v) { return Value{copies.at(v.node.get()), v.index}; };
-  for (const Node* call : as_recorded(graph)) {
-    lazy::Operands operands;
-    for (const Value& operand : call->operands()) operands.push_back(inside(operand));
-    const auto& node =
-        copies.emplace(call, lazy::copy_of(*call, std::move(operands))).first->second;
-    copy.calls.push_back(node.get());
-  }
-  for (const Value& result : graph.results) copy.results.push_back(inside(result));
+  lazy::Function recorded = graph;
+  recorded.calls = as_recorded(graph);
+  const Instance instance =
+      instantiate(Recipe(recorded), run->placeholders, numbers_of(recorded), graph.device);
+  for (const auto& call : instance.calls) copy.calls.push_back(call.get());
+  copy.results = instance.results;
   run->function = lazy::open(copy, is_traced);
   return run;
 }
@@ -184,7 +180,7 @@ std::vector<at::Tensor> RunReplay::download(std::vector<Value> values) const {
   for (const Value& v : values) {
     if (v) present.push_back(v);
   }
-  const std::vector<at::Tensor> downloaded = download_data(present, run_->device);
+  const std::vector<at::Tensor> downloaded = read_data(present, run_->device);
   std::vector<at::Tensor> all;
   size_t next = 0;
   for (const Value& v : values) all.push_back(v ? downloaded[next++] : at::Tensor());
