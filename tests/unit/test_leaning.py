@@ -681,8 +681,8 @@ def test_the_plugin_has_the_names_that_it_is_told():
         known = name in library
         assert known, (
             f"The plugin does not know '{name.decode()}' any more. Find its name of now: of the "
-            "pass for csrc/executor/run/runtime.cpp, of the message for csrc/pjrt/plugin.cpp, of the "
-            "flag for csrc/executor/insight/hlo_dump.cpp."
+            "pass for csrc/executor/run/runtime.cpp, of the message for csrc/pjrt/plugin.cpp, of "
+            "the flag for csrc/executor/insight/hlo_dump.cpp."
         )
 
 

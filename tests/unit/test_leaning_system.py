@@ -51,7 +51,8 @@ def test_freed_heap_goes_back(run_python):
         import ctypes
         libc = ctypes.CDLL(None)
         assert hasattr(libc, "malloc_trim"), (
-            "This C library has no malloc_trim. Leave the call in csrc/executor/compile/compile.cpp out there."
+            "This C library has no malloc_trim. Leave the call in "
+            "csrc/executor/compile/compile.cpp out there."
         )
         libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         libc.free.argtypes = [ctypes.c_void_p]
