@@ -73,9 +73,15 @@ demo: build
 
 # Most of the time is the compiler's: without LLVM's optimizations it takes two thirds.
 test: export XLA_FLAGS := --xla_backend_optimization_level=0 $(XLA_FLAGS)
+ifdef ROOM
+# Those of one room: make test ROOM=executor; scripts/room_tests.py has the rooms.
+test: build
+	files=$$($(PY) scripts/room_tests.py $(ROOM)) && $(PYTEST) -m "not slow" $$files
+else
 test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
 	$(PYTEST) -m "not slow" $(FOLDERS:%=tests/%)
+endif
 
 # Every part, or some: make test-all PARTS='ops-1of4 thread'; `ops` is all of its four.
 test-all:
@@ -147,6 +153,7 @@ lint: $(VENV)/.installed
 	$(PY) scripts/check_includes.py
 	$(PY) scripts/check_rooms.py
 	$(PY) scripts/check_operators.py
+	$(PY) scripts/room_tests.py
 
 format: $(VENV)/.installed
 	@$(BIN)/clang-format -i $(CPP_FILES)
