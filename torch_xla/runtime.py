@@ -44,7 +44,9 @@ def set_device_type(pjrt_device: str) -> None:
         RuntimeError: A device of another type has been used in this process.
     """
     used = device_type() or ""
-    if _XLAC._xla_is_initialized() and pjrt_device.upper() != used.upper():
+    # By its old name, which programs replace.
+    is_used = _XLAC._xla_runtime_is_initialized()  # type: ignore[attr-defined]
+    if is_used and pjrt_device.upper() != used.upper():
         raise RuntimeError(
             f"set_device_type: expected {used}, which this process uses "
             f"already, got '{pjrt_device}'. Call it before the first use of a device."
