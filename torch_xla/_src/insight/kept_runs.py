@@ -79,7 +79,7 @@ class KeptRun:
         return f'run of "{self.name}"' + (f" of {self.place}" if self.place else "")
 
     def replay(self) -> Any:
-        """The object that computes the calls anew (csrc/executor/kept_runs.h)."""
+        """The object that computes the calls anew (csrc/executor/insight/kept_runs.h)."""
         return _XLAC._RunReplay(self._run)
 
     def parts(self, call: int) -> list[tuple[str, list[Any], list[torch.Tensor | None]]]:

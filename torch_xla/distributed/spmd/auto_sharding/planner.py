@@ -369,7 +369,7 @@ def _plan(
         memory: Bytes that the program may take on each device, None for what there is.
         platform: What the devices are, "CPU", "TPU" or the like.
         devices: How many there are; several.
-        text: The program (`describe` in csrc/executor/lower.h).
+        text: The program (`describe` in csrc/executor/program/lower.h).
         leaves: The OpSharding of each argument that is data, None for those that are whole.
         replaces: For each result, the argument that it takes the place of, or -1.
     """

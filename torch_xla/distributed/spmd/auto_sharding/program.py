@@ -1,4 +1,4 @@
-"""Reads the text of a program that a planner is given (`describe` in csrc/executor/lower.h)."""
+"""Reads the program that a planner is given (`describe` in csrc/executor/program/lower.h)."""
 
 from __future__ import annotations
 
