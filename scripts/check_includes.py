@@ -26,9 +26,11 @@ ARROWS = {
 # The rooms of an area, and which of them each may include. The files beside them may include all.
 ROOMS: dict[str, dict[str, set[str]]] = {
     "dispatch": {
-        "composites": {"record"},
-        "record": {"judge", "views", "device"},
+        "composites": {"functions"},
+        "functions": {"record"},
+        "record": {"judge", "views", "device", "sharding"},
         "judge": {"calls"},
+        "sharding": {"calls"},
         "views": {"calls"},
         "device": {"calls"},
         "calls": set(),

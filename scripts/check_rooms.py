@@ -22,11 +22,13 @@ from check_includes import includes
 BUDGETS: dict[str, int] = {
     "csrc/debug": 1_200,
     "csrc/dispatch": 650,
-    "csrc/dispatch/calls": 1_500,
+    "csrc/dispatch/calls": 1_200,
     "csrc/dispatch/composites": 2_100,
     "csrc/dispatch/device": 350,
-    "csrc/dispatch/judge": 600,
-    "csrc/dispatch/record": 4_700,
+    "csrc/dispatch/functions": 2_300,
+    "csrc/dispatch/judge": 800,
+    "csrc/dispatch/record": 2_300,
+    "csrc/dispatch/sharding": 400,
     "csrc/dispatch/views": 1_400,
     "csrc/executor/compile": 2_700,
     "csrc/executor/insight": 1_700,
@@ -72,16 +74,7 @@ BUDGETS: dict[str, int] = {
     "torch_xla/utils": 950,
 }
 # Units that include each other in a circle, by room. These lists only shrink.
-CIRCLES: dict[str, set[str]] = {
-    "csrc/debug": {"metrics", "open_sample"},
-    "csrc/dispatch/record": {"decompose", "fallback", "recorder"},
-    "csrc/hlo": {"builder", "check", "ops", "partition"},
-    "csrc/lazy": {"lending", "memory", "tensor"},
-    "csrc/ops": {"common", "distance", "index", "linalg", "linalg_spectral", "lowering", "shape"},
-    "csrc/pjrt": {"buffer", "client", "detail", "event", "executable"},
-    "csrc/spmd": {"place", "sharding"},
-    "csrc/util": {"lock_order", "unlocked"},
-}
+CIRCLES: dict[str, set[str]] = {}
 # Modules of torch_xla/_src lie below those that users import. These rooms hand them to PyTorch and
 # to old programs; the list of others only shrinks.
 HANDS_UP = {"torch_xla/_src/old_names", "torch_xla/_src/patches"}
@@ -98,7 +91,7 @@ IMPORTS_UP: dict[str, set[str]] = {
 # Comments and docstrings that open with such a word: a stranger has to solve them. These counts
 # only fall.
 OPENER = re.compile(r"(What|Whether|Of|How)\b")
-OPENERS: dict[str, int] = {"csrc": 235, "torch_xla": 12}
+OPENERS: dict[str, int] = {"csrc": 50, "torch_xla": 12}
 
 Graph = dict[str, set[str]]
 

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <set>
 
-#include "debug/open_sample.h"
 #include "util/fork_mutex.h"
 
 namespace torch_xla::debug {
@@ -24,7 +23,7 @@ struct MetricState {
   std::int64_t total_samples = 0;
   double accumulator = 0;
   std::uint64_t times_cleared = 0;
-  // Of an OftenTimed, whose next one is timed where `untimed` has come to kEvery - 1.
+  // These are for an OftenTimed: the next one is timed where `untimed` has come to kEvery - 1.
   bool is_often_timed = false;
   std::atomic<std::uint32_t> untimed = 0;
   std::uint32_t untimed_at_last = 0;  // what it was set to when the last one was timed
@@ -70,7 +69,7 @@ struct Registry {
   std::map<std::string, std::atomic<std::int64_t>*, std::less<>> counters;
   std::deque<CounterState> cells;  // of counters; elements stay where they are
   std::map<std::string, std::unique_ptr<MetricState>, std::less<>> metrics;
-  // What counter() has handed out; a map's elements stay where they are.
+  // Counters that counter() has handed out; a map's elements stay where they are.
   std::map<std::string, Counter, std::less<>> handles;
 };
 
@@ -111,7 +110,7 @@ std::vector<Sample> ordered_samples(const MetricState& state) {
 }
 
 MetricData data_of(const MetricState& state) {
-  // What came since the last that was timed is taken for as long as the others.
+  // Those since the last that was timed are taken for as long as the others.
   const std::int64_t untimed = state.since_last();
   const double share = static_cast<double>(untimed) / static_cast<double>(state.total_samples);
   return {state.unit, state.total_samples + untimed, state.accumulator * (1 + share),
@@ -121,25 +120,25 @@ MetricData data_of(const MetricState& state) {
 std::string format_time(double nanoseconds) {
   const bool negative = nanoseconds < 0;
   const auto total = static_cast<std::uint64_t>(std::llround(std::fabs(nanoseconds)));
-  struct Part {
+  struct TimeUnit {
     std::uint64_t nanoseconds;
     const char* format;
   };
-  constexpr std::array<Part, 5> kParts = {{{86'400'000'000'000, "%llud"},
-                                           {3'600'000'000'000, "%02lluh"},
-                                           {60'000'000'000, "%02llum"},
-                                           {1'000'000'000, "%02llus"},
-                                           {1'000'000, "%03llums"}}};
+  constexpr std::array<TimeUnit, 5> kUnits = {{{86'400'000'000'000, "%llud"},
+                                               {3'600'000'000'000, "%02lluh"},
+                                               {60'000'000'000, "%02llum"},
+                                               {1'000'000'000, "%02llus"},
+                                               {1'000'000, "%03llums"}}};
   std::string text = negative ? "-" : "";
   char buffer[64];
   std::uint64_t rest = total;
   bool started = false;
-  for (const Part& part : kParts) {
-    const std::uint64_t count = rest / part.nanoseconds;
-    rest %= part.nanoseconds;
+  for (const TimeUnit& unit : kUnits) {
+    const std::uint64_t count = rest / unit.nanoseconds;
+    rest %= unit.nanoseconds;
     started = started || count != 0;
     if (started) {
-      std::snprintf(buffer, sizeof(buffer), part.format, static_cast<unsigned long long>(count));
+      std::snprintf(buffer, sizeof(buffer), unit.format, static_cast<unsigned long long>(count));
       text += buffer;
     }
   }

@@ -59,6 +59,19 @@ class Metric {
   friend class OpenSample;
 };
 
+// A sample of a metric that takes a while: it counts from when it is made, and has its value once
+// that is known.
+class OpenSample {
+ public:
+  explicit OpenSample(const Metric& metric);
+  // Called once, from any thread. Where the metric was cleared meanwhile, the value is left out.
+  void end(double value) const;
+
+ private:
+  MetricState* state_;
+  std::uint64_t times_cleared_;
+};
+
 // A metric of unit Time of what happens more often than it can be timed. The first are timed, then
 // one of kEvery, which stands for all since the one before: the number of samples is right, their
 // sum an estimate. Where threads are in a Scope at the same time, some may be left out.

@@ -34,7 +34,7 @@ constexpr size_t kMost = size_t{1} << 20;               // samples that are kept
 constexpr auto kPause = std::chrono::milliseconds(20);  // between two looks for new threads
 constexpr size_t kBytes = 16384;                        // of a thread's samples between them: 512
 
-// What the kernel writes at each sample, as asked for below.
+// The kernel writes this at each sample, as asked for below.
 struct Record {
   perf_event_header header;
   uint64_t address;

@@ -15,7 +15,7 @@
 
 namespace torch_xla::debug {
 
-// What a thread or a device did from `begin` to `end`, in nanoseconds since the epoch.
+// The work of a thread or a device from `begin` to `end`, in nanoseconds since the epoch.
 struct Event {
   std::string name;
   int64_t begin = 0, end = 0;

@@ -87,7 +87,7 @@ class PolicyKernel final : public c10::OperatorKernel {
   const ops::Traits& traits_;
 };
 
-// Of forms that write to no argument: those compute in its dtype.
+// Forms that write to an argument compute in its dtype.
 bool writes(const c10::FunctionSchema& schema) {
   for (const c10::Argument& a : schema.arguments()) {
     if (a.alias_info() != nullptr && a.alias_info()->isWrite()) return true;

@@ -8,7 +8,7 @@ namespace torch_xla::dispatch {
 
 namespace {
 
-// Of an operator with a kernel of ours that records another one, the recorded one's way.
+// An operator with a kernel of ours that records another one goes the recorded one's way.
 std::string_view own_way(const c10::OperatorHandle& op) {
   const std::string name = op.schema().name();
   constexpr std::string_view kAten = "aten::";
@@ -23,7 +23,7 @@ std::string_view own_way(const c10::OperatorHandle& op) {
 std::string_view how_it_runs(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const bool on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
-  const std::unique_ptr<Plan> plan = make_plan(op);
+  const std::unique_ptr<OperatorPlan> plan = make_plan(op);
   if (plan != nullptr && plan->target->rule != nullptr) return "native";
   if (!is_recorded(op)) {
     if (op.hasKernelForDispatchKey(DispatchKey::XLA)) return own_way(op);

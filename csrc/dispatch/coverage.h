@@ -1,4 +1,4 @@
-// How each operator reaches the device, for the table of operators in the documentation.
+// The ways in which operators reach the device, for the table of operators in the documentation.
 #pragma once
 
 #include <string>

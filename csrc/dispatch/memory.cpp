@@ -1,7 +1,5 @@
 // Memory and copies: tensors without values, between devices and dtypes, and what is read from
 // them.
-#include "lazy/memory.h"
-
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -18,13 +16,14 @@
 
 #include "debug/metrics.h"
 #include "dispatch/calls/call.h"
-#include "dispatch/calls/sharding.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
+#include "dispatch/sharding/mark_sharding.h"
 #include "dispatch/views/resize.h"
 #include "executor/run/transfer.h"
 #include "executor/step/deferred.h"
 #include "executor/step/read.h"
+#include "lazy/tensor.h"
 #include "ops/rules.h"
 #include "util/error.h"
 
@@ -269,7 +268,7 @@ TORCH_LIBRARY_IMPL(aten, XLA, m) {
   m.impl("_functional_assert_async.msg", TORCH_FN(at::native::_functional_assert_async_msg_cpu));
 }
 
-// What comes from the CPU has its key.
+// A copy to xla of a CPU tensor comes under the CPU key.
 TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("_to_copy", TORCH_FN(to_copy)); }
 
 // Functionalization tells xla what became of a value, which is nothing for a batch of vmap either.

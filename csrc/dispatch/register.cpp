@@ -17,7 +17,7 @@
 #include "dispatch/record/unboxed.h"
 #include "dispatch/views/resize.h"
 #include "dispatch/views/view_operators.h"
-#include "lazy/memory.h"
+#include "lazy/tensor.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -49,7 +49,7 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-bool wants_recorder(const c10::OperatorHandle& op, const Plan& plan) {
+bool wants_recorder(const c10::OperatorHandle& op, const OperatorPlan& plan) {
   const bool has_rule = plan.target->rule != nullptr;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     // Its autograd would be lost, but where autograd has a formula of its own.
@@ -79,7 +79,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     const std::string full = lazy::full_name(name);
     if (!op || ops::Registry::get().traits(name).stays_composite) continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::XLA) || is_view(op->schema())) continue;
-    std::unique_ptr<Plan> plan = make_plan(*op);
+    std::unique_ptr<OperatorPlan> plan = make_plan(*op);
     const std::string local = full.substr(prefix.size());
     if (plan == nullptr) {
       // The fallback below serves the others.

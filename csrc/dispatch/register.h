@@ -10,7 +10,7 @@ void register_kernels();
 // than its author thinks. A view without an inverse cannot be written through. For tests: another
 // PyTorch than the one that was tested may have fewer operators, and works all the same.
 void check_rules();
-// Whether calls of the operator go through the recorder.
+// Returns whether calls of the operator go through the recorder.
 bool is_recorded(const c10::OperatorHandle& op);
 
 }  // namespace torch_xla::dispatch

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "hlo/partition.h"
 #include "hlo/recompute.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -151,19 +150,9 @@ bool Builder::may_read(const Value& value, const Value& whole) const {
   return found;
 }
 
-Values Builder::op(std::string_view name, std::span<const Value> given,
+Values Builder::op(std::string_view name, std::span<const Value> operands,
                    std::span<const Type> results, const Attributes& attributes,
                    std::span<const Region> regions) {
-  Dims whole;
-  if (mesh_ != nullptr && results.size() == 1) whole = unevenly_changed(name, given, results[0]);
-  Values even;
-  if (!whole.empty()) {
-    even.assign(given.begin(), given.end());
-    for (Value& x : even) {
-      if (x.rank() == std::ssize(results[0].dims)) x = unsplit(x, whole);
-    }
-  }
-  const std::span<const Value> operands = even.empty() ? given : std::span<const Value>(even);
   for (const Value& operand : operands) {
     TXLA_CHECK(operand, name, ": expected an operand, got a value that was never built.");
     TXLA_CHECK(&operand.builder() == this, name, ": expected operands of this module, got ",
@@ -223,7 +212,6 @@ Values Builder::op(std::string_view name, std::span<const Value> given,
     body_ += location_;
   }
   body_ += '\n';
-  if (!whole.empty()) values[0] = unsplit(values[0], whole);
   return values;
 }
 

@@ -29,8 +29,9 @@ std::string show(unsigned kinds) {
   return text;
 }
 
-// What the StableHLO specification and CHLO permit; operations of any elements are not here.
-// Products of bits are permitted, but XLA's CPU compiler ends the process where a sum follows one.
+// The kinds that the StableHLO specification and CHLO permit; operations of any elements are not
+// here. Products of bits are permitted, but XLA's CPU compiler ends the process where a sum follows
+// one.
 const std::unordered_map<std::string_view, unsigned>& permitted() {
   constexpr unsigned kNumbers = kInteger | kFloat | kComplex, kBits = kTruth | kInteger;
   static const std::unordered_map<std::string_view, unsigned> kTable = [] {

@@ -97,7 +97,7 @@ class Reader {
     at_ = end;
     return found;
   }
-  // What stands in the bracket that opens here.
+  // The text in the bracket that opens here.
   std::string_view bracket() {
     const size_t end = end_of_bracket(text_, at_);
     const std::string_view inside = text_.substr(at_ + 1, end - at_ - 2);

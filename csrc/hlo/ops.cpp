@@ -59,6 +59,18 @@ bool is_iota(std::span<const int64_t> dims) {
   return true;
 }
 
+// Adds an operation that changes sizes of its operands.
+Value resized(std::string_view op, Values operands, const Type& result,
+              const Attributes& attributes = {}) {
+  const Dims whole = unevenly_changed(operands, result);
+  for (Value& x : operands) {
+    if (x.rank() == std::ssize(result.dims)) x = unsplit(x, whole);
+  }
+  const auto made =
+      operands[0].builder().op(op, operands, std::span<const Type>(&result, 1), attributes);
+  return unsplit(made[0], whole);
+}
+
 bool all_zero(std::span<const int64_t> values) {
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
 }
@@ -288,10 +300,10 @@ Value slice(const Value& x, std::span<const int64_t> start, std::span<const int6
     identity = identity && start[i] == 0 && stride[i] == 1 && limit[i] == x.dim(i);
   }
   if (identity) return x;
-  const Value result = x.builder().op(kOp, {x}, x.type().with(dims),
-                                      {{"start_indices", attr::array(start)},
-                                       {"limit_indices", attr::array(limit)},
-                                       {"strides", attr::array(stride)}});
+  const Value result = resized(kOp, {x}, x.type().with(dims),
+                               {{"start_indices", attr::array(start)},
+                                {"limit_indices", attr::array(limit)},
+                                {"strides", attr::array(stride)}});
   Dims row = x.dims();
   row[0] = 1;
   if (dims == row) x.builder().set_row_of(result, {x, start[0]});
@@ -334,8 +346,7 @@ Value concatenate(std::span<const Value> parts, int64_t dim) {
     }
     return concatenate(joined, dim);
   }
-  return parts[0].builder().op(kOp, parts, std::span<const Type>(&type, 1),
-                               {{"dimension", attr::i64(dim)}})[0];
+  return resized(kOp, {parts.begin(), parts.end()}, type, {{"dimension", attr::i64(dim)}});
 }
 
 Value pad(const Value& x, const Value& padding_scalar, std::span<const int64_t> low,
@@ -360,10 +371,10 @@ Value pad(const Value& x, const Value& padding_scalar, std::span<const int64_t> 
   for (int64_t i = 0; i < x.rank(); ++i) {
     if (low[i] < 0 || high[i] < 0) cut.push_back(i);
   }
-  const Value made = x.builder().op(kOp, {unsplit(x, cut), padding_scalar}, x.type().with(dims),
-                                    {{"edge_padding_low", attr::array(low)},
-                                     {"edge_padding_high", attr::array(high)},
-                                     {"interior_padding", attr::array(interior)}});
+  const Value made = resized(kOp, {unsplit(x, cut), padding_scalar}, x.type().with(dims),
+                             {{"edge_padding_low", attr::array(low)},
+                              {"edge_padding_high", attr::array(high)},
+                              {"interior_padding", attr::array(interior)}});
   return unsplit(made, cut);
 }
 
@@ -377,9 +388,8 @@ Value dynamic_slice(const Value& x, std::span<const Value> starts, const Dims& s
   }
   Values operands = {x};
   operands.insert(operands.end(), starts.begin(), starts.end());
-  const Type type = x.type().with(sizes);
-  return x.builder().op(kOp, operands, std::span<const Type>(&type, 1),
-                        {{"slice_sizes", attr::array(sizes)}})[0];
+  return resized(kOp, std::move(operands), x.type().with(sizes),
+                 {{"slice_sizes", attr::array(sizes)}});
 }
 
 namespace {
@@ -427,7 +437,7 @@ Value dynamic_update_slice(const Value& x, const Value& update, std::span<const 
   }
   Values operands = {x, update};
   operands.insert(operands.end(), starts.begin(), starts.end());
-  return x.builder().op(kOp, operands, std::span<const Type>(&x.type(), 1))[0];
+  return resized(kOp, std::move(operands), x.type());
 }
 
 }  // namespace torch_xla::hlo

@@ -74,7 +74,7 @@ Value broadcast_in_dim(const Value& x, const Dims& dims, std::span<const int64_t
 Value broadcast_to(const Value& x, const Dims& dims);
 Value reshape(const Value& x, const Dims& dims);
 Value transpose(const Value& x, std::span<const int64_t> permutation);
-// Of a matrix its transpose; of four dimensions, the second and the third change places.
+// For a matrix its transpose; for four dimensions, the second and the third change places.
 Value swap_middle(const Value& x);
 Value reverse(const Value& x, std::span<const int64_t> dims);
 Value slice(const Value& x, std::span<const int64_t> start, std::span<const int64_t> limit,

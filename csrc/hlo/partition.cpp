@@ -1,10 +1,7 @@
 #include "hlo/partition.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
-
-#include "hlo/ops.h"
 
 namespace torch_xla::hlo {
 
@@ -62,13 +59,11 @@ Dims uneven_dims(const Value& x) {
   return dims;
 }
 
-Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result) {
-  static constexpr std::array<std::string_view, 5> kChangeSizes = {
-      "stablehlo.slice", "stablehlo.pad", "stablehlo.concatenate", "stablehlo.dynamic_slice",
-      "stablehlo.dynamic_update_slice"};
+Dims unevenly_changed(std::span<const Value> operands, const Type& result) {
   Dims changed;  // of any operand
-  if (std::ranges::find(kChangeSizes, op) == kChangeSizes.end()) return changed;
-  const auto n = std::ssize(operands[0].builder().mesh()->devices);
+  const spmd::Mesh* mesh = operands[0].builder().mesh();
+  if (mesh == nullptr) return changed;
+  const auto n = std::ssize(mesh->devices);
   const int64_t rank = std::ssize(result.dims);
   for (const Value& x : operands) {
     if (x.rank() != rank) continue;
@@ -164,49 +159,6 @@ Values on_each_device(Builder& b, std::span<const Value> operands, std::span<con
                {"out_shardings", shardings_of(results)},
                {"manual_axes", all_axes(mesh)}},
               std::span<const Region>(&region, 1));
-}
-
-namespace {
-
-// What devices of a group have goes to the others.
-Value exchanged(const Value& x, std::string_view op, const Groups& groups, const Type& result,
-                Attributes attributes, std::span<const Region> regions = {}) {
-  Dims members;
-  for (const auto& group : groups) members.insert(members.end(), group.begin(), group.end());
-  attributes.push_back({"replica_groups", attr::matrix(members, std::ssize(groups[0]))});
-  attributes.push_back({"channel_handle", "#stablehlo.channel_handle<handle = " +
-                                              std::to_string(x.id() + 1) + ", type = 1>"});
-  attributes.push_back({"use_global_device_ids", "unit"});
-  return x.builder().op(op, {x}, result, attributes, regions);
-}
-
-Value reduced(const Value& x, std::string_view op, std::string_view reduction, const Groups& groups,
-              const Type& result, Attributes attributes) {
-  const std::array<Type, 2> numbers = {Type{x.dtype(), {}}, Type{x.dtype(), {}}};
-  const Region reduce = x.builder().region(numbers, [&](std::span<const Value> args) {
-    return Values{binary(reduction, args[0], args[1])};
-  });
-  return exchanged(x, op, groups, result, std::move(attributes), std::span(&reduce, 1));
-}
-
-}  // namespace
-
-Value all_reduce(const Value& x, std::string_view reduction, const Groups& groups) {
-  return reduced(x, "stablehlo.all_reduce", reduction, groups, x.type(), {});
-}
-
-Value reduce_scatter(const Value& x, std::string_view reduction, int64_t dim,
-                     const Groups& groups) {
-  Type part = x.type();
-  part.dims[dim] /= std::ssize(groups[0]);
-  return reduced(x, "stablehlo.reduce_scatter", reduction, groups, part,
-                 {{"scatter_dimension", attr::i64(dim)}});
-}
-
-Value all_gather(const Value& x, int64_t dim, const Groups& groups) {
-  Type joined = x.type();
-  joined.dims[dim] *= std::ssize(groups[0]);
-  return exchanged(x, "stablehlo.all_gather", groups, joined, {{"all_gather_dim", attr::i64(dim)}});
 }
 
 }  // namespace torch_xla::hlo

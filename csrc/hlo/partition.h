@@ -1,4 +1,4 @@
-// How values are split in a program that is partitioned, and what keeps XLA's partitioner from what
+// Splits values in a program that is partitioned, and keeps XLA's partitioner from what
 // it gets wrong. Elsewhere these functions return values as they are.
 #pragma once
 
@@ -23,7 +23,7 @@ Dims uneven_dims(const Value& x);
 // Returns the dimensions whose sizes an operation changes (a slice, a concatenation) and that would
 // be split in unequal parts before or after it. Its operands and its result are to be whole along
 // these: a split of the result alone is one that the partitioner would compute it in.
-Dims unevenly_changed(std::string_view op, std::span<const Value> operands, const Type& result);
+Dims unevenly_changed(std::span<const Value> operands, const Type& result);
 
 // A value together with how it is split, and what one device has of it.
 struct Split {
@@ -38,15 +38,5 @@ struct Split {
 Values on_each_device(Builder& b, std::span<const Value> operands, std::span<const Split> splits,
                       const std::function<Values(std::span<const Value>)>& body,
                       const std::function<Split(const Type& part)>& joined);
-
-// For a body of on_each_device(): what devices of a group have, reduced by one of StableHLO's
-// operations ("add"), or joined. Groups have each device once, and equally many.
-using Groups = std::vector<std::vector<int64_t>>;
-// All of it on each of them.
-Value all_reduce(const Value& x, std::string_view reduction, const Groups& groups);
-// A part of it, along a dimension, on each.
-Value reduce_scatter(const Value& x, std::string_view reduction, int64_t dim, const Groups& groups);
-// What they have, one after the other along a dimension, on each of them.
-Value all_gather(const Value& x, int64_t dim, const Groups& groups);
 
 }  // namespace torch_xla::hlo

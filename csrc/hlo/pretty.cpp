@@ -238,7 +238,7 @@ class Printer {
     return all;
   }
 
-  // Whether a reduction's body is one operation of its two arguments.
+  // Returns whether a reduction's body is one operation of its two arguments.
   static bool applies_one(const Operation& o) {
     const Block& body = o.regions[0];
     if (o.operands.size() != 2 || body.operations.size() != 2) return false;

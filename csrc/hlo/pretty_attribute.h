@@ -11,7 +11,7 @@ namespace torch_xla::hlo {
 
 // Any attribute: members of dictionaries sorted, literals in their shortest exact form.
 std::string pretty_attribute(std::string_view text);
-// What stands inside dense<..> of this type, such as tensor<2x3xf32>.
+// Returns the text inside dense<..> of this type, such as tensor<2x3xf32>.
 std::string pretty_literal(std::string_view literal, std::string_view type);
 // The element type of tensor<2x3xf32>.
 std::string_view element_of(std::string_view type);

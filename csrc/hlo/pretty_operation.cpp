@@ -80,7 +80,7 @@ bool is_generic(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
-// What is not printed where it has this value.
+// Returns whether the attribute has the value with which it is not printed.
 bool is_default(const Operation& o, const NamedText& a) {
   static constexpr std::array<std::array<std::string_view, 3>, 5> kDefaults = {{
       {"stablehlo.cholesky", "lower", "false"},

@@ -9,7 +9,8 @@
 
 namespace torch_xla::hlo {
 
-// What a value is called where its number would not say enough: "cst", "values"; empty elsewhere.
+// Returns the name of a value where its number would not say enough: "cst", "values"; empty
+// elsewhere.
 std::string_view name_of_result(const Operation& o, size_t result);
 
 // The form of operations that have one: their words behind the name. Empty: the generic form.

@@ -1,5 +1,5 @@
-// What compilers compute anew in each reader of a value: they fuse the operations that lead to it
-// into what reads it.
+// Counts what compilers compute anew in each reader of a value: they fuse the operations that lead
+// to it into what reads it.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ std::string precision_attribute(Precision precision) {
   return "[" + one + ", " + one + "]";
 }
 
-// Whether the target lacks matrix products and convolutions with this result.
+// Returns whether the target lacks matrix products and convolutions with this result.
 bool lacks_products_of(DType result, const Builder& b) {
   return b.lacks().wide_products && is_integer(result) && bit_width(result) == 64;
 }
@@ -42,7 +42,7 @@ using CombineMany = std::function<Values(std::span<const Value>, std::span<const
 
 const std::array<Type, 1> kPredicate = {Type{DType::Pred, {}}};
 
-// What a region returns must be of these types.
+// Throws unless a region returns values of these types.
 void check_results(std::string_view op, std::string_view region, const Values& results,
                    std::span<const Type> types) {
   TXLA_CHECK(results.size() == types.size(), op, ": expected ", types.size(), " results of its ",
@@ -121,7 +121,7 @@ Value scatter_apart(const Value& operand, const Value& indices, const Value& upd
   return unsplit(made, of_operand);
 }
 
-// Whether a scatter writes one window only.
+// Returns whether a scatter writes one window only.
 bool is_single(const Value& indices, const ScatterDims& d) {
   if (!d.input_batching_dims.empty() || d.scatter_dims_to_operand_dims.empty()) return false;
   const int64_t numbers = static_cast<int64_t>(d.scatter_dims_to_operand_dims.size());

@@ -27,8 +27,8 @@ class Device {
   // Guarded by GraphLock.
   Storage* first_pending = nullptr;
   Storage* last_pending = nullptr;
-  // How often all that waited was launched, and the value of that at the last backward pass of
-  // torch.compile (dispatch/record/launching.h). Guarded by GraphLock.
+  // `step` counts the launches of all that waited; the other is its value at the last backward pass
+  // of torch.compile (dispatch/functions/launching.h). Guarded by GraphLock.
   uint64_t step = 0;
   uint64_t step_of_backward = ~uint64_t{0};
 

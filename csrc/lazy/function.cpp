@@ -146,7 +146,7 @@ std::vector<Value> KeptFunction::collect(c10::function_ref<bool(const Node&)> be
 OpenedFunction open(const Function& function, c10::function_ref<bool(const Signature&)> is_large) {
   OpenedFunction opened;
   opened.parameters = function.parameters;
-  // What stands for the results of a call or of an expansion's parameter; leaves stand for
+  // The values in place of the results of a call or of an expansion's parameter; leaves stand for
   // themselves.
   using Standing = std::unordered_map<const Node*, std::vector<Value>>;
   const auto inside = [](const Standing& standing, const Value& value) {

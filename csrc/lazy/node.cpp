@@ -79,7 +79,7 @@ Node::~Node() { release_operands(); }
 
 namespace {
 
-// What adds one gradient to another is of no forward call: it is of the line of the newer one.
+// A sum of two gradients is of no forward call: it is of the line of the newer one.
 Source source_of_operands(const Node& node) {
   const Node* newest = nullptr;
   for (const Value& operand : node.operands()) {

@@ -67,8 +67,8 @@ struct Signature : c10::intrusive_ptr_target {
   uint32_t num_seeds = 0;                // the last numbers are fresh random seeds
   // PyTorch's default dtype at the call; it may have changed when the program is made.
   at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
-  // What the call is made of: the decomposition of an operator without a lowering of its own, or a
-  // traced function.
+  // The calls that the call is made of: the decomposition of an operator without a lowering of its
+  // own, or a traced function.
   std::shared_ptr<const KeptFunction> expansion;
   // The functions that a control flow operator runs.
   std::vector<std::shared_ptr<const KeptFunction>> regions;

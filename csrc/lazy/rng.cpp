@@ -8,7 +8,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-// Of all states: it is held for some instructions, and for the one draw of a seed.
+// Guards all states: it is held for some instructions, and for the one draw of a seed.
 util::ForkMutex& mutex() {
   static auto& mutex = *new util::ForkMutex;
   return mutex;

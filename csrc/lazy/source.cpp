@@ -41,7 +41,7 @@ class ForwardCalls {
   [[gnu::noinline]] Source current() {
     const auto node = torch::autograd::get_current_node();
     if (node == nullptr) return {};
-    const Call& call = slot(node->thread_id(), node->sequence_nr());
+    const ForwardCall& call = slot(node->thread_id(), node->sequence_nr());
     const bool found = call.thread == node->thread_id() && call.number == node->sequence_nr();
     return found ? call.place : Source();
   }
@@ -52,7 +52,7 @@ class ForwardCalls {
     void* thread = nullptr;
     uint64_t next = 0;
   };
-  struct Call {
+  struct ForwardCall {
     uint64_t thread = 0;
     uint64_t number = 0;
     Source place;
@@ -63,11 +63,11 @@ class ForwardCalls {
     slot(thread, number) = {thread, number, place};
   }
 
-  Call& slot(uint64_t thread, uint64_t number) {
+  ForwardCall& slot(uint64_t thread, uint64_t number) {
     return calls_[(number + thread * 0x9E37) % kSlots];
   }
 
-  std::array<Call, kSlots> calls_;
+  std::array<ForwardCall, kSlots> calls_;
   std::array<Last, kThreads> last_;  // of each thread; where two share one, some places are lost
 };
 

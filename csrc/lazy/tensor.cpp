@@ -5,8 +5,7 @@
 #include <mutex>
 #include <typeinfo>
 
-#include "lazy/lending.h"
-#include "lazy/memory.h"
+#include "lazy/recording.h"
 #include "util/diagnostics.h"
 #include "util/error.h"
 
@@ -64,13 +63,15 @@ Storage::~Storage() {
 }
 
 const Value& Storage::value() {
-  Lending::read(*this);
+  if (Recording* recording = Recording::current()) recording->before_read(*this);
   if (!value_) value_ = zeros_value(*geometry_, device_index_);
   return value_;
 }
 
 void Storage::check_writable(bool may_be_lent) {
-  if (AsideScope::made_since(id_) || (may_be_lent && Lending::write(*this))) return;
+  Recording* recording = Recording::current();
+  if (recording == nullptr || recording->has_made(id_)) return;
+  if (may_be_lent && recording->lends(*this)) return;
   util::fail(util::ErrorKind::Runtime,
              "xla: expected a function that is being recorded to write its arguments or tensors "
              "that it makes, got a write to another tensor. Pass that tensor as an argument.");
@@ -140,7 +141,7 @@ void Storage::reset(const Geometry* geometry, Value value) {
 }
 
 void Storage::link() {
-  if (AsideScope::lives()) return;
+  if (Recording::current() != nullptr) return;
   unlink();
   previous_ = device_.last_pending;
   next_ = nullptr;
@@ -207,7 +208,8 @@ void View::forget() {
 }
 
 Value View::read(Storage& storage) {
-  Lending::read(storage);  // drops what views keep of its value
+  // Lent state drops what views keep of its value.
+  if (Recording* recording = Recording::current()) recording->before_read(storage);
   // From here to the first view that is up to date; chains may be long.
   c10::SmallVector<View*, 8> stale;
   View* view = this;
@@ -268,18 +270,8 @@ void TensorImpl::set_geometry(const Geometry* geometry, int64_t offset) {
   is_non_overlapping_and_dense_ = layout.non_overlapping_and_dense;
 }
 
-void ReadLog::add(const TensorImpl& tensor) {
-  for (ReadLog* log = this; log != nullptr; log = log->outer_) {
-    if (tensor.id() > log->start_) continue;
-    const auto known = [&](const at::Tensor& t) { return t.unsafeGetTensorImpl() == &tensor; };
-    if (std::ranges::any_of(log->tensors_, known)) continue;
-    log->tensors_.emplace_back(
-        c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<TensorImpl*>(&tensor)));
-  }
-}
-
 Value TensorImpl::read() const {
-  ReadLog::note(*this);
+  if (Recording* recording = Recording::current()) recording->before_read(*this);
   Storage& storage = lazy_storage();
   return view_.defined() ? view_->read(storage) : value_over(storage, *geometry_);
 }
@@ -350,7 +342,7 @@ at::Tensor make_tensor(Value value, const Geometry* geometry, int device) {
 
 at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const Geometry* geometry,
                      int64_t offset) {
-  ReadLog::note(of);
+  if (Recording* recording = Recording::current()) recording->before_read(of);
   return at::Tensor(c10::make_intrusive<TensorImpl>(of, geometry, offset, std::move(view)));
 }
 

@@ -46,24 +46,6 @@ class Storage final : public c10::StorageImpl {
   // Marks that a call which the value needs has failed. Until another value is written, a read
   // computes this one, and no sync does.
   void set_aside() { unlink(); }
-  // While an AsideScope lives, values that are written are set aside too, and storages made before
-  // it cannot be written unless they are lent (lazy/lending.h). Guarded by GraphLock.
-  class AsideScope {
-   public:
-    AsideScope() : outer_(std::exchange(present_, id_boundary())) {}
-    ~AsideScope() { present_ = outer_; }
-    AsideScope(const AsideScope&) = delete;
-    AsideScope& operator=(const AsideScope&) = delete;
-
-    static bool lives() { return present_ != 0; }
-    // Returns whether what has this id was made since the innermost scope began.
-    static bool made_since(uint64_t id) { return id > present_; }
-
-   private:
-    uint64_t outer_;
-    inline static uint64_t present_ = 0;  // the id_boundary() of the innermost
-    friend class Lending;
-  };
   // Names a value that this storage held before the present one, back to the last that was
   // computed. Its node may be gone.
   struct Past {
@@ -73,12 +55,17 @@ class Storage final : public c10::StorageImpl {
   const std::vector<Past>& past() const { return past_; }  // the oldest first
   // Returns to `value`, which is past()[i], and forgets all that was written since.
   void take_back(size_t i, Value value);
+  // Holds another value from now on, which is no write: what it held before is not remembered.
+  void hold(Value value);
+  // Returns the value without a word to the recording; undefined before the first write.
+  const Value& held() const { return value_; }
+  uint64_t id() const { return id_; }  // next_id() of the time it was made
   // Adds the nodes that views keep until they are replayed.
   void add_kept_by_views(std::vector<const Node*>& nodes) const;
   // Takes another geometry and other contents (resize_, set_).
   void reset(const Geometry* geometry, Value value);
 
-  // How the user wants the value to be split among devices, null where nothing was said.
+  // The sharding that the user wants for the value, null where nothing was said.
   const spmd::Sharding* sharding() const { return sharding_; }
   void set_sharding(const spmd::Sharding* sharding) { sharding_ = sharding; }
 
@@ -88,7 +75,6 @@ class Storage final : public c10::StorageImpl {
 
  private:
   void check_writable(bool may_be_lent);
-  void hold(Value value);
   void link();
   void unlink();
   void replay_views();
@@ -106,7 +92,6 @@ class Storage final : public c10::StorageImpl {
   bool linked_ = false;
 
   friend class View;
-  friend class Lending;
 };
 
 // One step from a storage's value (or a parent view) to a view: result `index` of the call `step`.
@@ -159,7 +144,7 @@ class View final : public c10::intrusive_ptr_target {
   friend class Storage;
 };
 
-// How many tensors were made, and how many of them are gone.
+// Counts the tensors that were made, and those of them that are gone.
 struct TensorCounts {
   std::atomic<int64_t> made = 0, gone = 0;
 };
@@ -206,30 +191,6 @@ class TensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<View> view_;
 };
 
-// While it lives, notes the tensors made before it that this thread reads, or views: once each, in
-// the order of their first use.
-class ReadLog {
- public:
-  ReadLog() : start_(id_boundary()), outer_(std::exchange(innermost_, this)) {}
-  ~ReadLog() { innermost_ = outer_; }
-  ReadLog(const ReadLog&) = delete;
-  ReadLog& operator=(const ReadLog&) = delete;
-
-  static void note(const TensorImpl& tensor) {
-    if (innermost_ != nullptr) [[unlikely]]
-      innermost_->add(tensor);
-  }
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }
-
- private:
-  void add(const TensorImpl& tensor);
-
-  const uint64_t start_;
-  ReadLog* const outer_;
-  std::vector<at::Tensor> tensors_;
-  inline static thread_local ReadLog* innermost_ = nullptr;
-};
-
 // Returns the tensor's TensorImpl, or null: kernels on key XLA also meet other classes
 // (FakeTensor).
 TensorImpl* as_lazy(const at::Tensor& tensor);
@@ -243,8 +204,15 @@ at::Tensor make_view(const TensorImpl& of, c10::intrusive_ptr<View> view, const 
                      int64_t offset);
 
 // The layer above supplies these functions. They record the value of an uninitialised storage,
-// zeros, and a value equal to another.
+// zeros, and a value equal to another, and read a storage that has taken another geometry
+// (resize_): elements keep their places in its memory.
 extern Value (*zeros_value)(const Geometry& geometry, int device);
 extern Value (*copy_value)(const Value& value);
+extern Value (*read_over)(Storage& storage, const Geometry& geometry);
+
+// Returns the value of a storage for a tensor that was made when it had this geometry.
+inline Value value_over(Storage& storage, const Geometry& geometry) {
+  return &geometry == &storage.geometry() ? storage.value() : read_over(storage, geometry);
+}
 
 }  // namespace torch_xla::lazy

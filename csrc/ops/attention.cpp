@@ -210,7 +210,7 @@ int64_t attention_cut(Lowering& l, const AttentionArguments& args) {
   return q.dim(0) >= q.dim(1) ? 0 : 1;
 }
 
-// How heads lie in memory where the kernel or the model makes them: [batch, positions, heads,
+// The order of heads in memory where the kernel or the model makes them: [batch, positions, heads,
 // size].
 hlo::Type laid_out(hlo::Type heads) {
   std::swap(heads.dims[1], heads.dims[2]);

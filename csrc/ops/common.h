@@ -1,23 +1,16 @@
-// Helpers for the families of lowering rules: PyTorch's conversions, the types in which it
-// computes, lists of dimensions, and the shape of a rule's result.
+// Helpers for the families of lowering rules: lists of dimensions, and the shape of a rule's
+// result.
 #pragma once
 
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "ops/convert.h"
 #include "ops/lowering.h"
 #include "ops/notation.h"
 
 namespace torch_xla::ops {
-
-// Returns the type in which PyTorch computes on elements of this type: f32 for the narrow floats,
-// rounded once at the end; others unchanged.
-hlo::DType compute_dtype(hlo::DType dtype);
-
-// Converts between dtypes as PyTorch does: anything but zero is true, floats wrap into narrow
-// integers.
-hlo::Value cast(const hlo::Value& x, hlo::DType dtype);
 
 // Makes result `i` of the node: casts `x` to its dtype and broadcasts it to its dimensions.
 hlo::Value as_result(const Lowering& l, const hlo::Value& x, size_t i = 0);

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/rules.h"
 #include "ops/sort.h"
 

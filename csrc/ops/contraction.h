@@ -20,7 +20,7 @@ hlo::Value dot(const hlo::Value& lhs, const hlo::Value& rhs, const hlo::DotDims&
 struct Extents {
   int64_t contracted = 1, left = 1, right = 1;
 
-  // Of the largest products it has more than 64 bits.
+  // It has more than 64 bits for the largest products.
   double work() const {
     return static_cast<double>(contracted) * static_cast<double>(left) * static_cast<double>(right);
   }

@@ -54,7 +54,7 @@ int64_t extent(int64_t size, int64_t step) { return size == 0 ? 0 : (size - 1) *
 
 using Product = Value (*)(const Value&, const Value&, const Geometry&, const hlo::Type&);
 
-// Whether groups are computed apart: in a partitioned program XLA has each device compute a
+// Returns whether groups are computed apart: in a partitioned program XLA has each device compute a
 // convolution of groups, but for groups of one channel, on the whole batch. Each group is compiled.
 bool computes_groups_apart(const Value& x, const Geometry& g) {
   constexpr int64_t kMost = 32;

@@ -7,10 +7,10 @@
 #include <ATen/ExpandUtils.h>
 
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 
 namespace torch_xla::ops {
 
@@ -168,7 +168,7 @@ Values cross(Lowering& l) {
   return result(l, turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1));
 }
 
-// Whether distances of the rows of both are usual ones.
+// Returns whether distances of the rows of both are usual ones.
 bool are_rows(const at::Tensor& x, const at::Tensor& y) {
   return x.dim() >= 2 && y.dim() >= 2 && x.size(-1) == y.size(-1) && x.is_floating_point() &&
          x.scalar_type() == y.scalar_type();

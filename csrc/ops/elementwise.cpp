@@ -63,7 +63,7 @@ Values lerp(Lowering& l) {
 
 // --- division ------------------------------------------------------------------------------
 
-// Whether a remainder must move by one divisor to take the divisor's sign.
+// Returns whether a remainder must move by one divisor to take the divisor's sign.
 Value wrong_sign(const Value& remainder, const Value& divisor) {
   const Value differ = hlo::logical_xor(hlo::less(remainder, 0), hlo::less(divisor, 0));
   return hlo::not_equal(remainder, 0) & differ;

@@ -130,6 +130,7 @@ const Rules registered([](Registry& r) {
     r.add(name, identity);
   }
 
+  r.all("aten::clone").made_like = true;
   r.all("aten::complex") = {.meta = complex_of_pair, .checks_call = check_complex};
   r.all("aten::polar") = {.meta = complex_of_pair, .autocast = Autocast::Float32};
   r.all("aten::angle") = {.meta = angle_meta, .layout = angle_layout};

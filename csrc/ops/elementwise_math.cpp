@@ -88,7 +88,7 @@ Value inverse_root(const Value& x) {
   return hlo::is_complex(x.dtype()) ? 1.0 / root(x) : hlo::rsqrt(x);
 }
 
-// Of infinity in a direction that is not known: as far as C++ says, and zero for minus infinity.
+// For infinity in a direction that is not known: as far as C++ says, and zero for minus infinity.
 Value power_of_e(const Value& x) {
   const Value y = hlo::exp(x);
   if (!hlo::is_complex(x.dtype())) return y;

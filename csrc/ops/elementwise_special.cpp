@@ -48,7 +48,7 @@ Value zeta(const Lowering& l, const Value& exponent, const Value& shift) {
       });
   const Value from = hlo::select(from_pole, 1, terms[1]);
   Value rest = hlo::chlo_binary("zeta", x, from);
-  // Of huge exponents CHLO loses the rest: the first term, and beside earlier ones nothing.
+  // CHLO loses the rest for huge exponents: the first term, and beside earlier ones nothing.
   const Value lost = hlo::is_nan(rest) & hlo::greater(x, 1);
   rest = hlo::select(lost & hlo::equal(from, 1), 1, hlo::select(lost & hlo::less(q, 1), 0, rest));
   const Value sum = terms[0] + rest;

@@ -184,7 +184,7 @@ const Rules registered([](Registry& r) {
   const auto constant = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule).constant = true;
   };
-  // What fills in place is needed where what it fills is: a call that fails there raises.
+  // A fill in place is needed where the tensor that it fills is: a call that fails there raises.
   add({"aten::zero", "aten::_efficientzerotensor"}, zeros);
   constant({"aten::zeros", "aten::zeros_like", "aten::new_zeros"}, zeros);
   constant({"aten::ones", "aten::ones_like", "aten::new_ones"}, ones);

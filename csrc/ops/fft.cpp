@@ -36,7 +36,7 @@ int64_t product(const hlo::Dims& sizes, const std::vector<int64_t>& dims) {
   return n;
 }
 
-// What the values of a transform of `n` elements are to be multiplied with.
+// The factor for the values of a transform of `n` elements.
 double factor(const Lowering& l, int64_t n) {
   switch (l.integer(Normalization)) {
     case ByRoot:

@@ -12,9 +12,10 @@
 
 #include "lazy/operator.h"
 #include "ops/common.h"
+#include "ops/gather.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 #include "ops/value_checks.h"
 
 namespace torch_xla::ops {
@@ -506,8 +507,8 @@ bool elements(const KnownArguments& a) {
   return leaves(a, a[1], {-end, end});
 }
 
-// Whether the mask at `dim` of self is known, and not as many of its elements are true as values
-// have rows. Values without rows, or with one, go everywhere.
+// Returns whether the mask at `dim` of self is known, and not as many of its elements are true as
+// values have rows. Values without rows, or with one, go everywhere.
 bool miscounts(const KnownArguments& a, const at::Tensor& self, const at::Tensor& mask, int64_t dim,
                const at::Tensor& values) {
   const int64_t trailing = self.dim() - dim - mask.dim(), row = values.dim() - 1 - trailing;

@@ -1,11 +1,11 @@
 // Tables looked up by row: embedding, embedding_bag, their gradients, and one_hot.
 #include "ops/common.h"
 #include "ops/distance.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
-#include "ops/shape.h"
 #include "ops/value_checks.h"
 
 namespace torch_xla::ops {
@@ -26,7 +26,7 @@ Value without_padding(const Value& index, int64_t padding, int64_t size) {
                      hlo::splat_int(index.builder(), size, index.type()), index);
 }
 
-// How often each of `size` rows is named.
+// Counts how often each of `size` rows is named.
 Value row_counts(const Value& index, int64_t size, DType dtype) {
   hlo::Builder& b = index.builder();
   return scatter_rows(hlo::zero(b, {dtype, {size}}), 0, index,

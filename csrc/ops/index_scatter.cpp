@@ -3,9 +3,10 @@
 
 #include "lazy/operator.h"
 #include "ops/common.h"
+#include "ops/gather.h"
 #include "ops/index.h"
 #include "ops/lowering.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 #include "ops/value_checks.h"
 
 namespace torch_xla::ops {

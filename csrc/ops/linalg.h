@@ -9,7 +9,7 @@
 
 #include "ops/common.h"
 #include "ops/lowering.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 
 namespace torch_xla::ops {
 

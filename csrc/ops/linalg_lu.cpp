@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "ops/common.h"
+#include "ops/gather.h"
 #include "ops/host/host_rules.h"
-#include "ops/index.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -26,7 +26,7 @@ struct Factors {
   Value info;    // s32: the first column without a pivot, from 1; 0 where there is none
 };
 
-// What LAPACK compares complex numbers by.
+// The magnitude by which LAPACK compares complex numbers.
 Value magnitude(const Value& x) {
   return hlo::is_complex(x.dtype()) ? hlo::abs(hlo::real(x)) + hlo::abs(hlo::imag(x)) : hlo::abs(x);
 }

@@ -7,7 +7,7 @@
 #include "ops/linalg.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -205,7 +205,7 @@ void geqrf_meta(MetaCall& call) {
   call.results({meta_of_columns(x), meta_of_sizes(x, tau)});
 }
 
-// Whether Householder's vectors and their factors tau fit.
+// Returns whether Householder's vectors and their factors tau fit.
 bool are_reflectors(const at::Tensor& vectors, const at::Tensor& tau) {
   return vectors.dim() >= 2 && tau.dim() == vectors.dim() - 1 &&
          tau.scalar_type() == vectors.scalar_type() && tau.size(-1) <= vectors.size(-1) &&

@@ -71,7 +71,7 @@ Values linear_backward(Lowering& l) {
   return results(l, grads);
 }
 
-// What PyTorch has for other devices alone.
+// PyTorch has this operator for other devices alone.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward_on_cpu(const at::Tensor& input,
                                                                       const at::Tensor& grad,
                                                                       const at::Tensor& weight,

@@ -151,7 +151,7 @@ Values binary_cross_entropy_with_logits(Lowering& l) {
   return result(l, reduced(losses, reduction(l, 4)));
 }
 
-// Whether so many arguments are floats of one dtype and of one shape; one may be left out.
+// Returns whether so many arguments are floats of one dtype and of one shape; one may be left out.
 bool are_alike(MetaCall& call, size_t first, size_t count) {
   const at::Tensor x = call.tensor(first);
   for (size_t i = first; i < first + count; ++i) {

@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "lazy/operator.h"
-#include "ops/common.h"
+#include "ops/convert.h"
 
 namespace torch_xla::ops {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "hlo/collectives.h"
 #include "hlo/ops.h"
 #include "hlo/partition.h"
 #include "lazy/function.h"
@@ -17,7 +18,7 @@ hlo::Split whole_on_each(const spmd::Mesh* mesh, const hlo::Type& type) {
   return {spmd::Sharding::replicated(mesh, type.dims.size()), type, type};
 }
 
-// How an array with an entry for every device is split.
+// The sharding of an array with an entry for every device.
 hlo::Split entry_on_each(const spmd::Mesh* mesh, const hlo::Type& entry) {
   const spmd::Sharding* s = spmd::Sharding::manual(mesh, entry.dims.size());
   hlo::Type part = entry;
@@ -27,7 +28,7 @@ hlo::Split entry_on_each(const spmd::Mesh* mesh, const hlo::Type& entry) {
 
 hlo::Dims without_first(const hlo::Dims& dims) { return {dims.begin() + 1, dims.end()}; }
 
-// Whether a value is manual: an array of such entries.
+// Returns whether a value is manual: an array of such entries.
 bool is_array_of(const hlo::Value& x, const hlo::Type& entry) {
   return x.rank() == entry.rank() + 1;
 }
@@ -38,8 +39,8 @@ hlo::Value as_entry(const hlo::Value& x) {
   return hlo::reshape(x, dims);
 }
 
-// Of a boundary with one operand, which is given as a value split by `from`, or null: as an array
-// of entries. The result likewise.
+// Lowers a boundary with one operand, which is given as a value split by `from`, or null: as an
+// array of entries. The result likewise.
 hlo::Value across(const hlo::Value& x, const hlo::Split& from,
                   const std::function<hlo::Value(const hlo::Value&)>& body, const hlo::Split& to) {
   return hlo::on_each_device(

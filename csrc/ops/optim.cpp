@@ -38,7 +38,7 @@ Value element(const Value& vector, size_t i) {
       hlo::slice_dim(vector, 0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1), {});
 }
 
-// What the fused optimizers share: gradient scaling, `maximize` and skipping of a step whose
+// One step of a fused optimizer: gradient scaling, `maximize` and skipping of a step whose
 // gradients overflowed. Results are collected list after list.
 class FusedStep {
  public:

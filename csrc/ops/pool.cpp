@@ -76,7 +76,7 @@ std::vector<int64_t> spatial_strides(const Dims& dims, size_t n) {
   return strides;
 }
 
-// How much the windows read past the end of the input.
+// The elements that the windows read past the end of the input.
 int64_t overhang(const Value& x, const Dims& out, const PoolWindow& w, size_t i) {
   const int64_t d = x.rank() - w.n() + i;
   return (out[d] - 1) * w.stride[i] + w.extent(i) - x.dim(d) - w.padding[i];
@@ -287,8 +287,8 @@ Value scatter_to_positions(const Value& grad, const Value& indices, const hlo::T
 
 namespace {
 
-// How many windows max_pool3d(self, kernel_size, stride, padding, dilation, ceil_mode) puts along
-// each dimension; nothing where PyTorch refuses them.
+// Counts the windows that max_pool3d(self, kernel_size, stride, padding, dilation, ceil_mode) puts
+// along each dimension; nothing where PyTorch refuses them.
 std::optional<std::array<int64_t, 3>> windows_of_volume(MetaCall& call) {
   std::vector<int64_t> kernel, stride, padding, dilation;
   size_t next = 1;

@@ -15,7 +15,7 @@ namespace torch_xla::ops {
 
 class Lowering;
 
-// What a call that gives its operand back says of a program for other compilers.
+// The mark that a call, which gives its operand back, makes in a program for other compilers.
 enum class Mark : uint8_t { None, Composite, Location };
 
 using RuleFunction = hlo::Values (*)(Lowering&);

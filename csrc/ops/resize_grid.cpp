@@ -220,7 +220,7 @@ Values grid_sampler(Lowering& l) {
   const Sampling s = sampling(l, 0, n);
   Value sum;
   for (const Corner& c : corners(s)) {
-    // What lies outside counts as zero, also where the element read in its place is not finite.
+    // A point outside counts as zero, also where the element read in its place is not finite.
     const Value term =
         hlo::select(over_channels(s, c.inside), read(s, c) * over_channels(s, weight(s, c)), 0);
     sum = sum ? sum + term : term;

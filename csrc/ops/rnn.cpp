@@ -13,8 +13,8 @@
 #include "ops/common.h"
 #include "ops/contraction.h"
 #include "ops/host/host_rules.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
-#include "ops/shape.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -295,7 +295,7 @@ Derivatives lstm_derivatives(const Value& gates, const Value& c, const Value& c_
           f, o * (1.0 - tanh_c * tanh_c)};
 }
 
-// Of four parts: r, z, the hidden part of n and the input's part of n.
+// The derivatives have four parts: r, z, the hidden part of n and the input's part of n.
 Derivatives gru_derivatives(const Value& from_x, const Value& from_h, const Value& h_previous) {
   const int64_t size = h_previous.dim(2);
   const Value hidden_n = part(from_h, 2, size),
@@ -312,7 +312,7 @@ Value rnn_derivative(Cell cell, const Value& h) {
   return cell == Cell::Tanh ? 1.0 - h * h : hlo::convert(hlo::greater(h, 0), h.dtype());
 }
 
-// Of the layer's gates and states, from what its forward pass has kept.
+// The gradients of the layer's gates and states, from what its forward pass has kept.
 Derivatives derivatives(const Lowering& l, Cell cell, const Value& h_previous, DType wide,
                         bool reverse) {
   if (cell == Cell::Lstm) {
@@ -327,7 +327,7 @@ Derivatives derivatives(const Lowering& l, Cell cell, const Value& h_previous, D
   return by;
 }
 
-// Of w_ih and w_hh.
+// The gradients of w_ih and w_hh.
 std::pair<Value, Value> weight_gradients(bool is_gru, const Value& d_gates, const Value& d_hidden,
                                          const Value& x, const Value& h_previous) {
   if (is_gru) {

@@ -1,13 +1,13 @@
 // Views, and the operators that write through a view or carry a gradient back through one.
-#include "ops/shape.h"
-
 #include <algorithm>
 #include <array>
 
 #include "ops/common.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
+#include "ops/windows.h"
 
 namespace torch_xla::ops {
 namespace {

@@ -4,11 +4,11 @@
 #include <array>
 
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
-#include "ops/shape.h"
 
 namespace torch_xla::ops {
 namespace {

@@ -6,7 +6,8 @@
 #include "ops/common.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
+#include "ops/windows.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -81,7 +82,7 @@ struct Parts {
 };
 
 Parts cut(const Value& grad, const Side& s) {
-  // What was cropped away gets no gradient.
+  // Elements that were cropped away get no gradient.
   const Value g = pad_dim(grad, s.dim, std::max<int64_t>(-s.low, 0), std::max<int64_t>(-s.high, 0));
   const int64_t low = std::max<int64_t>(s.low, 0), high = std::max<int64_t>(s.high, 0);
   const int64_t n = g.dim(s.dim);
@@ -187,7 +188,8 @@ int64_t blocks(int64_t size, int64_t kernel, int64_t dilation, int64_t padding, 
   return room < 0 ? 0 : room / stride + 1;
 }
 
-// Of images of this size, for arguments from `first` on: kernel, dilation, padding, stride.
+// Counts the windows of images of this size, for arguments from `first` on: kernel, dilation,
+// padding, stride.
 int64_t blocks_of(MetaCall& call, size_t first, at::IntArrayRef size) {
   int64_t count = 1;
   for (size_t i = 0; i < 2; ++i) {

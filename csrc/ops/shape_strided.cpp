@@ -11,11 +11,11 @@
 
 #include "lazy/operator.h"
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
-#include "ops/shape.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -35,7 +35,7 @@ int64_t span_of(const Dims& sizes, const Dims& strides) {
   return last + 1;
 }
 
-// Whether the bits of two values differ: unlike numbers, nan is itself and 0.0 is not -0.0.
+// Returns whether the bits of two values differ: unlike numbers, nan is itself and 0.0 is not -0.0.
 Value differs(const Value& x, const Value& y) {
   if (hlo::is_complex(x.dtype())) {
     return differs(hlo::real(x), hlo::real(y)) | differs(hlo::imag(x), hlo::imag(y));
@@ -150,8 +150,8 @@ class StridedWindow {
   bool repeated_ = false;  // one place in memory is seen several times
 };
 
-// How a tensor of this geometry lies in memory.
-struct Layout {
+// The order of the elements of a tensor of this geometry in memory.
+struct MemoryOrder {
   const lazy::Geometry& geometry;
   int64_t elements = span_of(geometry.sizes, geometry.strides);
 
@@ -178,7 +178,7 @@ struct Window {
 Values as_strided(Lowering& l) {
   const Window w(l, 1);
   if (l.out().elements() == 0) return {hlo::zero(l.b, l.out())};
-  const Value memory = Layout{l.geometry(0)}.to_memory(l.in(0));
+  const Value memory = MemoryOrder{l.geometry(0)}.to_memory(l.in(0));
   const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
   return {StridedWindow(w.sizes, w.strides).read(tail)};
 }
@@ -202,14 +202,14 @@ Values as_strided_scatter(Lowering& l) {
   const Value x = l.in(0);
   const Value src = hlo::broadcast_to(cast(l.in(1), x.dtype()), w.sizes);
   if (src.type().elements() == 0) return {x};
-  const Layout layout{kOnlyChanges ? l.geometry(0) : copied(l.geometry(0))};
-  const Value memory = layout.to_memory(x);
+  const MemoryOrder order{kOnlyChanges ? l.geometry(0) : copied(l.geometry(0))};
+  const Value memory = order.to_memory(x);
   const Value tail = hlo::slice_dim(memory, 0, w.offset, memory.dim(0));
   const StridedWindow window(w.sizes, w.strides);
   const std::array<Value, 2> parts = {
       hlo::slice_dim(memory, 0, 0, w.offset),
       kOnlyChanges ? window.write_changes(tail, src) : window.write(tail, src)};
-  return {layout.from_memory(hlo::concatenate(parts, 0))};
+  return {order.from_memory(hlo::concatenate(parts, 0))};
 }
 
 // (self, src, size, stride, storage_offset)
@@ -217,7 +217,7 @@ void check_as_strided_scatter(const Arguments& a) {
   const at::Tensor self = a.tensor(0);
   const c10::IValue& offset = a[4];
   const auto* window = lazy::intern(self.scalar_type(), a[2].toIntVector(), a[3].toIntVector());
-  // What repeats elements is copied first, and so has all of them.
+  // A tensor that repeats elements is copied first, and so has all of them.
   const bool repeats = at::has_internal_overlap(self) == at::MemOverlap::Yes;
   check_window(*window, offset.isNone() ? 0 : offset.toInt(),
                repeats ? self.nbytes() : self.storage().nbytes());

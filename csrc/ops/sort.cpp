@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/meta.h"
+#include "ops/rearrange.h"
 #include "ops/rules.h"
-#include "ops/shape.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -131,7 +131,7 @@ Values sort_by(Lowering& l, size_t dim_arg, size_t descending_arg) {
 Values sort(Lowering& l) { return sort_by(l, 1, 2); }
 Values sort_stable(Lowering& l) { return sort_by(l, 2, 3); }
 
-// Whether f32 holds every value of this type and keeps their order.
+// Returns whether f32 holds every value of this type and keeps their order.
 bool exact_in_f32(DType dtype) {
   return dtype == DType::Pred || (hlo::is_float(dtype) && hlo::bit_width(dtype) <= 32) ||
          (hlo::is_integer(dtype) && hlo::bit_width(dtype) <= 16);
@@ -190,7 +190,7 @@ struct Rows {
   Value back(const Value& y) const { return move_dim(y, last, dim); }
 };
 
-// What is chosen of a single element, which may be complex.
+// The choice from a single element, which may be complex.
 Values only_element(const Lowering& l) { return {l.in(0), hlo::zero(l.b, l.out(1))}; }
 
 Values kthvalue(Lowering& l) {

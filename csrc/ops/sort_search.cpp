@@ -8,9 +8,9 @@
 #include <ATen/ops/empty.h>
 
 #include "ops/common.h"
-#include "ops/index.h"
+#include "ops/gather.h"
 #include "ops/meta.h"
-#include "ops/shape.h"
+#include "ops/rearrange.h"
 #include "ops/sort.h"
 #include "ops/value_checks.h"
 
@@ -182,7 +182,7 @@ void check_searchsorted(const Arguments& a) {
               order.scalar_type());
 }
 
-// Of a call that the check has let pass.
+// The check has let the call pass.
 void searchsorted_meta(MetaCall& call) {
   const at::ScalarType dtype = call[2].toBool() ? at::kInt : at::kLong;
   const bool one = !call[1].isTensor();

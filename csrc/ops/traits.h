@@ -58,7 +58,7 @@ class MetaCall {
   size_t size() const { return stack_.size() - base_; }
   c10::IValue& operator[](size_t i) { return stack_[base_ + i]; }
   const at::Tensor& tensor(size_t i) const { return stack_[base_ + i].toTensor(); }
-  // Whether an optional tensor is given.
+  // Returns whether an optional tensor is given.
   bool has(size_t i) const { return stack_[base_ + i].isTensor() && tensor(i).defined(); }
   // Runs PyTorch's Meta kernel.
   void pytorch() { pytorch_(); }
@@ -73,12 +73,12 @@ class MetaCall {
   c10::function_ref<void()> pytorch_;
 };
 
-// How autocast treats the operator where PyTorch's lists for all devices do not name it: runs it in
+// Autocast's way with an operator that PyTorch's lists for all devices do not name: it runs in
 // the narrow dtype, in float32, or in the widest dtype of its operands.
 enum class Autocast : uint8_t { Unnamed, Narrow, Float32, Widest };
 
-// How PyTorch's CPU kernel converts runtime numbers to narrow floats: by way of float32; to the
-// dtype itself, which must hold them; or by rounding.
+// The way in which PyTorch's CPU kernel converts runtime numbers to narrow floats: by way of
+// float32; to the dtype itself, which must hold them; or by rounding.
 enum class NarrowFloats : uint8_t { AsFloat, Exact, Rounded };
 
 // Throws PyTorch's message for a call that PyTorch refuses.
@@ -105,7 +105,7 @@ struct ViewTraits {
   // Returns the new value of the base.
   lazy::Value (*inverse)(const Inversion&) = nullptr;
   bool repeats = false;  // may show an element several times
-  // Of the kind Order: the dimension of its input that each dimension of the view is.
+  // For the kind Order: the dimension of its input that each dimension of the view is.
   std::vector<int64_t> (*order)(const lazy::Signature& step) = nullptr;
 };
 
@@ -128,7 +128,7 @@ struct Traits {
   // --- Numbers and values ---
   // Looks at runtime numbers at each call: PyTorch's Meta kernel sees those of the first call only.
   Check checks_numbers = nullptr;
-  // Whether PyTorch's CPU kernel would refuse what is known of the values.
+  // Returns whether PyTorch's CPU kernel would refuse what is known of the values.
   bool (*suspects_values)(const KnownArguments&) = nullptr;
   NarrowFloats narrow_floats = NarrowFloats::AsFloat;
   bool rounds_one = false;      // to narrow floats, where the result has one element
@@ -138,6 +138,7 @@ struct Traits {
   // --- Memory ---
   bool reads_elsewhere = false;   // elements at other places than it writes
   bool writes_repeated = false;   // in place also to elements that a tensor shows several times
+  bool made_like = false;         // its result is split like its first argument, as of *_like
   bool recorded_by_name = false;  // by dispatch/calls/call.h alone: a call has another kernel
   bool stays_composite = false;   // its parts keep autograd, conjugation or aliasing right
   bool takes_masks = false;       // among its indices, the second argument

@@ -385,7 +385,7 @@ Values concatenate(const UserOperation& u) {
   return {hlo::concatenate(u.operands, u.options.integer("dimension"))};
 }
 
-// Of low, high and interior padding by turns.
+// Its option holds low, high and interior padding by turns.
 Values pad(const UserOperation& u) {
   const Dims config = u.options.integers("config");
   u.check(config.size() == u.in(0).dims().size() * 3, "expected (low, high, interior) for each ",

@@ -19,7 +19,8 @@ namespace torch_xla::ops {
 
 inline constexpr const char* kUserOperation = "torch_xla::user_operation";
 
-// What an operation is told beside its operands, as text by name: numbers are separated by commas.
+// The options of an operation beside its operands, as text by name: numbers are separated by
+// commas.
 class UserOptions {
  public:
   using Texts = std::map<std::string, std::string, std::less<>>;

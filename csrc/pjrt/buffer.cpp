@@ -57,6 +57,66 @@ DTypeInfo dtype_info(DType dtype) {
   return {nullptr, 0};
 }
 
+std::string dims_text(std::span<const int64_t> dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+Error invalid(const char* method, const std::string& text) {
+  return Error(method, PJRT_Error_Code_INVALID_ARGUMENT, text);
+}
+
+PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
+  switch (semantics) {
+    case HostSemantics::ImmutableOnlyDuringCall:
+      return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+    case HostSemantics::UntilTransferCompletes:
+      return PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+    case HostSemantics::ZeroCopy:
+      return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    case HostSemantics::MutableZeroCopy:
+      return PJRT_HostBufferSemantics_kMutableZeroCopy;
+  }
+  return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+}
+
+// Runs `on_done` when the event is ready. It must not hold the client: the plugin's own threads run
+// this, and a client cannot be destroyed from them.
+void run_when_ready(const Plugin& plugin, PJRT_Event* event, std::function<void()> on_done) {
+  struct State {
+    std::function<void()> on_done;
+    const Plugin* plugin;  // never unloaded
+    PJRT_Event* event;
+    void finish() noexcept {
+      PJRT_Event_Destroy_Args args{};
+      args.event = event;
+      plugin->free_error(plugin->try_call<&PJRT_Api::PJRT_Event_Destroy>(args));
+      if (on_done) on_done();
+    }
+  };
+  auto state = std::make_unique<State>(State{std::move(on_done), &plugin, event});
+  PJRT_Event_OnReady_Args args{};
+  args.event = event;
+  args.user_arg = state.get();
+  args.callback = [](PJRT_Error* error, void* user_arg) noexcept {
+    std::unique_ptr<State> state(static_cast<State*>(user_arg));
+    // A failed transfer is reported by the buffer's own event; here the memory is free either way.
+    state->plugin->free_error(error);
+    state->finish();
+  };
+  if (PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Event_OnReady>(args)) {
+    // Without a callback, wait: the memory must not be given back before.
+    plugin.free_error(error);
+    PJRT_Event_Await_Args await{};
+    await.event = event;
+    plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_Event_Await>(await));
+    state->finish();
+    return;
+  }
+  state.release();  // the callback's
+}
+
 }  // namespace
 
 size_t host_element_size(DType dtype) { return dtype_info(dtype).host_size; }
@@ -64,6 +124,88 @@ size_t host_element_size(DType dtype) { return dtype_info(dtype).host_size; }
 std::string dtype_name(DType dtype) {
   const char* name = dtype_info(dtype).name;
   return name != nullptr ? name : "type " + std::to_string(static_cast<int>(dtype));
+}
+
+std::shared_ptr<const ArrayType> owned(ArrayType type, const Client& client) {
+  struct Owned {
+    ArrayType type;
+    std::shared_ptr<const Client> client;
+  };
+  auto block = std::make_shared<Owned>(Owned{std::move(type), client.shared_from_this()});
+  return std::shared_ptr<const ArrayType>(block, &block->type);
+}
+
+std::unique_ptr<Buffer> Buffer::from_host(const Client& client, const void* data, DType dtype,
+                                          std::span<const int64_t> dims,
+                                          std::optional<std::span<const int64_t>> byte_strides,
+                                          HostSemantics semantics, const Device& device,
+                                          std::function<void()> on_done) {
+  constexpr const char* kMethod = "PJRT_Client_BufferFromHostBuffer";
+  client.check_process(kMethod);
+  if (byte_strides && byte_strides->size() != dims.size()) {
+    throw invalid(kMethod, "expected one stride for each dimension of " + dims_text(dims) +
+                               ", got the strides " + dims_text(*byte_strides) + ".");
+  }
+  bool empty = false;
+  for (int64_t dim : dims) {
+    if (dim < 0) throw invalid(kMethod, "expected no negative dimension, got " + dims_text(dims));
+    empty |= dim == 0;
+  }
+  if (data == nullptr && !empty) {
+    throw invalid(kMethod, "expected data for " + dtype_name(dtype) + dims_text(dims) +
+                               ", got a null pointer.");
+  }
+  std::shared_ptr<const ArrayType> type = owned({dtype, {dims.begin(), dims.end()}}, client);
+
+  PJRT_Client_BufferFromHostBuffer_Args args{};
+  args.client = client.handle();
+  args.data = data;
+  args.type = dtype;
+  args.dims = dims.data();
+  args.num_dims = dims.size();
+  if (byte_strides && !empty) {
+    args.byte_strides = byte_strides->data();
+    args.num_byte_strides = byte_strides->size();
+  }
+  args.host_buffer_semantics = to_pjrt(semantics);
+  args.device = device.handle();
+  client.plugin().call<&PJRT_Api::PJRT_Client_BufferFromHostBuffer>(args);
+
+  auto buffer = std::make_unique<Buffer>(std::move(type), &client, args.buffer);
+  const bool in_use =
+      semantics != HostSemantics::ImmutableOnlyDuringCall && args.done_with_host_buffer != nullptr;
+  if (on_done && in_use) {
+    run_when_ready(client.plugin(), args.done_with_host_buffer, std::move(on_done));
+  } else {
+    Event(client.shared_from_this(), args.done_with_host_buffer).reset();
+    if (on_done) on_done();
+  }
+  return buffer;
+}
+
+std::unique_ptr<Buffer> Buffer::view_of_device_memory(const Client& client, void* data, DType dtype,
+                                                      std::span<const int64_t> dims,
+                                                      const Device& device,
+                                                      std::function<void()> on_done) {
+  client.check_process("PJRT_Client_CreateViewOfDeviceBuffer");
+  using Callback = std::function<void()>;
+  auto callback = std::make_unique<Callback>(std::move(on_done));
+  PJRT_Client_CreateViewOfDeviceBuffer_Args args{};
+  args.client = client.handle();
+  args.device_buffer_ptr = data;
+  args.dims = dims.data();
+  args.num_dims = dims.size();
+  args.element_type = dtype;
+  args.device = device.handle();
+  args.on_delete_callback_arg = callback.get();
+  args.on_delete_callback = [](void*, void* arg) noexcept {
+    const std::unique_ptr<Callback> done(static_cast<Callback*>(arg));
+    if (*done) (*done)();
+  };
+  client.plugin().call<&PJRT_Api::PJRT_Client_CreateViewOfDeviceBuffer>(args);
+  callback.release();  // the plugin's
+  return std::make_unique<Buffer>(owned({dtype, {dims.begin(), dims.end()}}, client), &client,
+                                  args.buffer);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
@@ -220,8 +362,8 @@ Device Buffer::device() const {
 Array Array::from_host(const Client& client, const void* data, DType dtype,
                        std::span<const int64_t> dims, std::span<const Device> devices) {
   const auto upload = [&](const Device& device) {
-    return std::move(*client.from_host(data, dtype, dims, std::nullopt,
-                                       HostSemantics::ImmutableOnlyDuringCall, device));
+    return std::move(*Buffer::from_host(client, data, dtype, dims, std::nullopt,
+                                        HostSemantics::ImmutableOnlyDuringCall, device));
   };
   Array array(upload(devices[0]));
   for (const Device& device : devices.subspan(1)) array.add(upload(device));
@@ -231,14 +373,14 @@ Array Array::from_host(const Client& client, const void* data, DType dtype,
 Array Array::on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
                      std::span<const int64_t> dims, const spmd::Sharding* sharding) {
   ArrayType type{dtype, {dims.begin(), dims.end()}};
-  Array array(Buffer(client.own(std::move(type)), &client, nullptr));
+  Array array(Buffer(owned(std::move(type), client), &client, nullptr));
   array.rare().host_data = std::move(data);
   if (sharding != nullptr) array.set_sharding(sharding, {dims.begin(), dims.end()});
   return array;
 }
 
 Array Array::promise(const Client& client, DType dtype, std::span<const int64_t> dims) {
-  return Array(Buffer(client.own({dtype, {dims.begin(), dims.end()}}), &client, nullptr));
+  return Array(Buffer(owned({dtype, {dims.begin(), dims.end()}}, client), &client, nullptr));
 }
 
 void Array::fulfil(Array&& made) {
@@ -331,8 +473,8 @@ size_t Array::extend_to(std::span<const Device> devices) {
       }
     }
     const bool is_strided = split != nullptr && padded.empty();
-    sent.push_back(first_.client_->from_host(
-        data, dtype(), part,
+    sent.push_back(Buffer::from_host(
+        *first_.client_, data, dtype(), part,
         is_strided ? std::optional(std::span<const int64_t>(strides)) : std::nullopt,
         HostSemantics::ImmutableOnlyDuringCall, devices[d]));
     bytes += sent.back()->host_size();

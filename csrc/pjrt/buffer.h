@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,11 +30,35 @@ struct ArrayType {
   DType dtype = PJRT_Buffer_Type_INVALID;
   std::vector<int64_t> dims;
 };
+// Puts the type of a new buffer into a block that keeps the client alive.
+std::shared_ptr<const ArrayType> owned(ArrayType type, const Client& client);
+
+enum class HostSemantics {
+  ImmutableOnlyDuringCall,  // copied before the call returns
+  UntilTransferCompletes,   // the caller keeps the memory unchanged until on_done
+  ZeroCopy,                 // the buffer may alias the memory (never written to) until on_done
+  MutableZeroCopy,          // the same, and a donation may write into the memory
+};
 
 // Owns an array on one device.
 class Buffer {
  public:
-  // `type` keeps `client` alive too (Client::own), so that a buffer counts one reference only.
+  // Makes a buffer from host memory. `dims` empty is a scalar; `byte_strides` empty is dense
+  // row-major. `on_done` (may be null) runs once when the plugin no longer needs the memory, on any
+  // thread; it is dropped without running when the call throws.
+  static std::unique_ptr<Buffer> from_host(const Client& client, const void* data, DType dtype,
+                                           std::span<const int64_t> dims,
+                                           std::optional<std::span<const int64_t>> byte_strides,
+                                           HostSemantics semantics, const Device& device,
+                                           std::function<void()> on_done = nullptr);
+  // Makes a buffer over dense row-major device memory that another library owns; `on_done` as
+  // above.
+  static std::unique_ptr<Buffer> view_of_device_memory(const Client& client, void* data,
+                                                       DType dtype, std::span<const int64_t> dims,
+                                                       const Device& device,
+                                                       std::function<void()> on_done);
+
+  // `type` keeps `client` alive too (`owned`), so that a buffer counts one reference only.
   Buffer(std::shared_ptr<const ArrayType> type, const Client* client, PJRT_Buffer* buffer)
       : type_(std::move(type)), client_(client), buffer_(buffer) {}
   Buffer(Buffer&& other) noexcept;
@@ -95,12 +121,12 @@ class Array {
     return first_.handle() == nullptr && host_data() == nullptr && loss() == nullptr;
   }
   void fulfil(Array&& made);
-  // Whether its owner lets a run take the memory over, whoever else refers to the value.
+  // Returns whether its owner lets a run take the memory over, whoever else refers to the value.
   bool is_offered() const { return rare_ != nullptr && rare_->is_offered; }
   void set_offered(bool offered) {
     if (offered != is_offered()) rare().is_offered = offered;
   }
-  // What is left of a value whose memory was given away: its type, and why it is gone, as loss().
+  // The rest of a value whose memory was given away: its type, and why it is gone, as loss().
   static Array given_away(const Array& value, std::string why);
   bool is_given_away() const { return num_buffers() == 0 && loss() != nullptr; }
   // Counts the runs that wait to be launched and read the value. Guarded by their queue's lock.
@@ -140,7 +166,7 @@ class Array {
   }
 
  private:
-  // What few arrays have.
+  // Few arrays have these.
   struct Rare {
     const spmd::Sharding* sharding = nullptr;
     std::vector<int64_t> dims;  // of the whole value, where there is a sharding
@@ -157,13 +183,6 @@ class Array {
   std::vector<std::unique_ptr<Buffer>> others_;  // each stays where it is when others come
   std::unique_ptr<Rare> rare_;
   long waiting_runs_ = 0;
-};
-
-enum class HostSemantics {
-  ImmutableOnlyDuringCall,  // copied before the call returns
-  UntilTransferCompletes,   // the caller keeps the memory unchanged until on_done
-  ZeroCopy,                 // the buffer may alias the memory (never written to) until on_done
-  MutableZeroCopy,          // the same, and a donation may write into the memory
 };
 
 }  // namespace torch_xla::pjrt

@@ -1,6 +1,7 @@
 #include "pjrt/client.h"
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include <pthread.h>
@@ -28,12 +29,6 @@ unsigned current_fork_generation() {
 // their own, which a child lacks: a client that a later generation created would hang.
 std::atomic<unsigned> first_client_generation{0};
 
-std::string dims_text(std::span<const int64_t> dims) {
-  std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
-  return text + "]";
-}
-
 Error invalid(const char* method, const std::string& text) {
   return Error(method, PJRT_Error_Code_INVALID_ARGUMENT, text);
 }
@@ -46,56 +41,6 @@ std::string options_text(const Options& options) {
     text += (text.empty() ? "" : ", ") + name + " (" + kTypes[value.index()] + ")";
   }
   return text.empty() ? "(none)" : text;
-}
-
-PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
-  switch (semantics) {
-    case HostSemantics::ImmutableOnlyDuringCall:
-      return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
-    case HostSemantics::UntilTransferCompletes:
-      return PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
-    case HostSemantics::ZeroCopy:
-      return PJRT_HostBufferSemantics_kImmutableZeroCopy;
-    case HostSemantics::MutableZeroCopy:
-      return PJRT_HostBufferSemantics_kMutableZeroCopy;
-  }
-  return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
-}
-
-// Runs `on_done` when the event is ready. It must not hold the client: the plugin's own threads run
-// this, and a client cannot be destroyed from them.
-void run_when_ready(const Plugin& plugin, PJRT_Event* event, std::function<void()> on_done) {
-  struct State {
-    std::function<void()> on_done;
-    const Plugin* plugin;  // never unloaded
-    PJRT_Event* event;
-    void finish() noexcept {
-      PJRT_Event_Destroy_Args args{};
-      args.event = event;
-      plugin->free_error(plugin->try_call<&PJRT_Api::PJRT_Event_Destroy>(args));
-      if (on_done) on_done();
-    }
-  };
-  auto state = std::make_unique<State>(State{std::move(on_done), &plugin, event});
-  PJRT_Event_OnReady_Args args{};
-  args.event = event;
-  args.user_arg = state.get();
-  args.callback = [](PJRT_Error* error, void* user_arg) noexcept {
-    std::unique_ptr<State> state(static_cast<State*>(user_arg));
-    // A failed transfer is reported by the buffer's own event; here the memory is free either way.
-    state->plugin->free_error(error);
-    state->finish();
-  };
-  if (PJRT_Error* error = plugin.try_call<&PJRT_Api::PJRT_Event_OnReady>(args)) {
-    // Without a callback, wait: the memory must not be given back before.
-    plugin.free_error(error);
-    PJRT_Event_Await_Args await{};
-    await.event = event;
-    plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_Event_Await>(await));
-    state->finish();
-    return;
-  }
-  state.release();  // the callback's
 }
 
 }  // namespace
@@ -236,128 +181,6 @@ Device Client::find_device(PJRT_Device* handle) const {
   }
   throw invalid("PJRT_Client_Devices",
                 "the plugin returned a device that its client does not list.");
-}
-
-std::shared_ptr<const ArrayType> Client::own(ArrayType type) const {
-  struct Owned {
-    ArrayType type;
-    std::shared_ptr<const Client> client;
-  };
-  auto owned = std::make_shared<Owned>(Owned{std::move(type), shared_from_this()});
-  return std::shared_ptr<const ArrayType>(owned, &owned->type);
-}
-
-std::unique_ptr<Buffer> Client::from_host(const void* data, DType dtype,
-                                          std::span<const int64_t> dims,
-                                          std::optional<std::span<const int64_t>> byte_strides,
-                                          HostSemantics semantics, const Device& device,
-                                          std::function<void()> on_done) const {
-  constexpr const char* kMethod = "PJRT_Client_BufferFromHostBuffer";
-  check_process(kMethod);
-  if (byte_strides && byte_strides->size() != dims.size()) {
-    throw invalid(kMethod, "expected one stride for each dimension of " + dims_text(dims) +
-                               ", got the strides " + dims_text(*byte_strides) + ".");
-  }
-  bool empty = false;
-  for (int64_t dim : dims) {
-    if (dim < 0) throw invalid(kMethod, "expected no negative dimension, got " + dims_text(dims));
-    empty |= dim == 0;
-  }
-  if (data == nullptr && !empty) {
-    throw invalid(kMethod, "expected data for " + dtype_name(dtype) + dims_text(dims) +
-                               ", got a null pointer.");
-  }
-  std::shared_ptr<const ArrayType> type = own({dtype, {dims.begin(), dims.end()}});
-
-  PJRT_Client_BufferFromHostBuffer_Args args{};
-  args.client = client_;
-  args.data = data;
-  args.type = dtype;
-  args.dims = dims.data();
-  args.num_dims = dims.size();
-  if (byte_strides && !empty) {
-    args.byte_strides = byte_strides->data();
-    args.num_byte_strides = byte_strides->size();
-  }
-  args.host_buffer_semantics = to_pjrt(semantics);
-  args.device = device.handle();
-  plugin_->call<&PJRT_Api::PJRT_Client_BufferFromHostBuffer>(args);
-
-  auto buffer = std::make_unique<Buffer>(std::move(type), this, args.buffer);
-  const bool in_use =
-      semantics != HostSemantics::ImmutableOnlyDuringCall && args.done_with_host_buffer != nullptr;
-  if (on_done && in_use) {
-    run_when_ready(*plugin_, args.done_with_host_buffer, std::move(on_done));
-  } else {
-    Event(shared_from_this(), args.done_with_host_buffer).reset();
-    if (on_done) on_done();
-  }
-  return buffer;
-}
-
-std::unique_ptr<Buffer> Client::view_of_device_memory(void* data, DType dtype,
-                                                      std::span<const int64_t> dims,
-                                                      const Device& device,
-                                                      std::function<void()> on_done) const {
-  check_process("PJRT_Client_CreateViewOfDeviceBuffer");
-  using Callback = std::function<void()>;
-  auto callback = std::make_unique<Callback>(std::move(on_done));
-  PJRT_Client_CreateViewOfDeviceBuffer_Args args{};
-  args.client = client_;
-  args.device_buffer_ptr = data;
-  args.dims = dims.data();
-  args.num_dims = dims.size();
-  args.element_type = dtype;
-  args.device = device.handle();
-  args.on_delete_callback_arg = callback.get();
-  args.on_delete_callback = [](void*, void* arg) noexcept {
-    const std::unique_ptr<Callback> done(static_cast<Callback*>(arg));
-    if (*done) (*done)();
-  };
-  plugin_->call<&PJRT_Api::PJRT_Client_CreateViewOfDeviceBuffer>(args);
-  callback.release();  // the plugin's
-  return std::make_unique<Buffer>(own({dtype, {dims.begin(), dims.end()}}), this, args.buffer);
-}
-
-std::unique_ptr<Executable> Client::adopt(PJRT_LoadedExecutable* loaded) const {
-  try {
-    return std::make_unique<Executable>(shared_from_this(), loaded);
-  } catch (...) {
-    PJRT_LoadedExecutable_Destroy_Args args{};
-    args.executable = loaded;
-    plugin_->free_error(plugin_->try_call<&PJRT_Api::PJRT_LoadedExecutable_Destroy>(args));
-    throw;
-  }
-}
-
-std::unique_ptr<Executable> Client::compile(std::string_view stablehlo,
-                                            const CompileOptions& options) const {
-  check_process("PJRT_Client_Compile");
-  const std::string serialized = options.serialize();
-  PJRT_Program program = stablehlo_program(stablehlo);
-  PJRT_Client_Compile_Args args{};
-  args.client = client_;
-  args.program = &program;
-  args.compile_options = serialized.data();
-  args.compile_options_size = serialized.size();
-  plugin_->call<&PJRT_Api::PJRT_Client_Compile>(args);
-  return adopt(args.executable);
-}
-
-std::unique_ptr<Executable> Client::deserialize(
-    std::string_view serialized, const std::optional<CompileOptions>& options) const {
-  check_process("PJRT_Executable_DeserializeAndLoad");
-  const std::string overriding = options ? options->serialize() : "";
-  PJRT_Executable_DeserializeAndLoad_Args args{};
-  args.client = client_;
-  args.serialized_executable = serialized.data();
-  args.serialized_executable_size = serialized.size();
-  if (options) {
-    args.overridden_serialized_compile_options = overriding.data();
-    args.overridden_serialized_compile_options_size = overriding.size();
-  }
-  plugin_->call<&PJRT_Api::PJRT_Executable_DeserializeAndLoad>(args);
-  return adopt(args.loaded_executable);
 }
 
 }  // namespace torch_xla::pjrt

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "pjrt/client.h"
+#include "pjrt/device.h"
 
 namespace torch_xla::pjrt {
 

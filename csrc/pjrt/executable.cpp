@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "pjrt/client.h"
+#include "pjrt/detail.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::pjrt {
@@ -153,6 +154,53 @@ std::optional<CompiledMemoryStats> CompiledProgram::memory_stats() const {
   return stats;
 }
 
+namespace {
+
+std::unique_ptr<Executable> owner_of(PJRT_LoadedExecutable* loaded, const Client& client) {
+  try {
+    return std::make_unique<Executable>(client.shared_from_this(), loaded);
+  } catch (...) {
+    PJRT_LoadedExecutable_Destroy_Args args{};
+    args.executable = loaded;
+    const Plugin& plugin = client.plugin();
+    plugin.free_error(plugin.try_call<&PJRT_Api::PJRT_LoadedExecutable_Destroy>(args));
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Executable> Executable::compile(const Client& client, std::string_view stablehlo,
+                                                const CompileOptions& options) {
+  client.check_process("PJRT_Client_Compile");
+  const std::string serialized = options.serialize();
+  PJRT_Program program = stablehlo_program(stablehlo);
+  PJRT_Client_Compile_Args args{};
+  args.client = client.handle();
+  args.program = &program;
+  args.compile_options = serialized.data();
+  args.compile_options_size = serialized.size();
+  client.plugin().call<&PJRT_Api::PJRT_Client_Compile>(args);
+  return owner_of(args.executable, client);
+}
+
+std::unique_ptr<Executable> Executable::deserialize(const Client& client,
+                                                    std::string_view serialized,
+                                                    const std::optional<CompileOptions>& options) {
+  client.check_process("PJRT_Executable_DeserializeAndLoad");
+  const std::string overriding = options ? options->serialize() : "";
+  PJRT_Executable_DeserializeAndLoad_Args args{};
+  args.client = client.handle();
+  args.serialized_executable = serialized.data();
+  args.serialized_executable_size = serialized.size();
+  if (options) {
+    args.overridden_serialized_compile_options = overriding.data();
+    args.overridden_serialized_compile_options_size = overriding.size();
+  }
+  client.plugin().call<&PJRT_Api::PJRT_Executable_DeserializeAndLoad>(args);
+  return owner_of(args.loaded_executable, client);
+}
+
 Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded)
     : CompiledProgram(client->shared_plugin(), client, get_executable(client->plugin(), loaded)),
       loaded_(loaded) {
@@ -260,7 +308,7 @@ void Executable::launch(std::span<PJRT_Buffer* const* const> argument_lists, siz
 Buffer Executable::adopt(PJRT_Buffer* output, size_t index) const {
   // One count on the shared block of types, which holds the client too.
   std::shared_ptr<const ArrayType> type =
-      outputs_->empty() ? client_->own(read_type(output))
+      outputs_->empty() ? owned(read_type(output), *client_)
                         : std::shared_ptr<const ArrayType>(outputs_, &(*outputs_)[index]);
   return Buffer(std::move(type), client_.get(), output);
 }

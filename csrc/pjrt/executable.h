@@ -6,9 +6,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pjrt/buffer.h"
+#include "pjrt/compile_options.h"
 #include "pjrt/methods.h"
 
 namespace torch_xla::pjrt {
@@ -88,6 +90,13 @@ class Executable : public CompiledProgram {
     std::vector<Event> done;  // one for each device
   };
 
+  // Compiles StableHLO, given as text or bytecode.
+  static std::unique_ptr<Executable> compile(const Client& client, std::string_view stablehlo,
+                                             const CompileOptions& options = {});
+  // Loads what serialize() returned, by the same plugin on the same platform. `options` replace
+  // those that it was compiled with, to move it to other devices; older plugins ignore them.
+  static std::unique_ptr<Executable> deserialize(const Client& client, std::string_view serialized,
+                                                 const std::optional<CompileOptions>& options = {});
   // Owns `loaded` once constructed.
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
   ~Executable() override;

@@ -3,6 +3,8 @@
 #include <array>
 #include <variant>
 
+#include "pjrt/client.h"
+
 namespace torch_xla::pjrt {
 
 namespace {
@@ -28,7 +30,7 @@ bool Gate::can_be_made(const Plugin& plugin) {
 std::unique_ptr<Executable> Gate::make_program(const Client& client, const Device& device) {
   CompileOptions options;
   options.device_ids = {device.id()};
-  return client.compile(kProgram, options);
+  return Executable::compile(client, kProgram, options);
 }
 
 Gate::Gate(const Client& client, const Executable& program) : client_(client) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 
 namespace torch_xla::pjrt {
 
@@ -31,7 +31,7 @@ class Gate {
   PJRT_AsyncHostToDeviceTransferManager* transfer_ = nullptr;  // what the program waits for
 };
 
-// Whether the CPU plugin takes a program for cheap.
+// Returns whether the CPU plugin takes a program for cheap.
 bool is_cheap(const Executable& executable);
 
 }  // namespace torch_xla::pjrt

@@ -35,11 +35,11 @@ size_t with_whole_end(size_t size) {
   return size >= 8 * kHugePage && end >= kHugePage / 4 ? size - end + kHugePage : size;
 }
 
-// Whether blocks that begin with a huge page have this alignment.
+// Returns whether blocks that begin with a huge page have this alignment.
 bool suits(size_t alignment) { return std::has_single_bit(alignment) && alignment <= kHugePage; }
 
 // The freed blocks that are kept, the oldest first. An array of its own: nothing may allocate here.
-class Kept {
+class FreeList {
  public:
   // A block of at least `size` bytes, and not much more; null where there is none. What the C
   // library says that a block holds may be a huge page more than it was asked for.
@@ -103,8 +103,8 @@ class Kept {
   size_t count_ = 0, bytes_ = 0;
 };
 
-Kept& kept() {
-  static auto& blocks = *new Kept;  // the plugin's threads outlive static objects
+FreeList& kept() {
+  static auto& blocks = *new FreeList;  // the plugin's threads outlive static objects
   return blocks;
 }
 

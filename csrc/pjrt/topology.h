@@ -1,6 +1,6 @@
 // Topology, a set of devices by name ("v5p:8x8x8"), which need not be there. It compiles programs
 // for them ahead of time. A client of the same plugin loads the results elsewhere with
-// Client::deserialize.
+// Executable::deserialize.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 
 namespace torch_xla::pjrt {
 

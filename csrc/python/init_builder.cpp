@@ -8,10 +8,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/record/user_computation.h"
+#include "dispatch/functions/user_computation.h"
 #include "executor/insight/hlo_dump.h"
 #include "executor/run/runtime.h"
 #include "lazy/tensor.h"
+#include "pjrt/buffer.h"
 #include "python/init.h"
 #include "util/error.h"
 

@@ -1,13 +1,13 @@
-// Control flow: what torch_xla/_src/functions/control_flow.py builds on. Bodies take and give lists
-// of tensors.
+// Control flow: torch_xla/_src/functions/control_flow.py builds on these. Bodies take and give
+// lists of tensors.
 #include <memory>
 #include <utility>
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/record/control_flow.h"
-#include "dispatch/record/joint.h"
+#include "dispatch/functions/control_flow.h"
+#include "dispatch/functions/joint.h"
 #include "python/init.h"
 #include "python/plain_frames.h"
 
@@ -62,10 +62,10 @@ void init_control_flow(py::module_& m) {
       .def("captured", &Joint::captured)
       .def("forward", &Joint::forward, py::arg("inputs"))
       .def("backward", &Joint::backward, py::arg("kept_and_gradients"))
-      // (is it an input, its place) of each value that the backward pass takes first
+      // (is it an input, its position) of each value that the backward pass takes first
       .def("kept", [](const Joint& joint) {
         std::vector<std::pair<bool, size_t>> all;
-        for (const Joint::Kept& kept : joint.kept()) all.emplace_back(kept.is_input, kept.index);
+        for (const Joint::Residual& r : joint.residuals()) all.emplace_back(r.is_input, r.index);
         return all;
       });
 }

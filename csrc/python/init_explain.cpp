@@ -48,7 +48,8 @@ std::vector<py::dict> live_data() {
   return all;
 }
 
-// Of the data that a tensor's storage has, as live_data() has it; 0 where it waits to be computed.
+// The id of the data that a tensor's storage has, as live_data() has it; 0 where it waits to be
+// computed.
 uintptr_t data_id(const at::Tensor& tensor) {
   const lazy::GraphLock lock;
   lazy::Storage& storage = lazy::expect_lazy(tensor, "_xla_data_id").lazy_storage();
@@ -58,7 +59,7 @@ uintptr_t data_id(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(value.node->data().array.get());
 }
 
-// Of the programs that are kept: name, line and bytes of what they compute on the way.
+// For each program that is kept: its name, its line, and the bytes of its temporaries.
 std::vector<std::tuple<std::string, std::string, int64_t>> temporaries() {
   std::vector<std::tuple<std::string, std::string, int64_t>> all;
   for (const auto& program : executor::cached_programs()) {

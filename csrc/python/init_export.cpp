@@ -8,8 +8,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/record/exported_function.h"
-#include "dispatch/record/recorded_step.h"
+#include "dispatch/functions/exported_function.h"
+#include "dispatch/functions/recorded_step.h"
 #include "executor/program/lower.h"
 #include "executor/program/program.h"
 #include "executor/run/runtime.h"
@@ -33,7 +33,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using Frames = std::vector<std::tuple<std::string, int, std::string>>;
 
-// Of what computes these tensors, or all that waits on the current device.
+// The program that computes these tensors, or all that waits on the current device.
 std::string portable_stablehlo(const Tensors& tensors) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
@@ -44,7 +44,7 @@ std::string portable_stablehlo(const Tensors& tensors) {
 
 py::tuple export_function(const Tensors& like, const std::vector<size_t>& kept,
                           const py::function& body, bool with_locations, bool dynamic_sizes) {
-  const dispatch::Exported exported = dispatch::export_function(
+  const dispatch::ExportedFunction exported = dispatch::export_function(
       like, kept, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
       with_locations, dynamic_sizes);
   // Programs of several sizes become one before anyone reads them.
@@ -103,8 +103,8 @@ class LoadedProgram {
   // have it then.
   Tensors call(const Tensors& arguments) const {
     int device = device_;
-    std::vector<lazy::Value> values =
-        executor::run_stablehlo(*program_, values_of(arguments, "stablehlo", &device), device_);
+    std::vector<lazy::Value> values = executor::run_stablehlo(
+        *program_, present_values(arguments, "stablehlo", &device), device_);
     const lazy::GraphLock lock;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (written_by_[i] < 0) continue;

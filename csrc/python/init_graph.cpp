@@ -30,7 +30,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Of everything that waits on the current device where no tensors are named.
+// For everything that waits on the current device where no tensors are named.
 std::string stablehlo(const Tensors& tensors, const std::string& platform) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
@@ -40,7 +40,7 @@ std::string stablehlo(const Tensors& tensors, const std::string& platform) {
 
 executor::HloDump hlo(const Tensors& tensors) {
   int device = executor::current_device();
-  values_of(tensors, "_get_xla_tensors_hlo", &device);
+  present_values(tensors, "_get_xla_tensors_hlo", &device);
   return executor::hlo_of(stablehlo(tensors, ""), device);
 }
 
@@ -48,7 +48,7 @@ executor::HloDump hlo(const Tensors& tensors) {
 Tensors graph_leaves(const Tensors& tensors) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
-  std::vector<lazy::Value> pending = values_of(tensors, "_graph_leaves", &device);
+  std::vector<lazy::Value> pending = present_values(tensors, "_graph_leaves", &device);
   std::erase_if(pending, [](const lazy::Value& v) { return v.node->is_data(); });
   const executor::Graph graph(std::move(pending), device);
   Tensors leaves;
@@ -65,7 +65,7 @@ Tensors graph_leaves(const Tensors& tensors) {
 std::vector<uint32_t> leaves_last_first(const Tensors& tensors) {
   int device = executor::current_device();
   const lazy::GraphLock lock;
-  std::vector<lazy::Value> pending = values_of(tensors, "_graph_leaves_last_first", &device);
+  std::vector<lazy::Value> pending = present_values(tensors, "_graph_leaves_last_first", &device);
   std::erase_if(pending, [](const lazy::Value& v) { return v.node->is_data(); });
   const executor::Graph graph(pending, device);
   std::unordered_map<const lazy::Node*, uint32_t> place;
@@ -102,7 +102,7 @@ void clear_pending(const std::string& device) {
 py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
   int device = 0;
   const lazy::GraphLock lock;
-  const std::vector<lazy::Value> values = values_of(tensors, "get_graph_hash", &device);
+  const std::vector<lazy::Value> values = present_values(tensors, "get_graph_hash", &device);
   util::Hash128 hash = executor::graph_hash_of(values, device, executor::reads_take_offers());
   if (!mesh.empty() || executor::has_split_planner()) {
     util::Hasher whole;
@@ -115,13 +115,13 @@ py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
 std::string graph_text(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
-  return lazy::text_of(values_of(tensors, "_get_xla_tensors_text", &device));
+  return lazy::text_of(present_values(tensors, "_get_xla_tensors_text", &device));
 }
 
 std::string graph_dot(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
-  return lazy::dot_of(values_of(tensors, "_get_xla_tensors_dot", &device));
+  return lazy::dot_of(present_values(tensors, "_get_xla_tensors_dot", &device));
 }
 
 // Puts the call that makes a tensor into a scope, with which its op_name in HLO then begins; false
@@ -129,13 +129,13 @@ std::string graph_dot(const Tensors& tensors) {
 bool set_scope_of(const at::Tensor& tensor, const std::string& prefix, size_t /*depth*/) {
   int device = 0;
   const lazy::GraphLock lock;
-  const lazy::Value value = values_of({tensor}, "_set_xla_custom_op_name_prefix", &device)[0];
+  const lazy::Value value = present_values({tensor}, "_set_xla_custom_op_name_prefix", &device)[0];
   if (value.node->is_data()) return false;
   value.node->source().scope = lazy::scope_number(prefix);
   return true;
 }
 
-// What a tensor has, as PyTorch/XLA tells it. Its line, or with XLA_IR_DEBUG its stack, is where
+// Describes a tensor as PyTorch/XLA does. Its line, or with XLA_IR_DEBUG its stack, is where
 // the value was recorded or brought to the device.
 std::string tensor_report(size_t id, int device, const std::string& shape, size_t nodes,
                           const lazy::Source& source, const std::string& text) {
@@ -173,7 +173,7 @@ std::string tensors_report(size_t nodes_threshold, const std::string& device) {
   return report;
 }
 
-// What is kept of each compiled program, the most recently used first.
+// The facts that are kept of each compiled program, the most recently used first.
 std::vector<py::dict> programs() {
   std::vector<py::dict> all;
   for (const auto& program : executor::cached_programs()) {
@@ -221,7 +221,7 @@ void init_graph(py::module_& m) {
     return hlo::pretty(executor::stablehlo_of_sync(executor::current_device(), platform));
   });
   m.def("_lower_also_for", &executor::lower_also_for);
-  // Of each: its name, and its text or why it has none.
+  // For each: its name, and its text or why it has none.
   m.def("_take_also_lowered", [] {
     py::list all;
     for (const executor::Elsewhere& program : executor::take_also_lowered()) {

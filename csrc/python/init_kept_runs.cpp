@@ -4,7 +4,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/record/call_on_cpu.h"
+#include "dispatch/judge/call_on_cpu.h"
 #include "executor/insight/kept_runs.h"
 #include "executor/insight/nan_watch.h"
 #include "lazy/operator.h"

@@ -1,4 +1,4 @@
-// What torch_xla.debug.profiler is made of: the events of a profile, and scopes that add to them.
+// torch_xla.debug.profiler is made of these: the events of a profile, and scopes that add to them.
 #include <fstream>
 #include <iterator>
 
@@ -68,14 +68,14 @@ std::vector<py::tuple> stop_sampling() {
   return result;
 }
 
-// What the plugin saves of an executable. Of one that was loaded, the CPU's saves no code.
+// The plugin's serialized executable. The CPU's saves no code of one that was loaded.
 std::string saved(const pjrt::Executable& executable, const std::string& file) {
   if (file.empty()) return executable.serialize();
   std::ifstream stream(file, std::ios::binary);  // which may be gone
   return {std::istreambuf_iterator(stream), {}};
 }
 
-// What the plugin saves of a program, and for what its instructions are, by their names.
+// The plugin's serialized program, and the purposes of its instructions, by their names.
 py::list code_of(const std::string& graph) {
   py::list executables;
   for (const auto& program : executor::cached_programs()) {

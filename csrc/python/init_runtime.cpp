@@ -112,7 +112,7 @@ std::vector<std::string> real_devices(const std::optional<std::vector<std::strin
   return names;
 }
 
-// What the plugin tells of a device, and its name.
+// The attributes that the plugin gives a device, and its name.
 py::dict attributes(const pjrt::Device& device) {
   py::dict result;
   for (const auto& [name, value] : device.attributes()) result[name.c_str()] = py::cast(value);
@@ -120,7 +120,7 @@ py::dict attributes(const pjrt::Device& device) {
   return result;
 }
 
-// Of the real devices together; empty where the plugin keeps no statistics.
+// The sums over the real devices; empty where the plugin keeps no statistics.
 py::dict memory_info(const std::string& device) {
   int64_t used = 0, limit = 0, peak = 0;
   for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device))) {
@@ -307,7 +307,7 @@ void bind_programs(py::module_& m) {
     executor::await_deferred();  // what is being compiled would come after
     executor::clear_cached_programs();
   });
-  // Whether a persistent cache can be at this place; the environment says that it is.
+  // Says whether a persistent cache can be at this place; the environment says that it is.
   m.def(
       "_xla_check_persistent_cache",
       [](const std::string& folder, bool read_only) {
@@ -319,7 +319,7 @@ void bind_programs(py::module_& m) {
         executor::DiskCache(folder, read_only);
       },
       py::call_guard<py::gil_scoped_release>());
-  // Whether this process has compiled or loaded a program, so that the cache is chosen.
+  // Says whether this process has compiled or loaded a program, so that the cache is chosen.
   m.def("_xla_computation_cache_is_initialized", &executor::DiskCache::settled);
   m.def(
       "_xla_set_check_donation",

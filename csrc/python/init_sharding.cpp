@@ -1,4 +1,4 @@
-// How tensors are split among devices.
+// The shardings of tensors among devices.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -13,7 +13,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "debug/metrics.h"
-#include "dispatch/calls/sharding.h"
+#include "dispatch/sharding/mark_sharding.h"
+#include "dispatch/sharding/operators.h"
 #include "executor/compile/auto_sharding.h"
 #include "executor/compile/compile.h"
 #include "executor/run/runtime.h"
@@ -43,8 +44,8 @@ enum class Type : int {
   Partial = 5
 };
 
-// What torch_xla calls an OpSharding: a sharding, or that every device has the whole of a tensor of
-// any rank, or its own.
+// An OpSharding, as torch_xla calls it: a sharding, or that every device has the whole of a tensor
+// of any rank, or its own.
 struct OpSharding {
   const spmd::Sharding* sharding = nullptr;
   bool is_manual = false;
@@ -160,10 +161,10 @@ py::object slices(const spmd::Sharding* s, const at::Tensor& tensor, int64_t dev
   return list;
 }
 
-// How the devices hold the tensor's value, which is computed where it waits.
+// The sharding of the tensor's value, which is computed where it waits.
 const spmd::Sharding* held_sharding(const at::Tensor& tensor, const char* who) {
   int device = 0;
-  std::vector<lazy::Value> values = values_of({tensor}, who, &device);
+  std::vector<lazy::Value> values = present_values({tensor}, who, &device);
   executor::materialize(values, device);
   return executor::sharding_of(values[0]);
 }
@@ -173,7 +174,7 @@ std::vector<std::vector<std::pair<at::Tensor, std::string>>> shards_of_devices(
   std::vector<std::vector<std::pair<at::Tensor, std::string>>> all;
   for (const at::Tensor& t : tensors) {
     int device = 0;
-    std::vector<lazy::Value> values = values_of({t}, "_get_local_shards", &device);
+    std::vector<lazy::Value> values = present_values({t}, "_get_local_shards", &device);
     auto& shards = all.emplace_back();
     for (auto& [real, data] : executor::download_shards(std::move(values[0]), device)) {
       shards.emplace_back(std::move(data), real_device_name(real));
@@ -386,7 +387,8 @@ void init_sharding(py::module_& m) {
   m.def("_send_to_all_devices", [](const std::vector<at::Tensor>& tensors) {
     const std::vector<pjrt::Device>& devices = executor::Runtime::get().devices(0);
     int device = 0;
-    const std::vector<lazy::Value> values = values_of(tensors, "_send_to_all_devices", &device);
+    const std::vector<lazy::Value> values =
+        present_values(tensors, "_send_to_all_devices", &device);
     const lazy::GraphLock lock;
     for (const lazy::Value& value : values) {
       if (!value.node->is_data()) continue;
@@ -434,8 +436,8 @@ void init_sharding(py::module_& m) {
   m.def("_load_local_shards", &load_local_shards);
   m.def("_global_tensor_from_cpu_shards", &from_cpu_shards, py::arg("shards"), py::arg("sharding"),
         py::arg("global_shape") = std::nullopt);
-  // What the program that was used last sends between devices, (kind, bytes) each; `index` counts
-  // back to programs that were used before it.
+  // The transfers between devices of the program that was used last, (kind, bytes) each; `index`
+  // counts back to programs that were used before it.
   m.def("_xla_collectives", [](size_t index) {
     const auto programs = executor::cached_programs();
     TXLA_CHECK_KIND(util::ErrorKind::Index, index < programs.size(),

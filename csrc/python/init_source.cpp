@@ -46,7 +46,7 @@ bool is_hidden(std::string_view file) {
                              [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
-// What a line of generated code stands for.
+// The line that a line of generated code stands for.
 struct GeneratedLine {
   lazy::SourceFrames frames;  // of the user's program, innermost first
   uint32_t scope = 0;
@@ -135,7 +135,8 @@ class PythonCode final : public lazy::Code {
     if (lines_ != nullptr) dropped().add(reinterpret_cast<PyObject*>(lines_));
   }
 
-  // Whether this is the code object `code`, which is alive; another may have been at its address.
+  // Returns whether this is the code object `code`, which is alive; another may have been at its
+  // address.
   bool is(PyCodeObject* code) const {
     return reinterpret_cast<PyWeakReference*>(reference_)->wr_object ==
            reinterpret_cast<PyObject*>(code);
@@ -238,7 +239,7 @@ lazy::SourceFrames stack_here() {
   while (const auto frame = frames.size() < kMost ? walk.next() : std::nullopt) {
     frames.push_back(frame_of(frame->code, frame->instruction));
   }
-  // How a public function goes on inside the package says nothing to its caller, but that it is a
+  // The frames of a public function inside the package say nothing to its caller, but that it is a
   // sync.
   const std::string& package = hidden_folders().back();
   const auto in = [&](size_t i, const std::string& folder) {

@@ -17,8 +17,8 @@
 namespace py = pybind11;
 
 namespace torch_xla::python {
-std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
-                                   int* device) {
+std::vector<lazy::Value> present_values(const std::vector<at::Tensor>& tensors, const char* what,
+                                        int* device) {
   std::vector<lazy::Value> values;
   const lazy::GraphLock lock;
   for (const at::Tensor& t : tensors) {
@@ -31,7 +31,7 @@ std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const
 
 std::vector<lazy::Value> values_or_pending(const std::vector<at::Tensor>& tensors, const char* what,
                                            int* device) {
-  std::vector<lazy::Value> values = values_of(tensors, what, device);
+  std::vector<lazy::Value> values = present_values(tensors, what, device);
   if (tensors.empty()) {
     lazy::Storage::for_each_pending(*device, [&](lazy::Storage& storage) {
       if (!storage.value().node->is_data()) values.push_back(storage.value());
@@ -45,7 +45,7 @@ namespace {
 // A tensor of PyTorch's own over the memory of an xla tensor.
 at::Tensor lend(const at::Tensor& tensor) {
   int device = 0;
-  const std::vector<lazy::Value> read = values_of({tensor}, "to_dlpack", &device);
+  const std::vector<lazy::Value> read = present_values({tensor}, "to_dlpack", &device);
   lazy::Value value = read[0];
   at::Tensor lent = executor::lend(value, device);
   const lazy::GraphLock lock;
@@ -62,7 +62,7 @@ at::Tensor borrow(const at::Tensor& tensor, const std::string& device) {
 
 std::vector<std::pair<std::string, at::Tensor>> local_shards(const at::Tensor& tensor) {
   int device = 0;
-  std::vector<lazy::Value> values = values_of({tensor}, "_xla_local_shards", &device);
+  std::vector<lazy::Value> values = present_values({tensor}, "_xla_local_shards", &device);
   std::vector<std::pair<std::string, at::Tensor>> shards;
   for (auto& [real, data] : executor::download_shards(std::move(values[0]), device)) {
     shards.emplace_back(real_device_name(real), std::move(data));
@@ -88,8 +88,8 @@ std::string unique_id(const at::Tensor& tensor) {
   return "ir " + address(value.node.get()) + "." + std::to_string(value.index);
 }
 
-// Whether set_() of its storage, offset, sizes and strides gives the tensor: it shows memory as it
-// is, and in a dtype that the storage can be read in.
+// Returns whether set_() of its storage, offset, sizes and strides gives the tensor: it shows
+// memory as it is, and in a dtype that the storage can be read in.
 bool is_window(const at::Tensor& tensor) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "_xla_is_window");
   if (!dispatch::computation_of(impl).is_nothing()) return false;
@@ -111,7 +111,7 @@ void init_tensor(py::module_& m) {
       [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait,
          bool sync_xla_data) {
         int device = 0;
-        std::vector<lazy::Value> values = values_of(tensors, "_xla_sync_multi", &device);
+        std::vector<lazy::Value> values = present_values(tensors, "_xla_sync_multi", &device);
         executor::Cause cause = executor::kValueIsRead;
         cause.takes_offers = sync_xla_data;
         executor::materialize(values, device, cause);
@@ -146,19 +146,19 @@ void init_tensor(py::module_& m) {
     return reinterpret_cast<uintptr_t>(&lazy::expect_lazy(t, "_xla_get_tensor_id").lazy_storage());
   });
   m.def("_unique_id_for_ir_and_data", &unique_id);
-  // Whether each tensor waits to be computed; what is not on xla never does.
+  // For each tensor, whether it waits to be computed; what is not on xla never does.
   m.def("_check_tensor_need_materialization", [](const std::vector<at::Tensor>& tensors) {
     std::vector<bool> waits;
     for (const at::Tensor& tensor : tensors) {
       int device = 0;
       const bool is_lazy = lazy::as_lazy(tensor) != nullptr;
-      waits.push_back(
-          is_lazy &&
-          !values_of({tensor}, "_check_tensor_need_materialization", &device)[0].node->is_data());
+      waits.push_back(is_lazy &&
+                      !present_values({tensor}, "_check_tensor_need_materialization", &device)[0]
+                           .node->is_data());
     }
     return waits;
   });
-  // How the device holds the elements: "f32".
+  // The type of the elements on the device: "f32".
   m.def("_get_xla_tensor_shape_type", [](const at::Tensor& t) {
     const lazy::Geometry* geometry = lazy::expect_lazy(t, "_get_xla_tensor_shape_type").geometry();
     return std::string(hlo::name(ops::to_hlo(*geometry).dtype));
@@ -171,7 +171,7 @@ void init_tensor(py::module_& m) {
       py::arg("device") = "");
   m.def("_xla_lend", &lend);
   m.def("_xla_borrow", &borrow, py::arg("tensor"), py::arg("device") = "");
-  // What each real device holds of a tensor, by the device's name.
+  // The part of a tensor on each real device, by the device's name.
   m.def("_xla_local_shards", &local_shards);
 }
 

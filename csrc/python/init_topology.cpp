@@ -86,8 +86,8 @@ void init_topology(py::module_& m) {
              const pjrt::OptimizedModule module = p.optimized_module();
              return spmd::read_cycles(module.bytes, module.with_config());
            })
-      // What devices exchange: kind, bytes on each, how often, groups of devices, operation and its
-      // line.
+      // The exchanges of devices: kind, bytes on each, how often, groups of devices, operation and
+      // its line.
       .def("collectives",
            [](const CompiledProgram& p) {
              const pjrt::OptimizedModule module = p.optimized_module();

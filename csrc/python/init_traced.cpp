@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "dispatch/record/traced_function.h"
+#include "dispatch/functions/traced_function.h"
 #include "python/init.h"
 
 namespace py = pybind11;
@@ -16,6 +16,7 @@ namespace torch_xla::python {
 namespace {
 
 using dispatch::Launching;
+using dispatch::StepPart;
 using dispatch::Tensors;
 using dispatch::TracedFunction;
 
@@ -51,7 +52,7 @@ py::tuple joined(const std::vector<py::object>& others, const Tensors& tensors) 
 // tensors.
 class TracedFunctions {
  public:
-  explicit TracedFunctions(Launching::Part part) : launching_(part) {}
+  explicit TracedFunctions(StepPart part) : launching_(part) {}
 
   // Returns the results of a call, or None where no version fits.
   py::object call(const py::args& args) {
@@ -108,12 +109,12 @@ class TracedFunctions {
 }  // namespace
 
 void init_traced(py::module_& m) {
-  py::enum_<Launching::Part>(m, "_StepPart", "What a graph is of a training step.")
-      .value("NONE", Launching::Part::None)
-      .value("FORWARD", Launching::Part::Forward)
-      .value("BACKWARD", Launching::Part::Backward);
+  py::enum_<StepPart>(m, "_StepPart", "What a graph is of a training step.")
+      .value("NONE", StepPart::None)
+      .value("FORWARD", StepPart::Forward)
+      .value("BACKWARD", StepPart::Backward);
   py::class_<TracedFunctions>(m, "_TracedFunctions")
-      .def(py::init<Launching::Part>(), py::arg("part") = Launching::Part::None)
+      .def(py::init<StepPart>(), py::arg("part") = StepPart::None)
       .def("keys", &TracedFunctions::keys)
       .def("call", &TracedFunctions::call)
       .def("trace", &TracedFunctions::trace)

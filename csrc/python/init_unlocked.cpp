@@ -2,7 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "python/init.h"
-#include "util/unlocked.h"
+#include "util/interpreter.h"
 
 namespace torch_xla::python {
 namespace {

@@ -11,8 +11,8 @@ namespace torch_xla::python {
 
 // Returns the present values of xla tensors and sets `device` to theirs, unless there are no
 // tensors. `what` names the caller in errors.
-std::vector<lazy::Value> values_of(const std::vector<at::Tensor>& tensors, const char* what,
-                                   int* device);
+std::vector<lazy::Value> present_values(const std::vector<at::Tensor>& tensors, const char* what,
+                                        int* device);
 
 // Returns those of everything that waits on `device` where no tensors are named. The caller holds
 // the GraphLock.

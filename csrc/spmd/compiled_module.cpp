@@ -201,7 +201,7 @@ std::string_view without_config(std::string_view module, bool with_config) {
   return {};
 }
 
-// Of an element, by xla.PrimitiveType; 0 for types that have none.
+// The bytes of an element, by xla.PrimitiveType; 0 for types that have none.
 int64_t bytes_of_type(uint64_t type) {
   static constexpr int64_t kBytes[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 8, 2, 0, 16};
   if (type < std::size(kBytes)) return kBytes[type];
@@ -380,14 +380,14 @@ Collective read_instruction(std::string_view instruction,
   return c;
 }
 
-// How often a run goes through each computation of a module, by their ids.
+// Counts how often a run goes through each computation of a module, by their ids.
 class Repeats {
  public:
   explicit Repeats(std::string_view module) {
     for (Fields m(module); m.next();) {
       if (m.number() == Computations) add_computation(m.bytes());
     }
-    // What is called stands before what calls it.
+    // A computation stands before those that call it.
     for (size_t i = computations_.size(); i-- > 0;) pass_on(computations_[i]);
   }
 
@@ -396,13 +396,13 @@ class Repeats {
   }
 
  private:
-  struct Call {
+  struct Callee {
     bool is_loop;
     std::vector<int64_t> called;  // of a loop its body and its condition
   };
   struct Calls {
     int64_t id = 0;
-    std::vector<Call> calls = {};
+    std::vector<Callee> calls = {};
   };
 
   void add_computation(std::string_view computation) {
@@ -410,7 +410,7 @@ class Repeats {
     int64_t largest = 1;
     for (Fields c(computation); c.next();) {
       if (c.number() != Instructions) continue;
-      Call call{};
+      Callee call{};
       for (Fields fields(c.bytes()); fields.next();) {
         if (fields.number() == Opcode) call.is_loop = fields.bytes() == "while";
         if (fields.number() == Called) fields.add_to(call.called);
@@ -424,7 +424,7 @@ class Repeats {
 
   void pass_on(const Calls& from) {
     const int64_t times = times_.try_emplace(from.id, 1).first->second;  // 1: it is the entry
-    for (const Call& call : from.calls) {
+    for (const Callee& call : from.calls) {
       // A loop counts up to its number of times, which stands in its condition; one that may end
       // sooner counts as one that does not.
       const int64_t each = call.is_loop ? times * largest_[call.called.back()] : times;
@@ -432,7 +432,7 @@ class Repeats {
     }
   }
 
-  // Of its integers, but for one that is no count: a bound that is never met.
+  // The largest of its integers, but for one that is no count: a bound that is never met.
   static int64_t largest_of(std::string_view literal) {
     constexpr int64_t kMostTimes = 1 << 20;
     std::vector<int64_t> found = {1};

@@ -17,8 +17,8 @@ namespace torch_xla::spmd {
 std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
                                                    const Mesh* mesh);
 
-// What an instruction is for, "Model.forward/aten::mm", and the line of the program that it comes
-// from, "file:line"; empty where the compiler does not tell.
+// The purpose of an instruction, "Model.forward/aten::mm", and the line of the program that it
+// comes from, "file:line"; empty where the compiler does not tell.
 struct Origin {
   std::string operation, line;
 };

@@ -9,7 +9,6 @@
 #include <optional>
 #include <unordered_map>
 
-#include "spmd/place.h"
 #include "util/error.h"
 #include "util/fork_mutex.h"
 
@@ -128,7 +127,7 @@ std::optional<std::vector<std::vector<Axis>>> axes_of_split(
   std::vector<std::vector<Axis>> dims;
   std::vector<bool> used(axes.size());
   for (size_t dim = 0; dim < parts.size(); ++dim) {
-    // How much one step along an axis adds to the part's index.
+    // The number that one step along an axis adds to the part's index.
     std::vector<std::pair<int64_t, size_t>> steps;
     if (first[dim] != 0) return std::nullopt;
     for (size_t i = 0; i < axes.size(); ++i) {
@@ -324,17 +323,6 @@ Dims Sharding::part_sizes(std::span<const int64_t> sizes) const {
   Dims part = parts();
   for (size_t i = 0; i < part.size(); ++i) part[i] = (sizes[i] + part[i] - 1) / part[i];
   return part;
-}
-
-std::vector<Span> place_of(const Sharding& sharding, int64_t device,
-                           std::span<const int64_t> sizes) {
-  const Dims index = sharding.part_of(device), part = sharding.part_sizes(sizes);
-  std::vector<Span> place;
-  for (size_t i = 0; i < index.size(); ++i) {
-    const int64_t start = std::min(index[i] * part[i], sizes[i]);
-    place.push_back({start, std::min(start + part[i], sizes[i])});
-  }
-  return place;
 }
 
 const Sharding* Sharding::evened(std::span<const int64_t> sizes) const {

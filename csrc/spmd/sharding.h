@@ -1,4 +1,4 @@
-// How values are split among the devices of a program: a Mesh arranges the devices in a grid with
+// Splits values among the devices of a program: a Mesh arranges the devices in a grid with
 // named axes, a Sharding says along which axes each dimension of a value is split. Both are
 // interned: equal ones are one object, which lives as long as the process. Devices are numbered by
 // their positions among those of the program.
@@ -19,7 +19,7 @@ struct Mesh {
   std::vector<int64_t> sizes;
   std::vector<int64_t> devices;  // row-major
   std::string text;              // as sdy.mesh writes it: <["data"=4, "model"=2]>
-  // Of each device, its index along each axis.
+  // For each device, its index along each axis.
   std::vector<std::vector<int64_t>> coordinates = {};
 
   // Returns the one mesh with these axes. Throws a ValueError unless the names differ, and the
@@ -38,11 +38,11 @@ struct Axis {
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
-// Of a manual value each device has its own, of the value's sizes. A program holds such values in
+// Each device has a manual value of its own, of the value's sizes. A program holds such values in
 // one array with a dimension more, the first, which is split along all axes.
 struct Sharding {
   const Mesh* mesh;
-  // Of each dimension, the axis that changes slowest first; of a manual value, those of the array.
+  // For each dimension, the axis that changes slowest first; of a manual value, those of the array.
   std::vector<std::vector<Axis>> dims;
   std::string text;
   util::Hash128 hash;
@@ -61,7 +61,8 @@ struct Sharding {
   static const Sharding* find(const std::string& text);
 
   size_t num_devices() const { return mesh->devices.size(); }
-  // Of a value of these sizes, those of the array that a program holds, padded to equal parts.
+  // Returns the sizes, padded to equal parts, of the array that a program holds for a value of
+  // these.
   std::vector<int64_t> held_sizes(std::span<const int64_t> sizes) const;
   bool is_replicated() const;  // each device holds all of the value
   // The next four are not of manual values.

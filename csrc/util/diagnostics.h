@@ -1,5 +1,5 @@
-// Whether this build notes what explains a run: the line of each call, waits, recompiles, data by
-// line. A build without is for measuring what that costs (benchmarks/diagnostics.py).
+// True where this build notes what explains a run: the line of each call, waits, recompiles, data
+// by line. A build without is for measuring what that costs (benchmarks/diagnostics.py).
 #pragma once
 
 namespace torch_xla::util {

@@ -168,7 +168,7 @@ std::int64_t FileCache::counted(std::int64_t size) const {
 // Needs no lock: processes that trim at once choose the same files, and one that finds its file
 // gone does without.
 void FileCache::trim() const {
-  struct Entry {
+  struct CachedFile {
     std::int64_t used, size;
     std::string name;
   };
@@ -176,7 +176,7 @@ void FileCache::trim() const {
   if (listing == nullptr) return;
   const int folder = ::dirfd(listing.get());
   const std::time_t old = std::time(nullptr) - kDraftLife;
-  std::vector<Entry> entries;
+  std::vector<CachedFile> entries;
   std::int64_t total = 0;
   while (const dirent* found = ::readdir(listing.get())) {
     const Kind kind = kind_of(found->d_name);
@@ -194,12 +194,12 @@ void FileCache::trim() const {
       ::unlinkat(folder, found->d_name, 0);
     }
   }
-  // What this process writes until the next time has to fit, too.
+  // Files that this process writes until the next time have to fit, too.
   if (total <= bound_ - interval_) return;
-  std::ranges::sort(entries, {}, &Entry::used);
+  std::ranges::sort(entries, {}, &CachedFile::used);
   entries.pop_back();  // was just written
   size_t removed = 0;
-  for (const Entry& entry : entries) {
+  for (const CachedFile& entry : entries) {
     if (total <= bound_ - 2 * interval_) break;
     if (::unlinkat(folder, entry.name.c_str(), 0) != 0 && errno != ENOENT) continue;
     total -= entry.size;

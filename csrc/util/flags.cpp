@@ -33,9 +33,9 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// What this thread has read of the environment. Most runs of a program ask for a dozen flags; that
-// nothing has changed is seen sooner than one of them is found. setenv() never writes into a string
-// that is in place.
+// The part of the environment that this thread has read. Most runs of a program ask for a dozen
+// flags; that nothing has changed is seen sooner than one of them is found. setenv() never writes
+// into a string that is in place.
 class Known {
  public:
   struct Flag {

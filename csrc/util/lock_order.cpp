@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "util/error.h"
-#include "util/unlocked.h"
+#include "util/interpreter.h"
 
 namespace torch_xla::util::lock_order {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 6> kNames = {"the graph lock", "the compi
 
 std::string_view name_of(Rank rank) { return kNames[static_cast<size_t>(rank)]; }
 
-// How often the calling thread holds each rank.
+// Counts how often the calling thread holds each rank.
 thread_local std::array<int, kNames.size()> held{};
 
 [[noreturn]] void fail_order(Rank wanted, Rank held) {

@@ -32,7 +32,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKnownMod
 }};
 
 struct Settings {
-  // What the environment said, to see whether it has changed.
+  // The environment's text, to see whether it has changed.
   std::string level_text, vmodule_text, thread_id_text;
   int min_severity = static_cast<int>(Severity::WARNING);
   bool thread_id = false;

@@ -121,7 +121,7 @@ TEST(HloBuilder, DonationAttribute) {
   const std::array<Attributes, 1> donated = {Attributes{{"tf.aliasing_output", attr::i32(0)}}};
   const Value x = b.begin_function("main", std::span(&type, 1), donated)[0];
   b.end_function(std::array{add(x, one(b, type))});
-  auto executable = pjrt::testing::client()->compile(b.finish());
+  auto executable = pjrt::Executable::compile(*pjrt::testing::client(), b.finish());
   EXPECT_EQ(executable->memory_stats().value().alias_bytes, 256);
   auto buffer = pjrt::testing::upload(std::vector<float>(64, 1.0f), {64});
   PJRT_Buffer* argument = buffer->handle();
@@ -169,7 +169,7 @@ TEST(HloBuilder, ModuleItemsPrecedeTheFunctions) {
   b.end_function(arguments);
   const std::string text = b.finish();
   EXPECT_LT(text.find("sdy.mesh"), text.find("func.func"));
-  EXPECT_NO_THROW(pjrt::testing::client()->compile(text));
+  EXPECT_NO_THROW(pjrt::Executable::compile(*pjrt::testing::client(), text));
 }
 
 TEST(HloBuilder, Errors) {

@@ -96,7 +96,7 @@ class Program {
     numbers_.resize(kPoolSize);
     pjrt::CompileOptions options;
     options.env_overrides = {{"xla_cpu_enable_fast_min_max", false}};  // which would lose nan
-    auto executable = pjrt::testing::client()->compile(text, options);
+    auto executable = pjrt::Executable::compile(*pjrt::testing::client(), text, options);
     auto pool = pjrt::testing::upload(numbers_, {kPoolSize});
     PJRT_Buffer* argument = pool->handle();
     auto outputs = executable->execute({&argument, 1}).outputs;

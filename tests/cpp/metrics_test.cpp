@@ -11,8 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "debug/open_sample.h"
-
 namespace torch_xla::debug {
 namespace {
 

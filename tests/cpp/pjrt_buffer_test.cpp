@@ -37,8 +37,8 @@ TEST_P(EveryDType, RoundTrip) {
     if (dtype == PJRT_Buffer_Type_S2) byte = mask(byte, 1);
     if (dtype == PJRT_Buffer_Type_S4) byte = mask(byte, 3);
   }
-  auto buffer = client()->from_host(source.data(), dtype, dims, std::nullopt,
-                                    HostSemantics::ImmutableOnlyDuringCall, device());
+  auto buffer = Buffer::from_host(*client(), source.data(), dtype, dims, std::nullopt,
+                                  HostSemantics::ImmutableOnlyDuringCall, device());
   EXPECT_EQ(buffer->dtype(), dtype);
   EXPECT_EQ(buffer->dims(), dims);
   EXPECT_EQ(buffer->host_size(), source.size());
@@ -64,8 +64,9 @@ TEST(PjrtBuffer, ScalarsAndEmptyArrays) {
   EXPECT_TRUE(scalar->dims().empty());
   EXPECT_EQ(download<int64_t>(*scalar), std::vector<int64_t>{42});
 
-  auto empty = client()->from_host(nullptr, PJRT_Buffer_Type_F32, std::vector<int64_t>{2, 0, 3},
-                                   std::nullopt, HostSemantics::ZeroCopy, device());
+  auto empty =
+      Buffer::from_host(*client(), nullptr, PJRT_Buffer_Type_F32, std::vector<int64_t>{2, 0, 3},
+                        std::nullopt, HostSemantics::ZeroCopy, device());
   EXPECT_EQ(empty->host_size(), 0u);
   empty->copy_to_host(nullptr, 0).await();
 }
@@ -82,9 +83,9 @@ TEST(PjrtBuffer, StridedSources) {
   std::iota(values.begin(), values.end(), 0.0f);
   auto strided = [&](int64_t offset, std::vector<int64_t> dims, std::vector<int64_t> strides) {
     for (auto& stride : strides) stride *= sizeof(float);
-    return download<float>(*client()->from_host(values.data() + offset, PJRT_Buffer_Type_F32, dims,
-                                                strides, HostSemantics::ImmutableOnlyDuringCall,
-                                                device()));
+    return download<float>(*Buffer::from_host(*client(), values.data() + offset,
+                                              PJRT_Buffer_Type_F32, dims, strides,
+                                              HostSemantics::ImmutableOnlyDuringCall, device()));
   };
   using V = std::vector<float>;
   EXPECT_EQ(strided(0, {3, 4}, {4, 1}), values);
@@ -100,8 +101,8 @@ TEST(PjrtBuffer, WrongArguments) {
   auto from = [&](const void* data, const std::vector<int64_t>& shape,
                   std::optional<std::span<const int64_t>> strides) {
     return error_of([&] {
-      client()->from_host(data, PJRT_Buffer_Type_F32, shape, strides,
-                          HostSemantics::ImmutableOnlyDuringCall, device());
+      Buffer::from_host(*client(), data, PJRT_Buffer_Type_F32, shape, strides,
+                        HostSemantics::ImmutableOnlyDuringCall, device());
     });
   };
   EXPECT_HAS(from(nullptr, dims, std::nullopt).what(), "expected data for F32[2,3]");
@@ -128,9 +129,9 @@ struct AlignedBlock {
 TEST(PjrtBuffer, ZeroCopyAliasesAlignedMemory) {
   AlignedBlock block(1024);
   std::promise<void> done;
-  auto buffer = client()->from_host(block.data, PJRT_Buffer_Type_F32, std::vector<int64_t>{1024},
-                                    std::nullopt, HostSemantics::ZeroCopy, device(),
-                                    [&] { done.set_value(); });
+  auto buffer =
+      Buffer::from_host(*client(), block.data, PJRT_Buffer_Type_F32, std::vector<int64_t>{1024},
+                        std::nullopt, HostSemantics::ZeroCopy, device(), [&] { done.set_value(); });
   buffer->ready().await();
   EXPECT_EQ(buffer->unsafe_pointer(), block.data);
   EXPECT_TRUE(buffer->is_on_cpu());
@@ -143,8 +144,9 @@ TEST(PjrtBuffer, ZeroCopyAliasesAlignedMemory) {
 
 TEST(PjrtBuffer, ZeroCopyOfMisalignedMemoryIsACopy) {
   AlignedBlock block(1024);
-  auto buffer = client()->from_host(block.data + 1, PJRT_Buffer_Type_F32, std::vector<int64_t>{512},
-                                    std::nullopt, HostSemantics::ZeroCopy, device());
+  auto buffer =
+      Buffer::from_host(*client(), block.data + 1, PJRT_Buffer_Type_F32, std::vector<int64_t>{512},
+                        std::nullopt, HostSemantics::ZeroCopy, device());
   buffer->ready().await();
   EXPECT_NE(buffer->unsafe_pointer(), block.data + 1);
   EXPECT_EQ(download<float>(*buffer)[511], 512.0f);
@@ -153,9 +155,9 @@ TEST(PjrtBuffer, ZeroCopyOfMisalignedMemoryIsACopy) {
 TEST(PjrtBuffer, MemoryOfAnotherOwnerIsUsedAsItIs) {
   AlignedBlock block(1024);
   std::promise<void> done;
-  auto buffer = client()->view_of_device_memory(block.data, PJRT_Buffer_Type_F32,
-                                                std::vector<int64_t>{32, 32}, device(),
-                                                [&] { done.set_value(); });
+  auto buffer = Buffer::view_of_device_memory(*client(), block.data, PJRT_Buffer_Type_F32,
+                                              std::vector<int64_t>{32, 32}, device(),
+                                              [&] { done.set_value(); });
   EXPECT_EQ(buffer->unsafe_pointer(), block.data);
   EXPECT_EQ(buffer->dims(), (std::vector<int64_t>{32, 32}));
   EXPECT_EQ(download<float>(*buffer)[1023], 1023.0f);
@@ -174,9 +176,9 @@ TEST(PjrtBuffer, CallersMemoryIsReturnedForEachSemantics) {
     std::promise<void> done;
     // What the callback holds is released with it.
     auto token = std::make_shared<int>(1);
-    auto buffer = client()->from_host(block.data, PJRT_Buffer_Type_F32,
-                                      std::vector<int64_t>{1 << 16}, std::nullopt, semantics,
-                                      device(), [&done, token] { done.set_value(); });
+    auto buffer = Buffer::from_host(*client(), block.data, PJRT_Buffer_Type_F32,
+                                    std::vector<int64_t>{1 << 16}, std::nullopt, semantics,
+                                    device(), [&done, token] { done.set_value(); });
     if (semantics == HostSemantics::ImmutableOnlyDuringCall) block.data[5] = -1.0f;
     EXPECT_EQ(download<float>(*buffer)[5], 5.0f);
     buffer.reset();
@@ -217,8 +219,8 @@ TEST(PjrtBuffer, KeepsItsClientAlive) {
   auto other = Client::create(plugin(), {{"cpu_device_count", int64_t{1}}});
   float value = 2.5f, back = 0;
   auto buffer =
-      other->from_host(&value, PJRT_Buffer_Type_F32, {}, std::nullopt,
-                       HostSemantics::ImmutableOnlyDuringCall, other->addressable_devices()[0]);
+      Buffer::from_host(*other, &value, PJRT_Buffer_Type_F32, {}, std::nullopt,
+                        HostSemantics::ImmutableOnlyDuringCall, other->addressable_devices()[0]);
   std::weak_ptr<Client> watched = other;
   other.reset();
   EXPECT_FALSE(watched.expired());

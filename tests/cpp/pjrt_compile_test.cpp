@@ -79,7 +79,8 @@ TEST(PjrtCompileOptions, WrongValues) {
 
 TEST(PjrtCompile, ReportsWhatIsWrongWithTheProgram) {
   Error error = error_of([] {
-    client()->compile("func.func @main() -> tensor<f32> { %0 = stablehlo.nonsense : tensor<f32> }");
+    Executable::compile(
+        *client(), "func.func @main() -> tensor<f32> { %0 = stablehlo.nonsense : tensor<f32> }");
   });
   EXPECT_EQ(error.method(), "PJRT_Client_Compile");
   EXPECT_HAS(error.what(), std::string("[PJRT_Client_Compile] ") + code_name(error.code()) + ": ");
@@ -88,7 +89,7 @@ TEST(PjrtCompile, ReportsWhatIsWrongWithTheProgram) {
 
 TEST(PjrtCompile, ReportsWrongTypes) {
   Error error = error_of([] {
-    client()->compile(R"(
+    Executable::compile(*client(), R"(
 func.func @main(%x: tensor<2xf32>, %y: tensor<3xf32>) -> tensor<2xf32> {
   %0 = stablehlo.add %x, %y : (tensor<2xf32>, tensor<3xf32>) -> tensor<2xf32>
   return %0 : tensor<2xf32>
@@ -100,7 +101,7 @@ func.func @main(%x: tensor<2xf32>, %y: tensor<3xf32>) -> tensor<2xf32> {
 TEST(PjrtCompile, UnknownFlag) {
   CompileOptions options;
   options.env_overrides = {{"xla_no_such_flag", true}};
-  Error error = error_of([&] { client()->compile(kAddOne, options); });
+  Error error = error_of([&] { Executable::compile(*client(), kAddOne, options); });
   EXPECT_HAS(error.what(), "xla_no_such_flag");
 }
 
@@ -108,15 +109,15 @@ TEST(PjrtCompile, FlagsReachTheCompiler) {
   // XLA parses the value, so a wrong one is refused and a right one is not.
   CompileOptions options;
   options.env_overrides = {{"xla_cpu_enable_fast_math", "perhaps"}};
-  EXPECT_EQ(error_of([&] { client()->compile(kAddOne, options); }).code(),
+  EXPECT_EQ(error_of([&] { Executable::compile(*client(), kAddOne, options); }).code(),
             PJRT_Error_Code_INVALID_ARGUMENT);
   options.env_overrides = {{"xla_cpu_enable_fast_math", false},
                            {"xla_backend_optimization_level", int64_t{1}}};
-  EXPECT_NE(client()->compile(kAddOne, options), nullptr);
+  EXPECT_NE(Executable::compile(*client(), kAddOne, options), nullptr);
 }
 
 TEST(PjrtExecutable, Properties) {
-  auto executable = client()->compile(R"(
+  auto executable = Executable::compile(*client(), R"(
 module @my_module {
   func.func @main(%x: tensor<64x64xf32>, %i: tensor<i1>)
       -> (tensor<64x64xf32>, tensor<i1>, tensor<64xbf16>) {
@@ -150,7 +151,7 @@ module @my_module {
 }
 
 TEST(PjrtExecutable, NoOutputs) {
-  auto executable = client()->compile("func.func @main(%x: tensor<2xf32>) { return }");
+  auto executable = Executable::compile(*client(), "func.func @main(%x: tensor<2xf32>) { return }");
   EXPECT_EQ(executable->num_outputs(), 0u);
   auto x = upload<float>({1, 2}, {2});
   PJRT_Buffer* arg = x->handle();
@@ -160,11 +161,11 @@ TEST(PjrtExecutable, NoOutputs) {
 }
 
 TEST(PjrtExecutable, SerializedAndLoadedAgain) {
-  auto first = client()->compile(kAddOne);
+  auto first = Executable::compile(*client(), kAddOne);
   std::string serialized = first->serialize();
   EXPECT_FALSE(serialized.empty());
   first.reset();
-  auto second = client()->deserialize(serialized);
+  auto second = Executable::deserialize(*client(), serialized);
   ASSERT_EQ(second->outputs().size(), 1u);
   EXPECT_EQ(second->outputs()[0].dims, (std::vector<int64_t>{2, 3}));
   auto x = upload<float>({0, 1, 2, 3, 4, 5}, {2, 3});
@@ -178,29 +179,31 @@ TEST(PjrtExecutable, LoadedOnAnotherDevice) {
   ASSERT_GT(devices.size(), 1u);
   CompileOptions options;
   options.device_ids = {devices[0].id()};
-  const std::string serialized = client()->compile(kAddOne, options)->serialize();
-  EXPECT_EQ(client()->deserialize(serialized)->devices(), std::vector{devices[0]});
+  const std::string serialized = Executable::compile(*client(), kAddOne, options)->serialize();
+  EXPECT_EQ(Executable::deserialize(*client(), serialized)->devices(), std::vector{devices[0]});
   options.device_ids = {devices[1].id()};
-  EXPECT_EQ(client()->deserialize(serialized, options)->devices(), std::vector{devices[1]});
+  EXPECT_EQ(Executable::deserialize(*client(), serialized, options)->devices(),
+            std::vector{devices[1]});
 }
 
 TEST(PjrtExecutable, BrokenSerializationIsRefused) {
-  std::string serialized = client()->compile(kAddOne)->serialize();
-  EXPECT_EQ(error_of([&] { client()->deserialize("rubbish"); }).method(),
+  std::string serialized = Executable::compile(*client(), kAddOne)->serialize();
+  EXPECT_EQ(error_of([&] { Executable::deserialize(*client(), "rubbish"); }).method(),
             "PJRT_Executable_DeserializeAndLoad");
-  error_of([&] { client()->deserialize(serialized.substr(0, serialized.size() / 2)); });
+  error_of(
+      [&] { Executable::deserialize(*client(), serialized.substr(0, serialized.size() / 2)); });
 }
 
 TEST(PjrtExecutable, FingerprintsFollowThePrograms) {
   std::string first;
   try {
-    first = client()->compile(kAddOne)->fingerprint();
+    first = Executable::compile(*client(), kAddOne)->fingerprint();
   } catch (const Error& error) {
     ASSERT_EQ(error.code(), PJRT_Error_Code_UNIMPLEMENTED);
     GTEST_SKIP() << "the plugin makes no fingerprints";
   }
-  EXPECT_EQ(client()->compile(kAddOne)->fingerprint(), first);
-  EXPECT_NE(client()->compile("func.func @main() { return }")->fingerprint(), first);
+  EXPECT_EQ(Executable::compile(*client(), kAddOne)->fingerprint(), first);
+  EXPECT_NE(Executable::compile(*client(), "func.func @main() { return }")->fingerprint(), first);
 }
 
 // The CPU plugin compiles for clients only, so the fake one tells what it was asked.

@@ -15,7 +15,7 @@ std::vector<PJRT_Buffer*> handles(std::initializer_list<const Buffer*> buffers) 
 }
 
 TEST(PjrtExecute, OneOutput) {
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   auto x = upload<float>({0, 1, 2, 3, 4, 5}, {2, 3});
   auto result = executable->execute(handles({x.get()}));
   result.done.await();
@@ -30,7 +30,7 @@ TEST(PjrtExecute, OneOutput) {
 }
 
 TEST(PjrtExecute, SeveralOutputsOfSeveralTypes) {
-  auto executable = client()->compile(R"(
+  auto executable = Executable::compile(*client(), R"(
 func.func @main(%x: tensor<3xf32>, %y: tensor<3xf32>)
     -> (tensor<3xf32>, tensor<f32>, tensor<3xi32>) {
   %sum = stablehlo.add %x, %y : tensor<3xf32>
@@ -49,7 +49,7 @@ func.func @main(%x: tensor<3xf32>, %y: tensor<3xf32>)
 }
 
 TEST(PjrtExecute, OutputsFeedTheNextRunBeforeTheyAreReady) {
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   std::shared_ptr<Buffer> x = upload<float>(std::vector<float>(6), {2, 3});
   for (int i = 0; i < 100; ++i) {
     x = executable->execute(handles({x.get()})).outputs[0];
@@ -62,7 +62,7 @@ TEST(PjrtExecute, OldPlugin) {
   auto old = Plugin::load(std::string(TORCH_XLA_FAKE_PLUGINS) + "/fake_plugin_7.so");
   EXPECT_EQ(old->api_minor(), 28);
   auto own = Client::create(old, {{"cpu_device_count", int64_t{1}}});
-  auto executable = own->compile(kAddOne);
+  auto executable = Executable::compile(*own, kAddOne);
   EXPECT_EQ(executable->num_outputs(), 1u);
   EXPECT_TRUE(executable->outputs().empty());
   EXPECT_FALSE(executable->memory_stats().has_value());
@@ -71,9 +71,9 @@ TEST(PjrtExecute, OldPlugin) {
   EXPECT_EQ(error.method(), "PJRT_LoadedExecutable_Fingerprint");
 
   std::vector<float> values(6, 1.0f);
-  auto x =
-      own->from_host(values.data(), PJRT_Buffer_Type_F32, std::vector<int64_t>{2, 3}, std::nullopt,
-                     HostSemantics::ImmutableOnlyDuringCall, own->addressable_devices()[0]);
+  auto x = Buffer::from_host(*own, values.data(), PJRT_Buffer_Type_F32, std::vector<int64_t>{2, 3},
+                             std::nullopt, HostSemantics::ImmutableOnlyDuringCall,
+                             own->addressable_devices()[0]);
   auto result = executable->execute(handles({x.get()}));
   EXPECT_EQ(result.outputs[0]->dims(), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(download<float>(*result.outputs[0]), std::vector<float>(6, 2.0f));
@@ -87,7 +87,7 @@ func.func @main(%x: tensor<1024xf32> {tf.aliasing_output = 0 : i32}) -> tensor<1
 })";
 
 TEST(PjrtExecute, DonatedArgumentIsReused) {
-  auto executable = client()->compile(kAddOneInPlace);
+  auto executable = Executable::compile(*client(), kAddOneInPlace);
   EXPECT_EQ(executable->memory_stats().value().alias_bytes, 4096);
   auto x = upload(std::vector<float>(1024, 1.0f), {1024});
   x->ready().await();
@@ -103,7 +103,7 @@ TEST(PjrtExecute, DonatedArgumentIsReused) {
 }
 
 TEST(PjrtExecute, SharedMemoryIsNotReusedUntilItIsGivenBack) {
-  auto executable = client()->compile(kAddOneInPlace);
+  auto executable = Executable::compile(*client(), kAddOneInPlace);
   auto x = upload(std::vector<float>(1024, 1.0f), {1024});
   x->ready().await();
   const auto* data = static_cast<const float*>(x->share());
@@ -119,7 +119,7 @@ TEST(PjrtExecute, SharedMemoryIsNotReusedUntilItIsGivenBack) {
 }
 
 TEST(PjrtExecute, NonDonatableArgumentIsKept) {
-  auto executable = client()->compile(kAddOneInPlace);
+  auto executable = Executable::compile(*client(), kAddOneInPlace);
   auto x = upload(std::vector<float>(1024, 1.0f), {1024});
   const int64_t keep[] = {0};
   auto result = executable->execute(handles({x.get()}), keep);
@@ -130,11 +130,12 @@ TEST(PjrtExecute, NonDonatableArgumentIsKept) {
 }
 
 TEST(PjrtExecute, ZeroCopyArgumentIsNotWrittenThroughDonation) {
-  auto executable = client()->compile(kAddOneInPlace);
+  auto executable = Executable::compile(*client(), kAddOneInPlace);
   auto* data = static_cast<float*>(std::aligned_alloc(64, 4096));
   std::fill_n(data, 1024, 1.0f);
-  auto x = client()->from_host(data, PJRT_Buffer_Type_F32, std::vector<int64_t>{1024}, std::nullopt,
-                               HostSemantics::ZeroCopy, device(), [data] { std::free(data); });
+  auto x = Buffer::from_host(*client(), data, PJRT_Buffer_Type_F32, std::vector<int64_t>{1024},
+                             std::nullopt, HostSemantics::ZeroCopy, device(),
+                             [data] { std::free(data); });
   const int64_t keep[] = {0};
   auto result = executable->execute(handles({x.get()}), keep);
   EXPECT_EQ(download<float>(*result.outputs[0])[0], 2.0f);
@@ -142,7 +143,7 @@ TEST(PjrtExecute, ZeroCopyArgumentIsNotWrittenThroughDonation) {
 }
 
 TEST(PjrtExecute, WrongArgumentsAreNamed) {
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   Error none = error_of([&] { executable->execute(std::span<PJRT_Buffer* const>()); });
   EXPECT_EQ(none.code(), PJRT_Error_Code_INVALID_ARGUMENT);
   EXPECT_EQ(none.method(), "PJRT_LoadedExecutable_Execute");
@@ -165,21 +166,21 @@ func.func @main(%x: tensor<f32>) -> tensor<1048576x1048576x64xf32> {
 })";
 
 TEST(PjrtExecute, OutOfMemoryIsReportedAndSurvived) {
-  auto executable = client()->compile(kTooLarge);
+  auto executable = Executable::compile(*client(), kTooLarge);
   std::shared_ptr<Buffer> now = upload<float>({1}, {}), later = buffer_of_later({});
   for (const auto& x : {now, later}) {
     Error error = error_of([&] { executable->execute(handles({x.get()})).done.await(); });
     EXPECT_EQ(error.code(), PJRT_Error_Code_RESOURCE_EXHAUSTED) << error.what();
     EXPECT_HAS(error.what(), "Out of memory");
   }
-  auto add = client()->compile(kAddOne);
+  auto add = Executable::compile(*client(), kAddOne);
   auto y = upload<float>(std::vector<float>(6), {2, 3});
   EXPECT_EQ(download<float>(*add->execute(handles({y.get()})).outputs[0])[0], 1.0f);
 }
 
 TEST(PjrtExecute, FailureReachesWhatDependsOnIt) {
-  auto too_large = client()->compile(kTooLarge);
-  auto first = client()->compile(R"(
+  auto too_large = Executable::compile(*client(), kTooLarge);
+  auto first = Executable::compile(*client(), R"(
 func.func @main(%x: tensor<1048576x1048576x64xf32>) -> tensor<f32> {
   %row = stablehlo.slice %x [0:1, 0:1, 0:1]
       : (tensor<1048576x1048576x64xf32>) -> tensor<1x1x1xf32>
@@ -199,7 +200,7 @@ func.func @main(%x: tensor<1048576x1048576x64xf32>) -> tensor<f32> {
 TEST(PjrtExecute, ChosenDevice) {
   CompileOptions options;
   options.device_ids = {2};
-  auto fixed = client()->compile(kAddOne, options);
+  auto fixed = Executable::compile(*client(), kAddOne, options);
   ASSERT_EQ(fixed->devices().size(), 1u);
   EXPECT_EQ(fixed->devices()[0], device(2));
   auto x = upload<float>(std::vector<float>(6), {2, 3}, device(2));
@@ -209,7 +210,7 @@ TEST(PjrtExecute, ChosenDevice) {
 TEST(PjrtExecute, PortableProgramRunsWhereItIsTold) {
   CompileOptions options;
   options.portable = true;
-  auto executable = client()->compile(kAddOne, options);
+  auto executable = Executable::compile(*client(), kAddOne, options);
   for (int i = 0; i < 4; ++i) {
     auto x = upload<float>(std::vector<float>(6, float(i)), {2, 3}, device(i));
     auto result = executable->execute(handles({x.get()}), {}, device(i));
@@ -224,7 +225,7 @@ TEST(PjrtExecute, PartitionsRunTogether) {
   options.num_partitions = 2;
   options.use_spmd = options.use_shardy = true;
   options.device_ids = {0, 1};
-  auto executable = client()->compile(R"(
+  auto executable = Executable::compile(*client(), R"(
 module @sharded {
   sdy.mesh @mesh = <["x"=2]>
   func.func @main(%a: tensor<4x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
@@ -237,7 +238,7 @@ module @sharded {
     return %twice, %total : tensor<4x3xf32>, tensor<f32>
   }
 })",
-                                      options);
+                                        options);
   EXPECT_EQ(executable->num_partitions(), 2u);
   ASSERT_EQ(executable->devices().size(), 2u);
   // The types are those of one device's part.
@@ -269,7 +270,7 @@ TEST(PjrtExecute, PartitionsWithoutShardingAreReplicas) {
   options.num_partitions = 4;
   options.use_spmd = options.use_shardy = true;
   options.device_ids = {0, 1, 2, 3};
-  auto executable = client()->compile(kAddOneInPlace, options);
+  auto executable = Executable::compile(*client(), kAddOneInPlace, options);
   const auto& devices = client()->addressable_devices();
   const std::vector<float> values(1024, 1.0f);
   const std::vector<int64_t> dims = {1024};
@@ -301,7 +302,7 @@ TEST(PjrtExecute, ReplicasLaunchedFromTheirOwnThreads) {
   CompileOptions options;
   options.num_replicas = kReplicas;
   options.device_ids = {0, 1, 2, 3};
-  auto executable = client()->compile(R"(
+  auto executable = Executable::compile(*client(), R"(
 func.func @main(%x: tensor<f32>) -> tensor<f32> {
   %sum = "stablehlo.all_reduce"(%x) ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
@@ -310,7 +311,7 @@ func.func @main(%x: tensor<f32>) -> tensor<f32> {
   }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>} : (tensor<f32>) -> tensor<f32>
   return %sum : tensor<f32>
 })",
-                                      options);
+                                        options);
   std::vector<float> sums(kReplicas);
   std::vector<std::thread> threads;
   for (int i = 0; i < kReplicas; ++i) {
@@ -326,14 +327,14 @@ func.func @main(%x: tensor<f32>) -> tensor<f32> {
 
 TEST(PjrtExecute, ManyThreadsShareOneClient) {
   constexpr int kThreads = 8, kRuns = 50;
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   std::atomic<int> wrong{0};
   std::barrier start(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       start.arrive_and_wait();
-      if (t == 0) client()->compile(kAddOneInPlace);
+      if (t == 0) Executable::compile(*client(), kAddOneInPlace);
       std::shared_ptr<Buffer> x = upload<float>(std::vector<float>(6, t), {2, 3});
       for (int i = 0; i < kRuns; ++i) x = executable->execute(handles({x.get()})).outputs[0];
       if (download<float>(*x) != std::vector<float>(6, t + kRuns)) ++wrong;
@@ -344,7 +345,7 @@ TEST(PjrtExecute, ManyThreadsShareOneClient) {
 }
 
 TEST(PjrtExecute, OneBufferSharedByThreads) {
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   std::shared_ptr<Buffer> shared = upload<float>(std::vector<float>(6, 5.0f), {2, 3});
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;

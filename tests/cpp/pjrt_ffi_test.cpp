@@ -41,12 +41,12 @@ TEST(PjrtFfi, HandlerRunsInAProgram) {
   auto x = upload<float>({1, 2, 3, 4}, {4});
   PJRT_Buffer* arg = x->handle();
 
-  auto executable = client()->compile(scale_program("torch_xla_test_scale", "2.5"));
+  auto executable = Executable::compile(*client(), scale_program("torch_xla_test_scale", "2.5"));
   auto result = executable->execute({&arg, 1});
   EXPECT_EQ(download<float>(*result.outputs[0]), (std::vector<float>{2.5, 5, 7.5, 10}));
 
   // The handler's error arrives with its code and text, at the run's event and at the output.
-  auto failing = client()->compile(scale_program("torch_xla_test_scale", "-1.0"));
+  auto failing = Executable::compile(*client(), scale_program("torch_xla_test_scale", "-1.0"));
   Error error = error_of([&] {
     auto failed = failing->execute({&arg, 1});
     failed.done.await();
@@ -62,7 +62,7 @@ TEST(PjrtFfi, FailedRunPoisonsItsOutputs) {
   ASSERT_TRUE(registered);
   auto x = upload<float>({1, 2, 3, 4}, {4});
   PJRT_Buffer* arg = x->handle();
-  auto failing = client()->compile(scale_program("torch_xla_test_scale_2", "-1.0"));
+  auto failing = Executable::compile(*client(), scale_program("torch_xla_test_scale_2", "-1.0"));
   Error error = error_of([&] {
     auto failed = failing->execute({&arg, 1});
     download<float>(*failed.outputs[0]);
@@ -74,7 +74,7 @@ TEST(PjrtFfi, FailedRunPoisonsItsOutputs) {
 TEST(PjrtFfi, LaterFailureReachesTheCallback) {
   ASSERT_TRUE(register_ffi_handler(*plugin(), "torch_xla_test_scale_3",
                                    reinterpret_cast<void*>(scale_handler)));
-  auto failing = client()->compile(scale_program("torch_xla_test_scale_3", "-1.0"));
+  auto failing = Executable::compile(*client(), scale_program("torch_xla_test_scale_3", "-1.0"));
   auto x = buffer_of_later({4});
   PJRT_Buffer* arg = x->handle();
   auto failed = failing->execute({&arg, 1});
@@ -93,7 +93,8 @@ TEST(PjrtFfi, LaterFailureReachesTheCallback) {
 }
 
 TEST(PjrtFfi, UnknownTarget) {
-  Error error = error_of([] { client()->compile(scale_program("torch_xla_test_unknown", "1.0")); });
+  Error error = error_of(
+      [] { Executable::compile(*client(), scale_program("torch_xla_test_unknown", "1.0")); });
   EXPECT_HAS(error.what(), "torch_xla_test_unknown");
 }
 

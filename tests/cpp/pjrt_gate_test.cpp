@@ -26,7 +26,7 @@ std::unique_ptr<Executable> program_that_is_held() {
   static const bool registered =
       register_ffi_handler(*plugin(), "torch_xla_test_hold", reinterpret_cast<void*>(hold_handler));
   EXPECT_TRUE(registered);
-  return client()->compile(R"(
+  return Executable::compile(*client(), R"(
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = stablehlo.custom_call @torch_xla_test_hold(%x) {api_version = 4 : i32, backend_config = {}}
       : (tensor<4xf32>) -> tensor<4xf32>
@@ -57,7 +57,7 @@ TEST(PjrtGate, ALaunchBehindItReturnsBeforeTheRunIsDone) {
 }
 
 TEST(PjrtGate, WhatIsLaunchedBehindItWaitsForItsEnd) {
-  const auto executable = client()->compile(kAddOne);
+  const auto executable = Executable::compile(*client(), kAddOne);
   const auto gate_program = Gate::make_program(*client(), executable->devices().at(0));
   auto x = upload<float>({1, 2, 3, 4, 5, 6}, {2, 3});
   PJRT_Buffer* arg = x->handle();

@@ -33,7 +33,7 @@ int in_child(Body&& body) {
 }
 
 TEST(PjrtProcess, ForkedChildIsToldSo) {
-  auto executable = client()->compile(kAddOne);
+  auto executable = Executable::compile(*client(), kAddOne);
   auto x = upload<float>(std::vector<float>(6), {2, 3});
   PJRT_Buffer* arg = x->handle();
   auto result = executable->execute({&arg, 1});
@@ -45,8 +45,8 @@ TEST(PjrtProcess, ForkedChildIsToldSo) {
       EXPECT_HAS(error.what(), "'spawn'");
     };
     check(error_of([&] { upload<float>({1}, {}); }));
-    check(error_of([&] { client()->compile(kAddOne); }));
-    check(error_of([&] { client()->deserialize("any"); }));
+    check(error_of([&] { Executable::compile(*client(), kAddOne); }));
+    check(error_of([&] { Executable::deserialize(*client(), "any"); }));
     check(error_of([&] { executable->execute({&arg, 1}); }));
     check(error_of([&] { executable->serialize(); }));
     check(error_of([&] { x->copy_to_host(values, sizeof(values)); }));

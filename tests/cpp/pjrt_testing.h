@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "pjrt/client.h"
+#include "pjrt/executable.h"
 
 namespace torch_xla::pjrt::testing {
 
@@ -46,8 +47,8 @@ TORCH_XLA_TEST_DTYPE(int64_t, S64)
 template <typename T>
 std::unique_ptr<Buffer> upload(const std::vector<T>& values, const std::vector<int64_t>& dims,
                                Device target = device()) {
-  return client()->from_host(values.data(), DTypeOf<T>::value, dims, std::nullopt,
-                             HostSemantics::ImmutableOnlyDuringCall, target);
+  return Buffer::from_host(*client(), values.data(), DTypeOf<T>::value, dims, std::nullopt,
+                           HostSemantics::ImmutableOnlyDuringCall, target);
 }
 
 template <typename T>
@@ -91,17 +92,16 @@ inline std::shared_ptr<Buffer> buffer_of_later(const std::vector<int64_t>& dims)
   }
   const std::string type = "tensor<" + shape + "f32>",
                     row = "tensor<1x" + std::to_string(count) + "xf32>";
-  auto executable = client()->compile(R"(
-func.func @main(%x: tensor<1024x1024xf32>) -> )" +
-                                      type + R"( {
+  auto executable = Executable::compile(*client(), R"(
+func.func @main(%x: tensor<1024x1024xf32>) -> )" + type +
+                                                       R"( {
   %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
       : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
-  %row = stablehlo.slice %y [0:1, 0:)" +
-                                      std::to_string(count) + R"(]
-      : (tensor<1024x1024xf32>) -> )" +
-                                      row + R"(
-  %z = stablehlo.reshape %row : ()" + row +
-                                      ") -> " + type + R"(
+  %row = stablehlo.slice %y [0:1, 0:)" + std::to_string(count) +
+                                                       R"(]
+      : (tensor<1024x1024xf32>) -> )" + row + R"(
+  %z = stablehlo.reshape %row : ()" + row + ") -> " + type +
+                                                       R"(
   return %z : )" + type + R"(
 })");
   auto x = upload(std::vector<float>(1 << 20, 1.0f), {1024, 1024});

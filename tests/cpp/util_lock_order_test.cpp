@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "util/error.h"
+#include "util/interpreter.h"
 #include "util/lock_order.h"
-#include "util/unlocked.h"
 
 namespace torch_xla::util {
 namespace {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "util/interpreter.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::util {

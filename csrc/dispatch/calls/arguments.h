@@ -1,14 +1,23 @@
-// Visits the arguments of a recorded call in the order of the schema.
+// Visits the arguments of a call that is to be recorded, and gives back those of a recorded one, in
+// the order of the schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
 
 #include "dispatch/calls/plan.h"
+#include "lazy/signature.h"
 
 namespace torch_xla::dispatch {
 
 bool same_number(const c10::IValue& a, const c10::IValue& b);
+
+// Returns the arguments of a recorded call: `tensor` gives those that are operands, by position,
+// `number` those that are runtime numbers.
+torch::jit::Stack arguments_of(const lazy::Signature& signature,
+                               c10::function_ref<at::Tensor(size_t)> tensor,
+                               c10::function_ref<at::Scalar(size_t)> number);
 
 // Gives the arguments of a call, which begin at `base`, to `visitor` in the order of the schema:
 //   none()                     not given, an undefined tensor, or a generator
@@ -18,7 +27,7 @@ bool same_number(const c10::IValue& a, const c10::IValue& b);
 //   begin_numbers(size)        the next `size` numbers are one argument
 //   fixed(v)                   anything else, which is a part of the program
 template <class Visitor>
-void visit_arguments(const Plan& plan, const torch::jit::Stack& stack, size_t base,
+void visit_arguments(const OperatorPlan& plan, const torch::jit::Stack& stack, size_t base,
                      Visitor& visitor) {
   const auto tensor = [&visitor](const c10::IValue& v, size_t argument) {
     if (v.isNone() || !v.toTensor().defined()) {

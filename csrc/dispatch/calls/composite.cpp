@@ -25,7 +25,8 @@ bool wants_own_gradient(const at::Tensor& t) {
 
 void differentiable_gradients(const std::function<Tensors(const Tensors&)>& formula,
                               const Tensors& inputs, const Tensors& grads, Tensors& results) {
-  // Of aliases: hooks of the inputs are for the gradients that leave the whole formula.
+  // The formula takes aliases: hooks of the inputs are for the gradients that leave the whole
+  // formula.
   Tensors aliases = inputs, wanted;
   std::vector<size_t> positions;
   for (size_t i = 0; i < inputs.size(); ++i) {

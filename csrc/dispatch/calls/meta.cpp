@@ -78,7 +78,7 @@ bool is_in_place(const c10::FunctionSchema& schema) {
   return self.alias_info() != nullptr && self.alias_info()->isWrite() && !self.is_out();
 }
 
-// What is known of the operator whose form in place this one is.
+// The traits of the operator whose form in place this one is.
 const ops::Traits& functional_traits(const c10::OperatorHandle& op) {
   c10::OperatorName name = op.operator_name();
   if (name.name.ends_with('_')) name.name.pop_back();

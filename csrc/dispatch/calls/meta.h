@@ -19,12 +19,13 @@ c10::DispatchKeySet below_autograd();
 // kernel calls in turn. Thread-safe.
 class MetaKernel {
  public:
-  // Of a call of the user's, or of one that a Meta kernel makes: PyTorch's Python functions write
+  // The caller is the user, or a Meta kernel: PyTorch's Python functions write
   // to tensors whose elements share memory, which users may not.
   enum class Caller : uint8_t { User, Meta };
   explicit MetaKernel(const c10::OperatorHandle& op, Caller caller = Caller::User);
   void call(torch::jit::Stack* stack) const;
-  // Whether it refuses what the CPU kernel refuses, in its words: both begin with the same code.
+  // Returns whether it refuses what the CPU kernel refuses, in its words: both begin with the same
+  // code.
   bool speaks_for_cpu() const { return native_ != nullptr || check_ != nullptr; }
 
  private:

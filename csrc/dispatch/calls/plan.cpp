@@ -162,7 +162,8 @@ ArgumentPlan plan_argument(const Argument& argument, size_t i, const ops::Rule* 
 }
 
 // The results of the operator, and how many of them are new.
-int plan_returns(const FunctionSchema& schema, const std::vector<int>& written, Plan& plan) {
+int plan_returns(const FunctionSchema& schema, const std::vector<int>& written,
+                 OperatorPlan& plan) {
   int new_results = 0;
   for (const Argument& r : schema.returns()) {
     ReturnPlan result;
@@ -184,15 +185,15 @@ int plan_returns(const FunctionSchema& schema, const std::vector<int>& written, 
 int written_only_with(const FunctionSchema& schema, const Argument& argument) {
   const std::optional<int> grad_scale = schema.argumentIndexWithName("grad_scale");
   if (grad_scale && argument.name() == "grads") return *grad_scale;
-  if (grad_scale && argument.name() == "state_steps") return Plan::Write::kNever;
-  return Plan::Write::kAlways;
+  if (grad_scale && argument.name() == "state_steps") return OperatorPlan::Write::kNever;
+  return OperatorPlan::Write::kAlways;
 }
 
 }  // namespace
 
-std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op) {
+std::unique_ptr<OperatorPlan> make_plan(const c10::OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
-  auto plan = std::make_unique<Plan>();
+  auto plan = std::make_unique<OperatorPlan>();
   plan->num_arguments = schema.arguments().size();
 
   std::vector<int> written;

@@ -1,5 +1,5 @@
-// Plan, what an ATen operator's schema tells the recorder: the functional operator that a node
-// means, which arguments are written, and where each result goes.
+// OperatorPlan, the facts that the recorder reads off an ATen operator's schema: the functional
+// operator that a node means, the written arguments, and the place of each result.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ struct ReturnPlan {
   int output = -1;    // not negative: this result of the functional operator
 };
 
-struct Plan {
+struct OperatorPlan {
   std::shared_ptr<const lazy::Operator> target;  // the functional operator
   std::vector<ArgumentPlan> arguments;           // of the functional operator
   // Written arguments of the original operator and the functional results that they take.
@@ -68,6 +68,6 @@ bool has_tag(const lazy::Operator& op, at::Tag tag);
 util::Hash128 hash_of_name(std::string_view full_name);  // lazy::Operator::hash
 
 // Returns null where the operator has no functional twin.
-std::unique_ptr<Plan> make_plan(const c10::OperatorHandle& op);
+std::unique_ptr<OperatorPlan> make_plan(const c10::OperatorHandle& op);
 
 }  // namespace torch_xla::dispatch

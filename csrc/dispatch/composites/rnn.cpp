@@ -34,7 +34,7 @@ using LayerGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 // --- shapes --------------------------------------------------------------------------------
 
 int64_t gates_of(c10::string_view mode) { return mode == "lstm" ? 4 : mode == "gru" ? 3 : 1; }
-// Whether the gradient needs more than the output.
+// True where the gradient needs more than the output.
 bool keeps_gates(c10::string_view mode) { return mode == "lstm" || mode == "gru"; }
 
 void check_sizes(const char* name, const Tensor& t, c10::IntArrayRef expected) {
@@ -156,7 +156,7 @@ std::vector<Tensor> unrolled_layer(const Tensor& input, const Tensor& hx, const 
   return results;
 }
 
-// What is kept for the backward pass alone is left out.
+// Values for the backward pass alone are left out.
 LayerResults rnn_layer_on_cpu(const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
                               const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih,
                               const OptionalTensor& b_hh, c10::string_view mode, bool reverse,
@@ -283,8 +283,8 @@ bool any_requires_grad(const Tensor& input, at::TensorList hx, at::TensorList pa
          std::any_of(params.begin(), params.end(), requires_grad);
 }
 
-// Whether the layers above compute this call; PyTorch's unrolled form serves the rest: projections,
-// functorch's transforms, and input that PyTorch's own checks will refuse.
+// Returns whether the layers above compute this call; PyTorch's unrolled form serves the rest:
+// projections, functorch's transforms, and input that PyTorch's own checks will refuse.
 bool has_plain_layers(const Tensor& input, at::TensorList hx, at::TensorList params,
                       bool has_biases, int64_t num_layers, bool bidirectional) {
   const size_t directions = static_cast<size_t>(num_layers) * (bidirectional ? 2 : 1);

@@ -232,7 +232,7 @@ Tensor& masked_fill_(Keys keys, Tensor& self, const Tensor& mask, const Tensor& 
 
 // --- tables of embeddings ------------------------------------------------------------------
 
-// What `sparse=True` asks for has no memory here: the same gradient, dense.
+// There are no sparse tensors here: `sparse=True` gives the same gradient, dense.
 Tensor embedding_sparse_backward(const Tensor& grad, const Tensor& indices, int64_t num_weights,
                                  int64_t padding_idx, bool scale_grad_by_freq) {
   return at::embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq);

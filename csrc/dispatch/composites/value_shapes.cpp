@@ -279,8 +279,8 @@ Tensor one_hot(const Tensor& self, int64_t num_classes) {
 
 using LeastSquares = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// Whether all matrices have more rows than columns and a solver that tells their ranks: PyTorch
-// gives residuals only where all ranks are full.
+// Returns whether all matrices have more rows than columns and a solver that tells their ranks:
+// PyTorch gives residuals only where all ranks are full.
 bool residuals_depend_on_ranks(const Tensor& self, std::optional<std::string_view> driver) {
   return (driver == "gelss" || driver == "gelsd") && self.size(-2) > self.size(-1);
 }
@@ -294,7 +294,7 @@ std::vector<int64_t> residual_sizes(const Tensor& self, const Tensor& b) {
   return sizes;
 }
 
-// What is refused here is put to the CPU's kernel, which has the words.
+// The CPU's kernel, which has the words, is shown a call that is refused here.
 LeastSquares linalg_lstsq_meta(const Tensor& self, const Tensor& b, std::optional<double>,
                                std::optional<std::string_view> driver_arg) {
   const std::string_view driver = driver_arg.value_or("gelsy");

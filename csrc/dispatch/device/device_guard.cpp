@@ -79,7 +79,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) *event = new Event;
     *static_cast<Event*>(*event) = std::move(mark);
   }
-  // What is launched later runs later anyway.
+  // A run that is launched later runs later anyway.
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void* event) const override { return mark_of(event).reached(); }
   void synchronizeEvent(void* event) const override { mark_of(event).wait(); }

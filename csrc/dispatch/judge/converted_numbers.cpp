@@ -14,7 +14,7 @@ bool is_operand(std::string_view argument) {
 
 }  // namespace
 
-ConvertedNumbers::ConvertedNumbers(const Plan& plan) : traits_(*plan.target->traits) {
+ConvertedNumbers::ConvertedNumbers(const OperatorPlan& plan) : traits_(*plan.target->traits) {
   const c10::FunctionSchema& schema = plan.target->schema();
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     const ArgumentPlan& argument = plan.arguments[i];

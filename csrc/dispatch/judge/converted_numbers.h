@@ -13,7 +13,7 @@ namespace torch_xla::dispatch {
 
 class ConvertedNumbers {
  public:
-  explicit ConvertedNumbers(const Plan& plan);
+  explicit ConvertedNumbers(const OperatorPlan& plan);
 
   // Throws PyTorch's exception where the result's dtype does not hold a number.
   void check(const torch::jit::Stack& stack, size_t base, const lazy::Geometry& result) const {

@@ -63,8 +63,8 @@ std::vector<at::ScalarType> dtypes_of(const lazy::Signature& signature) {
   return dtypes;
 }
 
-// What a backward takes beside gradients, this device's forward made in dtypes of its own.
-bool is_backward(const Plan& plan) {
+// A backward call takes results of this device's forward pass, in dtypes of its own.
+bool is_backward(const OperatorPlan& plan) {
   return plan.target->name.find("_backward") != std::string::npos;
 }
 
@@ -75,7 +75,7 @@ bool computes_floats(const lazy::Signature& signature) {
 }
 
 // Lowerings give integers and complex numbers a meaning that PyTorch's kernels do not.
-bool means_others(const Plan& plan, const lazy::Signature& signature) {
+bool means_others(const OperatorPlan& plan, const lazy::Signature& signature) {
   bool complex = false;
   for (const lazy::OperandInfo& info : signature.operands) {
     if (at::isFloatingType(info.geometry->dtype)) return false;
@@ -95,7 +95,8 @@ bool takes_common_dtypes(const lazy::Signature& signature) {
   return common;
 }
 
-// Whether a kernel refuses dtypes: sizes and values that it is shown may be others than the call's.
+// Returns whether a kernel refuses dtypes: sizes and values that it is shown may be others than the
+// call's.
 bool blames_dtypes(const c10::Error& error) {
   if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return true;
   const std::string_view words = error.what_without_backtrace();
@@ -124,7 +125,7 @@ void judge_dtypes(const Call& call) {
 
 }  // namespace
 
-CpuKernel::CpuKernel(const Plan& plan)
+CpuKernel::CpuKernel(const OperatorPlan& plan)
     : plan_(plan),
       elementwise_(has_tag(*plan.target, at::Tag::pointwise) ||
                    plan.target->name.starts_with("aten::_foreach_")) {}
@@ -228,8 +229,8 @@ void CpuKernel::check_in_place(const c10::OperatorHandle& op, const torch::jit::
 
 void CpuKernel::check_dtypes(const lazy::Signature& signature, const torch::jit::Stack& stack,
                              size_t base) const {
-  // Whether the kernel computes. It may know the dtypes and not like the values (zeros for a matrix
-  // to invert) or, of a corner, the sizes.
+  // Returns whether the kernel computes. It may know the dtypes and not like the values (zeros for
+  // a matrix to invert) or, of a corner, the sizes.
   const auto computes = [&](Show show) {
     try {
       call(stack, base, show);

@@ -14,7 +14,7 @@ namespace torch_xla::dispatch {
 
 class CpuKernel {
  public:
-  explicit CpuKernel(const Plan& plan);
+  explicit CpuKernel(const OperatorPlan& plan);
 
   bool is_elementwise() const { return elementwise_; }
 
@@ -58,7 +58,7 @@ class CpuKernel {
   void call(const c10::OperatorHandle& op, size_t count, const torch::jit::Stack& stack,
             size_t base, Show show) const;
 
-  const Plan& plan_;
+  const OperatorPlan& plan_;
   bool elementwise_;
   // Dtypes of operands that a call of full size has settled. Guarded by the GraphLock.
   mutable std::set<std::vector<at::ScalarType>> known_dtypes_;

@@ -6,7 +6,7 @@
 
 namespace torch_xla::dispatch {
 
-WrittenMemory::WrittenMemory(const Plan& plan, bool elementwise) : plan_(plan) {
+WrittenMemory::WrittenMemory(const OperatorPlan& plan, bool elementwise) : plan_(plan) {
   if (elementwise) {
     reads_ = Reads::Elementwise;
   } else if (plan.target->traits->reads_elsewhere) {
@@ -28,7 +28,7 @@ void WrittenMemory::check_against(const at::Tensor& written, const at::Tensor& r
 void WrittenMemory::check(const torch::jit::Stack& stack, size_t base) const {
   const std::optional<ops::Traits::Deprecated>& expanded = plan_.target->traits->writes_expanded;
   if (reads_ == Reads::Anyhow && !expanded) return;
-  for (const Plan::Write& w : plan_.writes) {
+  for (const OperatorPlan::Write& w : plan_.writes) {
     const c10::IValue& v = stack[base + w.argument];
     if (!v.isTensor()) continue;
     const at::Tensor& written = v.toTensor();

@@ -10,7 +10,7 @@ namespace torch_xla::dispatch {
 
 class WrittenMemory {
  public:
-  WrittenMemory(const Plan& plan, bool elementwise);
+  WrittenMemory(const OperatorPlan& plan, bool elementwise);
 
   // Throws where a written tensor overlaps a read one in a way that the operator's kernel refuses.
   // Warns where the kernel warns of a written tensor that overlaps itself.
@@ -24,7 +24,7 @@ class WrittenMemory {
   };
   void check_against(const at::Tensor& written, const at::Tensor& read) const;
 
-  const Plan& plan_;
+  const OperatorPlan& plan_;
   Reads reads_ = Reads::Anyhow;
 };
 

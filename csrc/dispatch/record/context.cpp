@@ -24,7 +24,8 @@ int current_device_or(const at::Device& device) {
   return index;
 }
 
-uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device) {
+uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const OperatorPlan& plan,
+                  int device) {
   std::optional<at::Generator> generator;
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     if (plan.arguments[i].type != ArgumentType::Generator) continue;

@@ -13,7 +13,8 @@ int current_device();
 int current_device_or(const at::Device& device);
 
 // Draws the seed of one random call: from its Generator argument, else from the device's state.
-uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const Plan& plan, int device);
+uint64_t seed_for(const torch::jit::Stack& stack, size_t base, const OperatorPlan& plan,
+                  int device);
 
 // Reads the debug flags that are too slow to read for each call. Done at import and at each sync.
 void refresh_debug_flags();

@@ -4,8 +4,11 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "dispatch/calls/arguments.h"
 #include "executor/run/runtime.h"
 #include "lazy/function.h"
+#include "lazy/recording.h"
+#include "lazy/tensor.h"
 #include "ops/host/on_host.h"
 #include "ops/traits.h"
 #include "util/error.h"
@@ -29,53 +32,29 @@ using lazy::KeptFunction;
 using lazy::Node;
 using lazy::Value;
 
-thread_local std::vector<util::Hash128> running;  // the keys of scopes, the outermost first
+// A decomposition that is being recorded on this thread.
+class Expanding {
+ public:
+  explicit Expanding(const util::Hash128& key) { keys_.push_back(key); }
+  ~Expanding() { keys_.pop_back(); }
+  Expanding(const Expanding&) = delete;
+  Expanding& operator=(const Expanding&) = delete;
+
+  static bool is_under_way(const util::Hash128& key) {
+    return std::ranges::find(keys_, key) != keys_.end();
+  }
+
+ private:
+  const lazy::Recording recording_;
+  inline static thread_local std::vector<util::Hash128> keys_;
+};
 
 Route route_without_decomposition(const lazy::Operator& op) {
   const bool in_program = ops::has_host_kernel(op.handle, executor::Runtime::get().target());
   return in_program ? Route::Record : Route::Host;
 }
 
-// The arguments of a call of this signature, with placeholders for its tensors.
-torch::jit::Stack arguments_of(const lazy::Signature& signature,
-                               const std::vector<at::Tensor>& placeholders) {
-  torch::jit::Stack stack;
-  for (size_t i = 0; i < signature.arguments.size(); ++i) {
-    const lazy::Argument& a = signature.arguments[i];
-    switch (a.kind) {
-      case lazy::Argument::Kind::None:
-        stack.emplace_back();
-        break;
-      case lazy::Argument::Kind::Static:
-        stack.push_back(a.value);
-        break;
-      case lazy::Argument::Kind::Tensor:
-        stack.emplace_back(placeholders[a.first]);
-        break;
-      case lazy::Argument::Kind::Number:
-        util::fail(util::ErrorKind::Runtime, signature.op->name, ": expected static numbers (",
-                   signature.op->schema().arguments()[i].name(), "). Please report this operator.");
-      case lazy::Argument::Kind::List: {
-        uint32_t next = a.first;
-        if (a.present.empty()) {
-          c10::List<at::Tensor> list;
-          for (uint32_t k = 0; k < a.count; ++k) list.push_back(placeholders[next++]);
-          stack.emplace_back(std::move(list));
-        } else {
-          c10::List<std::optional<at::Tensor>> list;
-          for (const bool present : a.present) {
-            list.push_back(present ? std::optional(placeholders[next++]) : std::nullopt);
-          }
-          stack.emplace_back(std::move(list));
-        }
-        break;
-      }
-    }
-  }
-  return stack;
-}
-
-// Adds what the decomposition gave. False where a tensor is not ours.
+// Adds the results of the decomposition. Returns false where a tensor is not ours.
 bool add_results(const torch::jit::Stack& stack, KeptFunction& expansion) {
   const auto add = [&](const c10::IValue& one) {
     if (one.isNone() || !one.toTensor().defined()) {
@@ -99,7 +78,7 @@ bool add_results(const torch::jit::Stack& stack, KeptFunction& expansion) {
   return true;
 }
 
-// Whether the results are those of the signature.
+// Returns whether the results are those of the signature.
 bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
   if (expansion.results.size() != signature.outputs.size()) return false;
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
@@ -114,9 +93,9 @@ bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
   return true;
 }
 
-// Whether PyTorch's decomposition fits the signature, which then holds its calls.
+// Returns whether PyTorch's decomposition fits the signature, which then holds its calls.
 bool expand(lazy::Signature& signature, int device) {
-  const FunctionScope scope(signature.key);
+  const Expanding expanding(signature.key);
   auto expansion = std::make_shared<KeptFunction>();
   std::vector<at::Tensor> placeholders;
   for (const lazy::OperandInfo& info : signature.operands) {
@@ -124,7 +103,12 @@ bool expand(lazy::Signature& signature, int device) {
     expansion->add_parameter(value);
     placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
   }
-  torch::jit::Stack stack = arguments_of(signature, placeholders);
+  torch::jit::Stack stack = arguments_of(
+      signature, [&](size_t i) { return placeholders[i]; },
+      [&](size_t) -> at::Scalar {
+        util::fail(util::ErrorKind::Runtime, signature.op->name,
+                   ": expected static numbers. Please report this operator.");
+      });
   try {
     decompositions().run(signature.op->handle, &stack);
   } catch (const std::exception& e) {
@@ -143,11 +127,6 @@ bool expand(lazy::Signature& signature, int device) {
 }
 
 }  // namespace
-
-FunctionScope::FunctionScope(const util::Hash128& key) { running.push_back(key); }
-FunctionScope::~FunctionScope() { running.pop_back(); }
-
-bool is_recording_function() { return !running.empty(); }
 
 Route route_of(const lazy::Operator& op) {
   if (op.rule != nullptr) return Route::Record;
@@ -170,7 +149,7 @@ Route route_of(const lazy::Operator& op) {
 
 Route expand_signature(lazy::Signature& signature, int device) {
   const lazy::Operator& op = *signature.op;
-  TXLA_CHECK(std::ranges::find(running, signature.key) == running.end(), op.name,
+  TXLA_CHECK(!Expanding::is_under_way(signature.key), op.name,
              ": its decomposition calls it again.");  // the host's kernel, then, without it
   if (has_decomposition(op) && expand(signature, device)) return Route::Record;
   return route_without_decomposition(op);

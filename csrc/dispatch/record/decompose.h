@@ -1,39 +1,31 @@
 // The long tail: operators without a lowering, written by PyTorch in terms of others.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
-#include "dispatch/record/recorder.h"
+#include <ATen/core/stack.h>
+
+#include "lazy/operator.h"
+#include "lazy/signature.h"
 
 namespace torch_xla::dispatch {
 
+// The way in which a call is carried out; chosen once per distinct call.
+enum class Route : uint8_t {
+  Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
+  Host,    // values come back, PyTorch's CPU kernel runs, results go up
+};
+
 bool has_decomposition(const lazy::Operator& op);
 
-// How calls of an operator are carried out, as far as its name tells.
+// Returns the route of all calls of an operator, but for those whose decomposition fails.
 Route route_of(const lazy::Operator& op);
 
 // The route of a call without a lowering rule. Runs PyTorch's decomposition once on placeholders
 // and keeps the calls that it made in the signature. Where there is none, or it needs values, the
 // program calls the CPU kernel if its platform can.
 Route expand_signature(lazy::Signature& signature, int device);
-
-// Lives while this thread records a function of placeholders: the decomposition of the signature
-// with this key, or a traced function. Tensors that outlive it, as those of an exception's frames
-// may, have no value that a sync could compute; tensors made before it cannot be written. The
-// caller holds the GraphLock.
-class FunctionScope {
- public:
-  explicit FunctionScope(const util::Hash128& key = {});
-  ~FunctionScope();
-  FunctionScope(const FunctionScope&) = delete;
-  FunctionScope& operator=(const FunctionScope&) = delete;
-
- private:
-  lazy::Storage::AsideScope aside_;
-};
-
-// Returns whether a FunctionScope lives on this thread; host work is refused meanwhile.
-bool is_recording_function();
 
 // Installed by the Python bindings. `has` looks an operator up in PyTorch's tables; `run` calls the
 // decomposition with the stack's arguments and leaves the results.

@@ -6,19 +6,20 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "debug/metrics.h"
 #include "debug/waits.h"
 #include "dispatch/calls/call.h"
 #include "dispatch/calls/computed_views.h"
 #include "dispatch/calls/substitute.h"
 #include "dispatch/device/generator.h"
 #include "dispatch/record/context.h"
-#include "dispatch/record/decompose.h"
 #include "dispatch/views/resize.h"
 #include "executor/run/runtime.h"
 #include "executor/run/transfer.h"
 #include "executor/step/external_memory.h"
 #include "executor/step/read.h"
 #include "executor/step/sync.h"
+#include "lazy/recording.h"
 #include "lazy/source.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -32,8 +33,8 @@ namespace {
 
 std::atomic<bool> reads_views_by_programs{false};
 
-// Whether a view is cut on the host out of what its storage holds, which needs no program for each
-// place and shape: where memory is the host's, or where little is sent for nothing.
+// Returns whether a view is cut on the host out of what its storage holds, which needs no program
+// for each place and shape: where memory is the host's, or where little is sent for nothing.
 bool is_cut_on_host(lazy::TensorImpl& impl) {
   constexpr size_t kLittle = 1 << 16;  // bytes
   if (!impl.view().defined() || reads_views_by_programs || !shows_memory(impl)) return false;
@@ -274,7 +275,7 @@ void check_fallback(const std::string& name) {
 
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string name = lazy::full_name(op.operator_name());
-  TXLA_CHECK(!is_recording_function(), name,
+  TXLA_CHECK(lazy::Recording::current() == nullptr, name,
              ": runs on the host, which a recorded function cannot.");
   refuse_collective(op);
   check_fallback(name);
@@ -319,7 +320,7 @@ void fail_of_cpu_tensor(const c10::OperatorHandle& op, const Stack& stack, size_
   const int device = device_of(stack, base);
   const std::string other = device < 0 ? "" : "xla:" + std::to_string(device);
   for (size_t i = base; i < stack.size() && other.empty(); ++i) {
-    // What brought a call of CPU tensors here.
+    // An xla generator brings a call of CPU tensors here.
     TORCH_CHECK(!stack[i].isGenerator(),
                 "Expected a 'cpu' device type for generator but found 'xla'");
   }

@@ -2,7 +2,12 @@
 // results. Counts the calls by operator.
 #pragma once
 
-#include "dispatch/record/recorder.h"
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 namespace torch_xla::dispatch {
 

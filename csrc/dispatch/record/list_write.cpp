@@ -32,7 +32,8 @@ bool before(const Piece& a, const Piece& b) {
   return a.storage != b.storage ? std::less<>()(a.storage, b.storage) : a.begin < b.begin;
 }
 
-// Whether any tensor is read or written at a later turn than one that it overlaps was written.
+// Returns whether any tensor is read or written at a later turn than one that it overlaps was
+// written.
 bool has_order(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   const size_t base = stack.size() - schema.arguments().size();
   std::vector<Piece> written, read;

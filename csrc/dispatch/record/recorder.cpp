@@ -7,12 +7,11 @@
 
 #include "dispatch/calls/arguments.h"
 #include "dispatch/calls/call.h"
-#include "dispatch/calls/sharding.h"
 #include "dispatch/calls/substitute.h"
 #include "dispatch/judge/known_values.h"
 #include "dispatch/record/context.h"
-#include "dispatch/record/decompose.h"
 #include "dispatch/record/fallback.h"
+#include "dispatch/sharding/mark_sharding.h"
 #include "dispatch/views/resize.h"
 #include "lazy/rng.h"
 #include "util/error.h"
@@ -65,21 +64,14 @@ c10::IValue without_memory(const c10::IValue& v) {
   });
 }
 
-// Of a result without memory; null for an undefined one.
-const Geometry* geometry_of(const c10::IValue& v) {
+// Returns null for an undefined result.
+const Geometry* meta_geometry(const c10::IValue& v) {
   if (v.isNone() || !v.toTensor().defined()) return nullptr;
   const at::Tensor& t = v.toTensor();
   return lazy::intern(t.scalar_type(), t.sizes(), t.strides());
 }
 
 }  // namespace
-
-bool same_number(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble();
-  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
-  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
-  return false;
-}
 
 Number number_of(const at::Tensor& tensor, NumberKind* kind) {
   Number n;
@@ -120,7 +112,7 @@ const debug::OftenTimed recording_time("LazyTracing");
 
 }  // namespace
 
-// What one walk over the arguments finds. Touches no heap for ordinary calls.
+// The findings of one walk over the arguments. Touches no heap for ordinary calls.
 struct Recorder::Scan {
   explicit Scan(const lazy::Operator& op) : key(op.hash) {}
 
@@ -210,15 +202,14 @@ struct ToSignature {
 
 }  // namespace
 
-Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
+Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<OperatorPlan> plan)
     : op_(op),
       plan_(std::move(plan)),
       meta_(plan_->target->handle),
       cpu_kernel_(*plan_),
       traits_(*plan_->target->traits),
       is_constant_(ops::is_constant(*plan_->target)),
-      is_made_like_(op.operator_name().name.ends_with("_like") ||
-                    op.operator_name().name.starts_with("aten::clone")),
+      is_made_like_(traits_.made_like || op.operator_name().name.ends_with("_like")),
       device_argument_(is_made_like_ ? op.schema().argumentIndexWithName("device") : std::nullopt),
       written_memory_(*plan_, cpu_kernel_.is_elementwise()),
       converted_numbers_(*plan_),
@@ -232,8 +223,8 @@ Recorder::Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan)
 }
 
 // The slow part of a call that was not seen before.
-Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device) const {
-  Entry entry;
+Recorder::KnownCall Recorder::make_known(const Stack& stack, size_t base, int device) const {
+  KnownCall entry;
   entry.route = route_of(*plan_->target);
   if (entry.route == Route::Host) return entry;
   const std::optional<Stack> results = results_without_memory(stack, base);
@@ -248,9 +239,9 @@ Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device
   for (size_t k = 0; k < results->size(); ++k) {
     const uint32_t first = builder.num_outputs();
     if (plan_->list_output[k]) {
-      for (const c10::IValue& e : (*results)[k].toListRef()) builder.output(geometry_of(e));
+      for (const c10::IValue& e : (*results)[k].toListRef()) builder.output(meta_geometry(e));
     } else {
-      builder.output(geometry_of((*results)[k]));
+      builder.output(meta_geometry((*results)[k]));
     }
     entry.outputs.emplace_back(first, builder.num_outputs() - first);
   }
@@ -258,7 +249,7 @@ Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device
   entry.signature = lazy::known_signature(signature->key);
   if (!entry.signature.defined()) {
     if (plan_->target->rule == nullptr) {
-      // What PyTorch decomposes into is found now, so that nothing can fail when it is lowered.
+      // PyTorch decomposes the call now, so that nothing can fail when it is lowered.
       entry.route = expand_signature(*signature, device);
     }
     if (entry.route == Route::Record) entry.signature = lazy::intern(std::move(signature));
@@ -267,8 +258,8 @@ Recorder::Entry Recorder::make_entry(const Stack& stack, size_t base, int device
   return entry;
 }
 
-// What the call gives, by PyTorch's Meta kernels; none where only the values tell. What they refuse
-// is shown to the CPU kernel, whose words users know.
+// Returns the results of PyTorch's Meta kernels; none where only the values tell. A call that they
+// refuse is shown to the CPU kernel, whose words users know.
 std::optional<Stack> Recorder::results_without_memory(const Stack& stack, size_t base) const {
   Stack results;
   try {
@@ -289,7 +280,7 @@ std::optional<Stack> Recorder::results_without_memory(const Stack& stack, size_t
     if (cpu_kernel_.is_elementwise()) cpu_kernel_.call(stack, base, CpuKernel::Show::Dtypes);
     if (!overwrites_all_results()) return std::nullopt;
     results.clear();
-    for (const Plan::Write& w : plan_->writes) {
+    for (const OperatorPlan::Write& w : plan_->writes) {
       results.push_back(without_memory(stack[base + w.argument]));
     }
     return results;
@@ -322,9 +313,9 @@ Stack Recorder::meta_arguments(const Stack& stack, size_t base, size_t count) co
   return arguments;
 }
 
-void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t base) const {
+void Recorder::check_out_dtypes(const KnownCall& entry, const Stack& stack, size_t base) const {
   const bool differs =
-      std::any_of(plan_->writes.begin(), plan_->writes.end(), [&](const Plan::Write& w) {
+      std::any_of(plan_->writes.begin(), plan_->writes.end(), [&](const OperatorPlan::Write& w) {
         const c10::IValue& v = stack[base + w.argument];
         const Geometry* g = entry.signature->outputs[entry.outputs[w.output].first];
         return w.is_out && g != nullptr && v.isTensor() && v.toTensor().scalar_type() != g->dtype;
@@ -333,7 +324,7 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
   cpu_kernel_.check_outputs(op_, stack, base);
   if (!out_meta_) return;
   Stack arguments = meta_arguments(stack, base, plan_->num_arguments);
-  for (const Plan::Write& w : plan_->writes) {
+  for (const OperatorPlan::Write& w : plan_->writes) {
     const c10::IValue& v = stack[base + w.argument];
     if (!w.is_out || !v.isTensor()) continue;
     arguments[w.argument] =
@@ -348,7 +339,7 @@ void Recorder::check_out_dtypes(const Entry& entry, const Stack& stack, size_t b
 
 // Some Meta kernels of operators in place look at the result's shape only.
 void Recorder::check_shapes_written(const Stack& stack, size_t base, const Stack& results) const {
-  for (const Plan::Write& w : plan_->writes) {
+  for (const OperatorPlan::Write& w : plan_->writes) {
     const c10::IValue& written = stack[base + w.argument];
     const c10::IValue& result = results[w.output];
     if (w.is_out || !written.isTensor() || !result.isTensor()) continue;
@@ -362,10 +353,10 @@ void Recorder::check_shapes_written(const Stack& stack, size_t base, const Stack
 bool Recorder::overwrites_all_results() const {
   if (plan_->writes.size() != plan_->list_output.size()) return false;
   return std::none_of(plan_->writes.begin(), plan_->writes.end(),
-                      [](const Plan::Write& w) { return w.is_out; });
+                      [](const OperatorPlan::Write& w) { return w.is_out; });
 }
 
-void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
+void Recorder::write_outputs(const KnownCall& entry, const c10::intrusive_ptr<lazy::Node>& node,
                              int device, Stack& stack, size_t base) const {
   const auto write_one = [&](const at::Tensor& target, uint32_t output, bool is_out) {
     const Geometry* g = entry.signature->outputs[output];
@@ -380,11 +371,11 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
     }
     write(*impl, cast({node, output}, impl->geometry()->dtype, device));
   };
-  for (const Plan::Write& w : plan_->writes) {
+  for (const OperatorPlan::Write& w : plan_->writes) {
     const uint32_t first = entry.outputs[w.output].first;
     const c10::IValue& v = stack[base + w.argument];
     if (v.isNone()) continue;
-    if (w.only_with == Plan::Write::kNever) continue;
+    if (w.only_with == OperatorPlan::Write::kNever) continue;
     if (w.only_with >= 0 && stack[base + w.only_with].isNone()) continue;
     if (v.isTensor()) {
       write_one(v.toTensor(), first, w.is_out);
@@ -399,7 +390,7 @@ void Recorder::write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::
   }
 }
 
-void Recorder::make_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node,
+void Recorder::make_results(const KnownCall& entry, const c10::intrusive_ptr<lazy::Node>& node,
                             int device, Results& results) const {
   for (const ReturnPlan& r : plan_->returns) {
     if (r.argument >= 0) continue;
@@ -464,12 +455,12 @@ Recorder::Instead Recorder::record(Stack& stack, size_t base, Results& results) 
       s.numbers.push_back(seed);
     }
     const util::Hash128 key = s.memo_key();
-    std::shared_ptr<const Entry> entry;
+    std::shared_ptr<const KnownCall> entry;
     if (const auto* known = memo_.find(key)) {
       entry = *known;
     } else {
       // May record this very operator.
-      entry = std::make_shared<const Entry>(make_entry(stack, base, device));
+      entry = std::make_shared<const KnownCall>(make_known(stack, base, device));
       memo_.add(key, entry);
     }
     if (entry->route != Route::Record) {

@@ -18,25 +18,20 @@
 #include "dispatch/judge/converted_numbers.h"
 #include "dispatch/judge/cpu_kernel.h"
 #include "dispatch/judge/written_memory.h"
+#include "dispatch/record/decompose.h"
 #include "lazy/signature.h"
 #include "lazy/tensor.h"
 #include "util/memo.h"
 
 namespace torch_xla::dispatch {
 
-// The way in which a call is carried out; chosen once per distinct call.
-enum class Route : uint8_t {
-  Record,  // one node: it has a lowering, or a decomposition that is expanded when it is lowered
-  Host,    // values come back, PyTorch's CPU kernel runs, results go up
-};
-
 class Recorder final : public c10::OperatorKernel {
  public:
-  Recorder(const c10::OperatorHandle& op, std::unique_ptr<Plan> plan);
+  Recorder(const c10::OperatorHandle& op, std::unique_ptr<OperatorPlan> plan);
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 
-  const Plan& plan() const { return *plan_; }
+  const OperatorPlan& plan() const { return *plan_; }
   // The results that a call returns, without arguments that it returns.
   using Results = c10::SmallVector<c10::IValue, 4>;
   // Records the call whose arguments, which begin at `base`, stay on the stack. Returns null, or
@@ -46,8 +41,8 @@ class Recorder final : public c10::OperatorKernel {
   Instead record(torch::jit::Stack& stack, size_t base, Results& results);
 
  private:
-  // A distinct call.
-  struct Entry {
+  // A distinct call, as an earlier one has shown it.
+  struct KnownCall {
     Route route = Route::Record;
     c10::intrusive_ptr<const lazy::Signature> signature;
     // Per functional result: where its tensors start among the node's outputs, and how many.
@@ -55,28 +50,28 @@ class Recorder final : public c10::OperatorKernel {
   };
   struct Scan;
 
-  Entry make_entry(const torch::jit::Stack& stack, size_t base, int device) const;
+  KnownCall make_known(const torch::jit::Stack& stack, size_t base, int device) const;
   std::optional<torch::jit::Stack> results_without_memory(const torch::jit::Stack& stack,
                                                           size_t base) const;
   torch::jit::Stack meta_arguments(const torch::jit::Stack& stack, size_t base, size_t count) const;
   // Some operators convert their result to the dtype of out= and some refuse to: asks PyTorch's
   // kernels of the out= form.
-  void check_out_dtypes(const Entry& entry, const torch::jit::Stack& stack, size_t base) const;
+  void check_out_dtypes(const KnownCall& entry, const torch::jit::Stack& stack, size_t base) const;
   bool overwrites_all_results() const;
   void check_lists(const torch::jit::Stack& stack, size_t base) const;
   void check_shapes_written(const torch::jit::Stack& stack, size_t base,
                             const torch::jit::Stack& results) const;
-  void write_outputs(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+  void write_outputs(const KnownCall& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                      torch::jit::Stack& stack, size_t base) const;
 
-  // Whether the call makes a tensor on another device than that of its first argument.
+  // Returns whether the call makes a tensor on another device than that of its first argument.
   bool is_for_another_device(const torch::jit::Stack& stack, size_t base) const;
 
-  void make_results(const Entry& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
+  void make_results(const KnownCall& entry, const c10::intrusive_ptr<lazy::Node>& node, int device,
                     Results& results) const;
 
   const c10::OperatorHandle op_;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<OperatorPlan> plan_;
   MetaKernel meta_;
   CpuKernel cpu_kernel_;
   // PyTorch's Meta kernels of the form in place and of the out= form, which check what is written.
@@ -90,7 +85,7 @@ class Recorder final : public c10::OperatorKernel {
   WrittenMemory written_memory_;
   ConvertedNumbers converted_numbers_;
   debug::Counter counter_;
-  util::Memo<std::shared_ptr<const Entry>, 16384> memo_;
+  util::Memo<std::shared_ptr<const KnownCall>, 16384> memo_;
 };
 
 // Returns the value of a 0-dim CPU tensor.

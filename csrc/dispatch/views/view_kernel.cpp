@@ -52,7 +52,7 @@ void InplaceViewKernel::operator()(const c10::OperatorHandle& op, c10::DispatchK
                                    Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const at::Tensor self = (*stack)[stack->size() - count].toTensor();
-  // Of wrappers of other classes (FunctionalTensor), PyTorch's code for all devices turns the
+  // For wrappers of other classes (FunctionalTensor), PyTorch's code for all devices turns the
   // sizes.
   if (!lazy::is_lazy(self)) {
     return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -76,15 +76,15 @@ at::Tensor ViewKernel::call_meta(const at::Tensor& self, Stack arguments) const 
   return arguments[0].toTensor();
 }
 
-ViewKernel::Entry& ViewKernel::recent(const util::Hash128& key) {
-  static thread_local std::array<Entry, 256> entries;
+ViewKernel::KnownView& ViewKernel::recent(const util::Hash128& key) {
+  static thread_local std::array<KnownView, 256> entries;
   return entries[key.low % entries.size()];
 }
 
-ViewKernel::Entry ViewKernel::find_entry(const TensorImpl& self, Stack arguments,
-                                         const util::Hash128& key) {
+ViewKernel::KnownView ViewKernel::make_known(const TensorImpl& self, Stack arguments,
+                                             const util::Hash128& key) {
   const lazy::GraphLock lock;
-  if (const Entry* known = memo_.find(key)) return *known;
+  if (const KnownView* known = memo_.find(key)) return *known;
   Stack results = {meta_tensor(*self.geometry(), false)};
   results.insert(results.end(), arguments.begin(), arguments.end());
   meta_.call(&results);

@@ -57,8 +57,8 @@ class ViewKernel {
     h.tensor(impl->geometry());
     (hash(h, args), ...);
     const util::Hash128 key = h.finish();
-    Entry& entry = recent(key);
-    if (entry.key != key) entry = find_entry(*impl, {box(args)...}, key);
+    KnownView& entry = recent(key);
+    if (entry.key != key) entry = make_known(*impl, {box(args)...}, key);
     const int64_t offset = offset_as(*impl, entry.geometry->dtype) + entry.offset;
     const bool computes = is_computed(entry.kind);
     if (!computes) {
@@ -77,7 +77,7 @@ class ViewKernel {
   }
 
  private:
-  struct Entry {
+  struct KnownView {
     util::Hash128 key;
     c10::intrusive_ptr<const lazy::Signature> signature;
     const lazy::Geometry* geometry = nullptr;
@@ -85,7 +85,7 @@ class ViewKernel {
     ViewKind kind = ViewKind::Other;
   };
   // Returns the calling thread's slot for keys like this one, of all operators; needs no lock.
-  static Entry& recent(const util::Hash128& key);
+  static KnownView& recent(const util::Hash128& key);
 
   static void hash(lazy::CallKey& h, int64_t v) { h.fixed(v); }
   static void hash(lazy::CallKey& h, bool v) { h.fixed(v); }
@@ -117,14 +117,14 @@ class ViewKernel {
   // Returns the number; throws where it is a symbol without a value.
   static int64_t plain(const c10::SymInt& v) { return v.guard_int(__FILE__, __LINE__); }
 
-  Entry find_entry(const lazy::TensorImpl& self, torch::jit::Stack arguments,
-                   const util::Hash128& key);
+  KnownView make_known(const lazy::TensorImpl& self, torch::jit::Stack arguments,
+                       const util::Hash128& key);
   at::Tensor call_meta(const at::Tensor& self, torch::jit::Stack arguments) const;
 
   c10::OperatorHandle handle_;
   std::shared_ptr<const lazy::Operator> op_;
   MetaKernel meta_;
-  util::Memo<Entry, 16384> memo_;  // under the graph lock
+  util::Memo<KnownView, 16384> memo_;  // under the graph lock
 };
 
 // The kernel of a view operator's form in place.

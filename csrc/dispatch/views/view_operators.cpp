@@ -224,7 +224,7 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   return computed(lazy::make_view(*impl, std::move(view), geometry, offset), computation_of(*impl));
 }
 
-// Of memory, as the view is: a tensor with gaps has other values in them.
+// A copy of memory, as the view is one of memory: a tensor with gaps has other values in them.
 at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size,
                            c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
   return as_strided(self, size, stride, std::move(offset)).clone(at::MemoryFormat::Contiguous);
@@ -303,8 +303,8 @@ at::Tensor& set_empty(at::Tensor& self) {
   return self;
 }
 
-// Whether `x.data = from` may be: it depends on the kind of tensor, not on its keys, which tell
-// inference tensors apart.
+// Returns whether `x.data = from` may be: it depends on the kind of tensor, not on its keys, which
+// tell inference tensors apart.
 bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) {
   return (lazy::as_lazy(self) == nullptr) == (lazy::as_lazy(from) == nullptr);
 }
@@ -320,7 +320,7 @@ at::Tensor same(const at::Tensor& self) {
   return lazy::make_view(*impl, impl->view(), impl->geometry(), impl->storage_offset());
 }
 
-// Of an inference tensor PyTorch's has versions, and may be written.
+// PyTorch's detached copy of an inference tensor has versions, and may be written.
 at::Tensor detach(const at::Tensor& self) {
   return self.is_inference() ? shallow_copy(self) : same(self);
 }
@@ -358,9 +358,9 @@ std::string local_name() {
 }
 
 template <class Op, class Schema = typename Op::schema>
-struct Recorded;
+struct ViewCall;
 template <class Op, class... Args>
-struct Recorded<Op, at::Tensor(const at::Tensor&, Args...)> {
+struct ViewCall<Op, at::Tensor(const at::Tensor&, Args...)> {
   static at::Tensor call(const at::Tensor& self, Args... args) {
     return kernel_of<Op>()(self, args...);
   }
@@ -380,7 +380,7 @@ std::vector<Row>& rows() {
 }
 
 // An operator that gives a view: how it is lowered, written through, recorded, differentiated.
-template <class Op, class Kernel = Recorded<Op>, class Autograd = views::ViewAutograd<Op>>
+template <class Op, class Kernel = ViewCall<Op>, class Autograd = views::ViewAutograd<Op>>
 void add_view(ops::Registry& r, ops::RuleFunction lower, const ops::ViewTraits& view,
               ops::Autocast autocast = ops::Autocast::Unnamed) {
   const std::string full = "aten::" + local_name<Op>();
@@ -428,7 +428,7 @@ const ops::Rules registered([](ops::Registry& r) {
   add_view<op::squeeze_dims>(r, rules::same_elements, shape);
   add_view<op::unsqueeze>(r, rules::same_elements, shape);
   using AliasAutograd = views::AnyView<op::_reshape_alias>;
-  add_view<op::_reshape_alias, Recorded<op::_reshape_alias>, AliasAutograd>(r, rules::same_elements,
+  add_view<op::_reshape_alias, ViewCall<op::_reshape_alias>, AliasAutograd>(r, rules::same_elements,
                                                                             shape);
 
   const auto order = [](lazy::Value (*inverse)(const Inversion&),
@@ -451,12 +451,12 @@ const ops::Rules registered([](ops::Registry& r) {
                                                                     {.inverse = un_view_dtype});
   add_view<op::view_as_real, Unary<view_as_real>, views::AnyView<op::view_as_real>>(
       r, rules::view_as_real, {.inverse = un_view_as_real});
-  add_view<op::view_as_complex, Recorded<op::view_as_complex>, views::AnyView<op::view_as_complex>>(
+  add_view<op::view_as_complex, ViewCall<op::view_as_complex>, views::AnyView<op::view_as_complex>>(
       r, rules::view_as_complex, {.inverse = un_view_as_complex}, ops::Autocast::Float32);
   // Values, not bits on the tensor that every kernel would have to look at.
-  add_view<op::_conj, Recorded<op::_conj>, views::AnyView<op::_conj>>(
+  add_view<op::_conj, ViewCall<op::_conj>, views::AnyView<op::_conj>>(
       r, rules::conj, {.kind = ViewKind::Conjugated, .inverse = un_conj});
-  add_view<op::_neg_view, Recorded<op::_neg_view>, views::AnyView<op::_neg_view>>(
+  add_view<op::_neg_view, ViewCall<op::_neg_view>, views::AnyView<op::_neg_view>>(
       r, rules::neg_view, {.kind = ViewKind::Negated, .inverse = un_neg_view});
 
   r.one("aten::detach_").stays_composite = true;

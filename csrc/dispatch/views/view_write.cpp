@@ -1,8 +1,8 @@
 // Writes through views: each view operator's inverse takes a new value of the view back to its
 // base.
 #include "dispatch/views/resize.h"
-#include "lazy/memory.h"
 #include "lazy/operator.h"
+#include "lazy/tensor.h"
 #include "ops/traits.h"
 #include "util/error.h"
 

@@ -184,7 +184,8 @@ void compile(const Unmade& unmade, const std::vector<size_t>& absent, Program& p
     for (size_t i; (i = next++) < absent.size();) {
       const std::string& text = unmade.lowered[absent[i]].text;
       try {
-        program.executables[absent[i]] = Runtime::get().client().compile(text, unmade.options);
+        program.executables[absent[i]] =
+            pjrt::Executable::compile(Runtime::get().client(), text, unmade.options);
       } catch (...) {
         failures[i] = std::current_exception();
         next = absent.size();

@@ -226,7 +226,7 @@ std::unique_ptr<pjrt::Executable> DiskCache::load_file(const std::string& key,
     return nullptr;
   }
   try {
-    return Runtime::get().client().deserialize(*serialized, options);
+    return pjrt::Executable::deserialize(Runtime::get().client(), *serialized, options);
   } catch (const pjrt::Error& error) {
     if (error.code() == PJRT_Error_Code_UNIMPLEMENTED) {
       give_up(error);

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 #include "util/file_cache.h"
 
 namespace torch_xla::executor {

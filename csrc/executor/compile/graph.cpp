@@ -16,7 +16,7 @@
 #include "lazy/tensor.h"
 #include "ops/lowering.h"
 #include "ops/manual_sharding.h"
-#include "ops/sharding.h"
+#include "ops/sharding_constraint.h"
 #include "pjrt/buffer.h"
 #include "util/error.h"
 #include "util/flags.h"

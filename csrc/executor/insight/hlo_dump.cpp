@@ -7,6 +7,7 @@
 
 #include "executor/run/in_flight.h"
 #include "executor/run/runtime.h"
+#include "pjrt/executable.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/unlocked.h"
@@ -85,7 +86,7 @@ HloDump hlo_of(const std::string& stablehlo, int device) {
   options.env_overrides["xla_dump_compress_protos"] = false;
   try {
     const util::Unlocked unlocked;
-    Runtime::get().client().compile(stablehlo, options);
+    pjrt::Executable::compile(Runtime::get().client(), stablehlo, options);
   } catch (const pjrt::Error& e) {
     fail(e);
   }

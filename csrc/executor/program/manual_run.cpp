@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "ops/sharding.h"
+#include "ops/sharding_constraint.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {

@@ -19,7 +19,7 @@
 #include "executor/program/pieces.h"
 #include "executor/program/recipe.h"
 #include "lazy/geometry.h"
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 #include "util/hash.h"
 
 namespace torch_xla::executor {

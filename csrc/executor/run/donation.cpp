@@ -14,6 +14,7 @@
 #include "hlo/ops.h"
 #include "lazy/tensor.h"
 #include "ops/dtypes.h"
+#include "pjrt/executable.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -61,7 +62,8 @@ std::shared_ptr<pjrt::Array> run(Does does, const pjrt::Array& array, int device
   std::string key = text;
   for (const int id : options.device_ids) key += std::to_string(id) + ",";
   std::unique_ptr<pjrt::Executable>& executable = known[key];
-  if (executable == nullptr) executable = Runtime::get().client().compile(text, options);
+  if (executable == nullptr)
+    executable = pjrt::Executable::compile(Runtime::get().client(), text, options);
   const pjrt::Array* const arguments[] = {&array};
   std::shared_ptr<pjrt::Array> result = std::move(executable->execute(arguments).outputs[0]);
   if (array.sharding() != nullptr) result->set_sharding(array.sharding(), array.dims());

@@ -13,7 +13,7 @@
 
 #include "executor/run/offers.h"
 #include "executor/run/undo.h"
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 #include "util/lock_order.h"
 
 namespace torch_xla::executor {

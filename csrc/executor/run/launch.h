@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/program/program.h"
-#include "pjrt/client.h"
+#include "pjrt/executable.h"
 
 namespace torch_xla::executor {
 

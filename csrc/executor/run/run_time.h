@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "debug/open_sample.h"
+#include "debug/metrics.h"
 
 namespace torch_xla::executor {
 

@@ -6,6 +6,7 @@
 #include "ops/host/host_kernel.h"
 #include "ops/host/in_memory.h"
 #include "ops/host/numbers.h"
+#include "pjrt/executable.h"
 #include "pjrt/large_blocks.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -125,11 +126,12 @@ void Runtime::choose_partitioner() {
   options.num_partitions = static_cast<int>(devices.size());
   options.use_spmd = options.use_shardy = true;
   try {
-    client_->compile("module {\n  sdy.mesh @mesh = <[\"x\"=" + count +
-                         "]>\n  func.func public @main(%x: " + type +
-                         " {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> " + type +
-                         " {\n    return %x : " + type + "\n  }\n}\n",
-                     options);
+    pjrt::Executable::compile(*client_,
+                              "module {\n  sdy.mesh @mesh = <[\"x\"=" + count +
+                                  "]>\n  func.func public @main(%x: " + type +
+                                  " {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> " + type +
+                                  " {\n    return %x : " + type + "\n  }\n}\n",
+                              options);
   } catch (const pjrt::Error& error) {
     target_.lacks.shardy = true;
     TXLA_LOG(INFO) << "the plugin refuses Shardy, so GSPMD partitions programs: " << error.what();

@@ -15,7 +15,7 @@
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
 #include "ops/manual_sharding.h"
-#include "ops/sharding.h"
+#include "ops/sharding_constraint.h"
 #include "ops/target.h"
 #include "spmd/place.h"
 #include "util/error.h"

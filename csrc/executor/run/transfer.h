@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lazy/node.h"
-#include "pjrt/client.h"
+#include "pjrt/buffer.h"
 
 namespace torch_xla::executor {
 

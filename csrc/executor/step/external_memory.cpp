@@ -12,6 +12,7 @@
 #include "executor/step/read_data.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
+#include "pjrt/buffer.h"
 #include "util/error.h"
 #include "util/unlocked.h"
 
@@ -90,15 +91,16 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
   try {
     std::unique_ptr<pjrt::Buffer> buffer;
     if (dense.is_cpu()) {
-      buffer = runtime.client().from_host(dense.const_data_ptr(), dtype, dense.sizes(),
-                                          std::nullopt, pjrt::HostSemantics::ZeroCopy, place, keep);
+      buffer =
+          pjrt::Buffer::from_host(runtime.client(), dense.const_data_ptr(), dtype, dense.sizes(),
+                                  std::nullopt, pjrt::HostSemantics::ZeroCopy, place, keep);
     } else {
       TXLA_CHECK(dense.is_cuda() && runtime.device_type() == "CUDA" &&
                      dense.device().index() == place.local_hardware_id(),
                  "from_dlpack: expected memory of the CPU or of xla:", device, ", got that of ",
                  dense.device().str(), ". Copy it to the CPU first.");
-      buffer = runtime.client().view_of_device_memory(dense.mutable_data_ptr(), dtype,
-                                                      dense.sizes(), place, keep);
+      buffer = pjrt::Buffer::view_of_device_memory(runtime.client(), dense.mutable_data_ptr(),
+                                                   dtype, dense.sizes(), place, keep);
     }
     lazy::DeviceData data = counted(pjrt::Array(std::move(*buffer)), device);
     data.donatable = false;

@@ -29,7 +29,8 @@ std::shared_ptr<const Program> compile_stablehlo(std::string name, const std::st
   const pjrt::CompileOptions options = compile_options_of(device);
   try {
     const util::Unlocked unlocked;
-    program->executables.push_back(Runtime::get().client().compile(stablehlo, options));
+    program->executables.push_back(
+        pjrt::Executable::compile(Runtime::get().client(), stablehlo, options));
   } catch (const pjrt::Error& e) {
     fail(e);
   }

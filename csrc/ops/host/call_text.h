@@ -35,7 +35,7 @@
 
 namespace torch_xla::ops {
 
-// How a call falls into parts that can run side by side.
+// The parts of a call that can run side by side.
 struct Partition {
   static constexpr int64_t kWhole = -1, kSum = -2;
   struct Cut {
@@ -43,7 +43,7 @@ struct Partition {
     int64_t dim;
   };
   std::vector<Cut> operands;  // all others are given whole to each part
-  // Of each tensor that the operator returns: the dimension along which parts lie next to each
+  // For each tensor that the operator returns: the dimension along which parts lie next to each
   // other, kSum where parts add up, kWhole where there is one part only.
   std::vector<int64_t> results;
 };
@@ -57,7 +57,8 @@ struct CallText {
     friend bool operator==(const Constant&, const Constant&) = default;
   };
 
-  // What the kernel gets for an argument; the values are the letters of the grammar.
+  // The kind of value that the kernel gets for an argument; the values are the letters of the
+  // grammar.
   enum class Kind : char {
     Constant = '\0',
     Tensor = 't',

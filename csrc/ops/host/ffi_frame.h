@@ -1,12 +1,13 @@
-// What every XLA FFI handler of this project does before its own work.
+// Every XLA FFI handler of this project does this before its own work.
 #pragma once
 
 #include <xla/ffi/api/c_api.h>
 
 namespace torch_xla::ops {
 
-// Whether the handler is asked to run. Otherwise it is asked which version of the FFI it was built
-// with, which this answers, or is told of an earlier stage of the call, where it has nothing to do.
+// Returns whether the handler is asked to run. Otherwise it is asked which version of the FFI it
+// was built with, which this answers, or is told of an earlier stage of the call, where it has
+// nothing to do.
 inline bool ffi_executes(const XLA_FFI_CallFrame& frame) {
   if (frame.extension_start != nullptr &&
       frame.extension_start->type == XLA_FFI_Extension_Metadata) {

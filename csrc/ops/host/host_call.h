@@ -16,7 +16,7 @@
 
 namespace torch_xla::ops {
 
-// Whether a kernel may find fault with values (a matrix without an inverse), or raise for an
+// Says whether a kernel may find fault with values (a matrix without an inverse), or raise for an
 // algorithm that does not converge. Arithmetic on each element never does, whatever is said.
 enum class Fails : bool { Never, Perhaps };
 
@@ -61,7 +61,7 @@ class HostCall {
   hlo::Values transposed_results(size_t transposed, std::span<const std::optional<hlo::Type>> types,
                                  std::span<const int64_t> cuts);
   hlo::Value result(const hlo::Type& type, int64_t cut = Partition::kWhole);
-  // Of an operator that returns nothing: the updated tensors, in order.
+  // For an operator that returns nothing: the updated tensors, in order.
   hlo::Values updates();
 
  private:

@@ -124,7 +124,7 @@ c10::Scalar read_scalar(const XLA_FFI_Buffer& buffer) {
 }
 
 // One of the parts of a call.
-struct Part {
+struct CallPart {
   int64_t index = 0, count = 1;
 
   // This part of a tensor along a dimension.
@@ -208,7 +208,7 @@ class HostKernel {
   using Element = CallText::Argument::Element;
   using Tensors = std::vector<at::Tensor>;
 
-  struct Argument : CallText::Argument {
+  struct KernelArgument : CallText::Argument {
     IValue value;  // of a constant
     bool optional_list = false;
   };
@@ -217,23 +217,24 @@ class HostKernel {
   // So many that each leaves its results in the cache, where they are large and must be copied.
   int64_t parts_in_cache(const XLA_FFI_CallFrame& frame) const;
   // Runs one part; its share of the results that are sums goes to `sums`.
-  void run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const;
+  void run_part(const XLA_FFI_CallFrame& frame, const CallPart& part, Tensors& sums) const;
   void add_up(const XLA_FFI_CallFrame& frame, const std::vector<Tensors>& sums) const;
-  IValue value_of(const Argument& a, const XLA_FFI_CallFrame& frame, const Part& part) const;
+  IValue value_of(const KernelArgument& a, const XLA_FFI_CallFrame& frame,
+                  const CallPart& part) const;
   // A part's share of lists whose elements are shared out: of element i, nothing, a slice, or all.
   at::Tensor share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
-                      const Part& part) const;
+                      const CallPart& part) const;
   // Result `index` of the program, or the part of it that the call writes.
   at::Tensor target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
-                    const Part& part) const;
+                    const CallPart& part) const;
   void store(const at::Tensor& value, const at::Tensor& target, size_t index) const;
 
   std::string name_;
   std::optional<c10::OperatorHandle> op_;
   std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
-  std::vector<Argument> arguments_;
-  const Argument* shared_out_ = nullptr;  // the first list whose elements are shared out
-  size_t updates_ = 0;                    // results that are operands the operator updates
+  std::vector<KernelArgument> arguments_;
+  const KernelArgument* shared_out_ = nullptr;  // the first list whose elements are shared out
+  size_t updates_ = 0;                          // results that are operands the operator updates
   std::vector<Result> results_;
 };
 
@@ -276,7 +277,7 @@ HostKernel::HostKernel(std::string_view key) {
   TXLA_CHECK(text.arguments.size() == formals.size(), name_, ": expected ", formals.size(),
              " arguments of a host kernel, got ", text.arguments.size(), " in '", key, "'.");
   for (size_t i = 0; i < formals.size(); ++i) {
-    Argument& a = arguments_.emplace_back(text.arguments[i]);
+    KernelArgument& a = arguments_.emplace_back(text.arguments[i]);
     const TypePtr type = formals[i].type();
     if (a.kind == Kind::Constant) {
       a.value = ops::value_of(a.constant, type);
@@ -286,7 +287,7 @@ HostKernel::HostKernel(std::string_view key) {
     }
     for (const Element& e : a.list) updates_ += e.result >= 0;
   }
-  for (const Argument& a : arguments_) {
+  for (const KernelArgument& a : arguments_) {
     if (a.kind == Kind::SharedOut && shared_out_ == nullptr) shared_out_ = &a;
   }
   const bool into_given = std::ranges::all_of(
@@ -313,7 +314,7 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
     divisible = true;
     most = std::min(most, operand(frame, index).dims[dim]);
   };
-  for (const Argument& a : arguments_) {
+  for (const KernelArgument& a : arguments_) {
     if (a.is_part()) divide(a.operand, a.dim);
     for (const Element& e : a.list) divide(static_cast<size_t>(e.operand), e.dim);
   }
@@ -328,7 +329,7 @@ int64_t HostKernel::count_parts(const XLA_FFI_CallFrame& frame) const {
 }
 
 at::Tensor HostKernel::share_of(const Element& element, size_t i, const XLA_FFI_CallFrame& frame,
-                                const Part& part) const {
+                                const CallPart& part) const {
   const auto tensor_of = [&](const Element& e) {
     const at::Tensor whole = as_tensor(operand(frame, static_cast<size_t>(e.operand)));
     return e.row < 0 ? whole : whole.select(0, e.row);
@@ -347,8 +348,8 @@ at::Tensor HostKernel::share_of(const Element& element, size_t i, const XLA_FFI_
   return updated;
 }
 
-IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
-                            const Part& part) const {
+IValue HostKernel::value_of(const KernelArgument& a, const XLA_FFI_CallFrame& frame,
+                            const CallPart& part) const {
   switch (a.kind) {
     case Kind::Tensor:
       return as_tensor(operand(frame, a.operand));
@@ -401,7 +402,7 @@ IValue HostKernel::value_of(const Argument& a, const XLA_FFI_CallFrame& frame,
 }
 
 at::Tensor HostKernel::target(const XLA_FFI_CallFrame& frame, size_t index, const Result& result,
-                              const Part& part) const {
+                              const CallPart& part) const {
   const at::Tensor own = part.of(result_tensor(frame, index), result.cut);
   return result.transposed ? transposed(own) : own;
 }
@@ -423,10 +424,11 @@ void HostKernel::store(const at::Tensor& value, const at::Tensor& target, size_t
   }
 }
 
-void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const Part& part, Tensors& sums) const {
+void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const CallPart& part,
+                          Tensors& sums) const {
   torch::jit::Stack stack;
   stack.reserve(arguments_.size() + results_.size());
-  for (const Argument& a : arguments_) stack.push_back(value_of(a, frame, part));
+  for (const KernelArgument& a : arguments_) stack.push_back(value_of(a, frame, part));
   if (out_) {
     for (size_t i = 0; i < results_.size(); ++i) {
       stack.push_back(target(frame, i, results_[i], part));

@@ -9,7 +9,7 @@
 
 namespace torch_xla::ops {
 
-// Whether to call PyTorch's kernel, given what measurements say for this call.
+// Says whether to call PyTorch's kernel, given what measurements say for this call.
 bool choose_host(bool faster);
 
 // The rule for all platforms.
@@ -23,8 +23,9 @@ inline bool is_whole_float(hlo::DType dtype) {
   return dtype == hlo::DType::F32 || dtype == hlo::DType::F64;
 }
 
-// Whether PyTorch has a fast kernel for products of this dtype on this processor. Without the
-// instructions for it, a narrow product takes a hundred times what XLA needs, which widens to f32.
+// Returns whether PyTorch has a fast kernel for products of this dtype on this processor. Without
+// the instructions for it, a narrow product takes a hundred times what XLA needs, which widens to
+// f32.
 bool multiplies(hlo::DType dtype);
 
 // Where PyTorch has oneDNN's own kernels for whole floats.

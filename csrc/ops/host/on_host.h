@@ -20,8 +20,9 @@ hlo::Values on_host_as_laid_out(Lowering& l);
 // list.
 hlo::Values on_host_in_place(Lowering& l, std::string_view op, std::span<const size_t> updated,
                              Fails fails);
-// Whether programs of this platform can hold the operator though no rule is registered for it: they
-// call PyTorch's CPU kernel, if there is one, and if its random numbers come from a Generator.
+// Returns whether programs of this platform can hold the operator though no rule is registered for
+// it: they call PyTorch's CPU kernel, if there is one, and if its random numbers come from a
+// Generator.
 bool has_host_kernel(const c10::OperatorHandle& op, const Target& target);
 
 }  // namespace torch_xla::ops
