@@ -12,8 +12,25 @@ if TYPE_CHECKING:
     from tests.fuzz.draw import Draw
 
 
+def base_of_a_result(d: Draw, step: Step, seen: Seen) -> bool:
+    """Results of a graph without gradients share memory and versions, and none is the other's
+    `_base`: what one requires later is not what the other does (docs/torch_compile.md)."""
+    if not step.line.endswith(".requires_grad_()") or not any(
+        "compiled(" in s.line for s in d.steps
+    ):
+        return False
+    base = d.value(step.line.removesuffix(".requires_grad_()"))
+    return bool(d.tensors(lambda t: t._base is base))
+
+
+def second_gradient_of_a_product(d: Draw, step: Step, seen: Seen) -> bool:
+    """The CPU reads the values, and of a product with zeros over one element it takes the gradient
+    as it is: a second one is not wanted. A recorded formula is one for all values."""
+    return "create_graph" in step.line and any(".prod(" in s.line for s in d.steps)
+
+
 # Whether a step does what is known to differ.
-KNOWN: list[Callable[[Draw, Step, Seen], bool]] = []
+KNOWN: list[Callable[[Draw, Step, Seen], bool]] = [base_of_a_result, second_gradient_of_a_product]
 
 
 def refuse(d: Draw, step: Step, seen: Seen) -> bool:

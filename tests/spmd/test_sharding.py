@@ -579,6 +579,8 @@ def test_meshes(run):
     assert xs.get_global_mesh() is None
     xs.set_global_mesh(mesh)
     assert xs.get_global_mesh() is mesh
+    from torch_xla.distributed.spmd import xla_sharding
+    assert xla_sharding._GLOBAL_MESH is mesh
     """)
 
 

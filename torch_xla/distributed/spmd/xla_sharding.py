@@ -75,6 +75,13 @@ PyTreeA = TypeVar("PyTreeA")
 PyTreeB = TypeVar("PyTreeB")
 
 
+def __getattr__(name: str) -> Mesh | None:
+    # Earlier versions kept the mesh of `set_global_mesh` in this module.
+    if name == "_GLOBAL_MESH":
+        return get_global_mesh()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def mark_sharding(
     t: torch.Tensor | XLAShardedTensor,
     mesh: Mesh,
