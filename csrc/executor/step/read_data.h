@@ -8,6 +8,7 @@
 
 #include "lazy/node.h"
 #include "pjrt/client.h"
+#include "spmd/sharding.h"
 
 namespace torch_xla::executor {
 
