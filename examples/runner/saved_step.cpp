@@ -69,7 +69,7 @@ void SavedStep::begin(std::shared_ptr<const torch_xla::pjrt::Client> client) {
   if (client_->addressable_devices().empty()) fail("expected a plugin with a device, found none");
   torch_xla::pjrt::CompileOptions options;
   options.env_overrides = options_[client_->platform_name()];
-  program_ = client_->compile({text_.data(), text_.size()}, options);
+  program_ = torch_xla::pjrt::Executable::compile(*client_, {text_.data(), text_.size()}, options);
   if (program_->num_outputs() != outputs_.size()) {
     fail("expected a program of ", outputs_.size(), " results, got ", program_->num_outputs());
   }
@@ -115,9 +115,10 @@ void SavedStep::read_manifest(const std::filesystem::path& path) {
 }
 
 std::shared_ptr<Buffer> SavedStep::upload(const Tensor& tensor) const {
-  return client_->from_host(tensor.bytes.data(), tensor.type.dtype->pjrt, tensor.type.shape,
-                            std::nullopt, torch_xla::pjrt::HostSemantics::ImmutableOnlyDuringCall,
-                            client_->addressable_devices().front());
+  return Buffer::from_host(*client_, tensor.bytes.data(), tensor.type.dtype->pjrt,
+                           tensor.type.shape, std::nullopt,
+                           torch_xla::pjrt::HostSemantics::ImmutableOnlyDuringCall,
+                           client_->addressable_devices().front());
 }
 
 std::vector<SavedStep::Copied> SavedStep::run(const std::vector<Tensor>& arguments) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pjrt/client.h"
+#include "pjrt/executable.h"
 #include "tensors.h"
 
 namespace runner {
