@@ -33,7 +33,7 @@ def splitter(program: Sequence[Step]) -> Callable[[dict[str, torch.Tensor]], Non
         spec: list[str | None] = [None] * t.dim()
         for dim, axis in zip(dims, axes[: rng.randint(0, 2)], strict=False):
             spec[dim] = axis
-        xs.mark_sharding(t.detach(), mesh, tuple(spec))
+        xs.mark_sharding(xs.clear_sharding(t.detach()), mesh, tuple(spec))
 
     return split
 
