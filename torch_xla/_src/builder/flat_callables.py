@@ -152,9 +152,8 @@ class JaxCallable(CompiledCallableWithCache):
     def specialize(self, sample_flat_args: Sequence[torch.Tensor]) -> Callable:
         import jax
 
-        specs = [
-            (tuple(t.shape), _NUMPY_NAMES[Op.from_torch_type(t.dtype)]) for t in sample_flat_args
-        ]
+        # JAX names dtypes as PyTorch does.
+        specs = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in sample_flat_args]
         # JAX else makes 32 bits of 64.
         is_wide = any(name in ("int64", "uint64", "float64", "complex128") for _, name in specs)
         with _enable_x64(is_wide):
@@ -176,25 +175,6 @@ def _enable_x64(on: bool) -> AbstractContextManager[None]:
     from jax.experimental import enable_x64  # before 0.8
 
     return enable_x64(on)
-
-
-_NUMPY_NAMES = {
-    "f32": "float32",
-    "f64": "float64",
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "u8": "uint8",
-    "s8": "int8",
-    "u16": "uint16",
-    "s16": "int16",
-    "u32": "uint32",
-    "s32": "int32",
-    "u64": "uint64",
-    "s64": "int64",
-    "c64": "complex64",
-    "c128": "complex128",
-    "pred": "bool",
-}
 
 
 def _as_list(computation: Any) -> Callable:

@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 from torch_xla._src.builder import ops as builder_ops
-from torch_xla._src.export import mlir
 from torch_xla._src.builder.shapes import mkshape
+from torch_xla._src.export import mlir
 
 
 def from_hlo(name: str, proto: bytes) -> Any:

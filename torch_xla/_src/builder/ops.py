@@ -1,14 +1,49 @@
-"""The operations of computations that users build, by XLA's names."""
+"""The operations of computations that users build, by XLA's names.
+
+A method of `Op` without a body is its operation's row: its name, parameters and meaning.
+"""
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 
 from torch_xla import _XLAC
 from torch_xla._src.builder.shapes import PT_XLA_TYPE_MAP, XLA_PT_TYPE_MAP, Shape, raw
+
+P = ParamSpec("P")
+_OPERANDS = ("Op", "Sequence[Op]", "Op | Sequence[Op]")
+
+
+def _operation(name: str) -> Callable[[Callable[P, Op]], Callable[P, Op]]:
+    """Makes a method XLA's operation of this name.
+
+    The method's parameters say it all: `self` and those of type Op are the operands, in their
+    order; the others are the operation's options, by their names.
+    """
+
+    def decorate(method: Callable[P, Op]) -> Callable[P, Op]:
+        signature = inspect.signature(method)
+        parameters = signature.parameters.items()
+        is_operand = {k: k == "self" or v.annotation in _OPERANDS for k, v in parameters}
+
+        @functools.wraps(method)
+        def operation(*args: P.args, **kwargs: P.kwargs) -> Op:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            given.arguments.pop("cls", None)
+            operands = [op for k, v in given.arguments.items() if is_operand[k] for op in _ops(v)]
+            options = {k: v for k, v in given.arguments.items() if not is_operand[k]}
+            return mkop(name, operands, **options)
+
+        return operation
+
+    return decorate
 
 
 def _operator(name: str, reverse: bool = False) -> Callable[[Op, Any], Op]:
@@ -21,14 +56,47 @@ def _operator(name: str, reverse: bool = False) -> Callable[[Op, Any], Op]:
             return NotImplemented
         return mkop(name, (other, self) if reverse else (self, other))
 
-    return method
+    return _described(method, name, "of this and another" if not reverse else "of another and this")
 
 
 def _unary(name: str) -> Callable[[Op], Op]:
     def method(self: Op) -> Op:
         return mkop(name, (self,))
 
+    return _described(method, name, "of this")
+
+
+def _described(method: Callable[P, Op], name: str, operands: str) -> Callable[P, Op]:
+    method.__name__, method.__qualname__ = name, f"Op.{name}"
+    method.__doc__ = f"XLA's `{name}` {operands}, element by element."
     return method
+
+
+def _convolution(name: str, first: str) -> Callable[..., Op]:
+    """A method that takes `kernel`, these parameters and which dimension is which."""
+    required = ["self", "kernel", *first.split(), *_CONVOLVED.split()]
+    defaults: dict[str, Any] = {"feature_group_count": 1, "batch_group_count": 1}
+    defaults["precision_config"] = None
+    if "padding" not in required:
+        defaults = {"padding": "valid", **defaults}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(k, kind) for k in required]
+    parameters[1] = parameters[1].replace(annotation="Op")
+    parameters += [inspect.Parameter(k, kind, default=v) for k, v in defaults.items()]
+
+    def method(*args: Any, **kwargs: Any) -> Op:
+        """Says of each dimension of the three arrays what it is."""
+
+    method.__name__ = name
+    method.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return _operation(name)(method)
+
+
+_CONVOLVED = (
+    "input_batch_dimension input_feature_dimension kernel_input_feature_dimension "
+    "kernel_output_feature_dimension output_batch_dimension output_feature_dimension "
+    "input_spatial_dimensions kernel_spatial_dimensions output_spatial_dimensions"
+)
 
 
 class Op:
@@ -121,49 +189,40 @@ class Op:
         """
         return mkop("Reshape", (self,), sizes=sizes, dimensions=dimensions)
 
+    @_operation("DynamicReshape")
     def dynamic_reshape(self, sizes: Sequence[int]) -> Op:
         """`reshape`: sizes are fixed."""
-        return mkop("DynamicReshape", (self,), sizes=sizes)
 
+    @_operation("Broadcast")
     def broadcast(self, sizes: Sequence[int]) -> Op:
         """Repeats the array; `sizes` come before its own: [*sizes, *own]."""
-        return mkop("Broadcast", (self,), sizes=sizes)
 
+    @_operation("BroadcastInDim")
     def broadcast_in_dim(self, sizes: Sequence[int], dimensions: Sequence[int]) -> Op:
         """An array of `sizes`, where `dimensions[i]` is the dimension that i becomes."""
-        return mkop("BroadcastInDim", (self,), sizes=sizes, dimensions=dimensions)
 
+    @_operation("Slice")
     def slice(
         self,
         start_indices: Sequence[int],
         limit_indices: Sequence[int],
         strides: Sequence[int] | None = None,
     ) -> Op:
-        return mkop(
-            "Slice",
-            (self,),
-            start_indices=start_indices,
-            limit_indices=limit_indices,
-            strides=strides,
-        )
+        """XLA's `Slice`."""
 
+    @_operation("SliceInDim")
     def slice_in_dim(self, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Op:
-        return mkop(
-            "SliceInDim",
-            (self,),
-            start_index=start_index,
-            limit_index=limit_index,
-            dimno=dimno,
-            stride=stride,
-        )
+        """XLA's `SliceInDim`."""
 
+    @_operation("DynamicSlice")
     def dynamic_slice(self, start_indices: Op | Sequence[Op], slice_sizes: Sequence[int]) -> Op:
         """Starts are scalars, or one list; those that would leave the array are moved into it."""
-        return mkop("DynamicSlice", (self, *_ops(start_indices)), slice_sizes=slice_sizes)
 
+    @_operation("DynamicUpdateSlice")
     def dynamic_update_slice(self, update: Op, start_indices: Op | Sequence[Op]) -> Op:
-        return mkop("DynamicUpdateSlice", (self, update, *_ops(start_indices)))
+        """XLA's `DynamicUpdateSlice`."""
 
+    @_operation("Gather")
     def gather(
         self,
         start_indices: Op,
@@ -175,17 +234,8 @@ class Op:
         slice_sizes: Sequence[int] | None = None,
     ) -> Op:
         """By default, slices are whole but for their collapsed dimensions, which are 1."""
-        return mkop(
-            "Gather",
-            (self, start_indices),
-            offset_dims=offset_dims,
-            collapsed_slice_dims=collapsed_slice_dims,
-            start_index_map=start_index_map,
-            index_vector_dim=index_vector_dim,
-            indices_are_sorted=indices_are_sorted,
-            slice_sizes=slice_sizes,
-        )
 
+    @_operation("Scatter")
     def scatter(
         self,
         scatter_indices: Op,
@@ -199,38 +249,30 @@ class Op:
         unique_indices: bool | None = None,
     ) -> Op:
         """`computation` takes the present element and the update."""
-        return mkop(
-            "Scatter",
-            (self, scatter_indices, updates),
-            computation=computation,
-            update_window_dims=update_window_dims,
-            inserted_window_dims=inserted_window_dims,
-            scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
-            index_vector_dim=index_vector_dim,
-            indices_are_sorted=indices_are_sorted,
-            unique_indices=unique_indices,
-        )
 
+    @_operation("Pad")
     def pad(self, value: Op, config: Sequence[tuple[int, int, int]]) -> Op:
         """`config` has (low, high, interior) for each dimension."""
-        return mkop("Pad", (self, value), config=config)
 
+    @_operation("Transpose")
     def transpose(self, permutation: Sequence[int]) -> Op:
-        return mkop("Transpose", (self,), permutation=permutation)
+        """XLA's `Transpose`."""
 
+    @_operation("Rev")
     def rev(self, dimensions: Sequence[int]) -> Op:
-        return mkop("Rev", (self,), dimensions=dimensions)
+        """XLA's `Rev`."""
 
+    @_operation("GetDimensionSize")
     def get_dimension_size(self, dimension: int) -> Op:
         """A scalar of s32."""
-        return mkop("GetDimensionSize", (self,), dimension=dimension)
 
+    @_operation("SetDimensionSize")
     def set_dimension_size(self, size: Op, dimension: int) -> Op:
         """Raises NotImplementedError: sizes are fixed."""
-        return mkop("SetDimensionSize", (self, size), dimension=dimension)
 
     # --- convolutions and windows. Paddings are "valid", "same", or a pair for each dimension.
 
+    @_operation("Conv")
     def conv(
         self,
         kernel: Op,
@@ -241,8 +283,8 @@ class Op:
         precision_config: str | None = None,
     ) -> Op:
         """Takes [batch, feature, *spatial] and [output feature, input feature, *spatial]."""
-        return self._conv("Conv", kernel, locals())
 
+    @_operation("ConvWithGeneralPadding")
     def conv_with_general_padding(
         self,
         kernel: Op,
@@ -252,74 +294,15 @@ class Op:
         batch_group_count: int = 1,
         precision_config: str | None = None,
     ) -> Op:
-        return self._conv("ConvWithGeneralPadding", kernel, locals())
+        """The same, padded by a pair for each spatial dimension."""
 
-    def conv_with_general_dimensions(
-        self,
-        kernel: Op,
-        window_strides: Sequence[int],
-        input_batch_dimension: int,
-        input_feature_dimension: int,
-        kernel_input_feature_dimension: int,
-        kernel_output_feature_dimension: int,
-        output_batch_dimension: int,
-        output_feature_dimension: int,
-        input_spatial_dimensions: Sequence[int],
-        kernel_spatial_dimensions: Sequence[int],
-        output_spatial_dimensions: Sequence[int],
-        padding: str = "valid",
-        feature_group_count: int = 1,
-        batch_group_count: int = 1,
-        precision_config: str | None = None,
-    ) -> Op:
-        return self._conv("ConvWithGeneralDimensions", kernel, locals())
+    conv_with_general_dimensions = _convolution("ConvWithGeneralDimensions", "window_strides")
+    conv_general = _convolution("ConvGeneral", "window_strides padding")
+    conv_general_dilated = _convolution(
+        "ConvGeneralDilated", "window_strides padding lhs_dilation rhs_dilation"
+    )
 
-    def conv_general(
-        self,
-        kernel: Op,
-        window_strides: Sequence[int],
-        padding: Sequence[tuple[int, int]],
-        input_batch_dimension: int,
-        input_feature_dimension: int,
-        kernel_input_feature_dimension: int,
-        kernel_output_feature_dimension: int,
-        output_batch_dimension: int,
-        output_feature_dimension: int,
-        input_spatial_dimensions: Sequence[int],
-        kernel_spatial_dimensions: Sequence[int],
-        output_spatial_dimensions: Sequence[int],
-        feature_group_count: int = 1,
-        batch_group_count: int = 1,
-        precision_config: str | None = None,
-    ) -> Op:
-        return self._conv("ConvGeneral", kernel, locals())
-
-    def conv_general_dilated(
-        self,
-        kernel: Op,
-        window_strides: Sequence[int],
-        padding: Sequence[tuple[int, int]],
-        lhs_dilation: Sequence[int],
-        rhs_dilation: Sequence[int],
-        input_batch_dimension: int,
-        input_feature_dimension: int,
-        kernel_input_feature_dimension: int,
-        kernel_output_feature_dimension: int,
-        output_batch_dimension: int,
-        output_feature_dimension: int,
-        input_spatial_dimensions: Sequence[int],
-        kernel_spatial_dimensions: Sequence[int],
-        output_spatial_dimensions: Sequence[int],
-        feature_group_count: int = 1,
-        batch_group_count: int = 1,
-        precision_config: str | None = None,
-    ) -> Op:
-        return self._conv("ConvGeneralDilated", kernel, locals())
-
-    def _conv(self, name: str, kernel: Op, options: dict) -> Op:
-        given = {k: v for k, v in options.items() if k not in ("self", "kernel")}
-        return mkop(name, (self, kernel), **given)
-
+    @_operation("SelectAndScatter")
     def select_and_scatter(
         self,
         source: Op,
@@ -331,15 +314,6 @@ class Op:
         padding: str | Sequence[tuple[int, int]] = "valid",
     ) -> Op:
         """Adds elements of `source` to those of their windows that `select_computation` picks."""
-        return mkop(
-            "SelectAndScatter",
-            (self, source, init_value),
-            window_dimensions=window_dimensions,
-            window_strides=window_strides,
-            select_computation=select_computation,
-            scatter_computation=scatter_computation,
-            padding=padding,
-        )
 
     select_and_scatter_with_general_padding = select_and_scatter
 
@@ -374,13 +348,15 @@ class Op:
             padding=padding,
         )
 
+    @_operation("Reduce")
     def reduce(self, init_value: Op, computation: Any, dimensions: Sequence[int]) -> Op:
         """`computation` combines two scalars; `init_value` changes none that it meets."""
-        return mkop("Reduce", (self, init_value), computation=computation, dimensions=dimensions)
 
+    @_operation("ReduceAll")
     def reduce_all(self, init_value: Op, computation: Any) -> Op:
-        return mkop("ReduceAll", (self, init_value), computation=computation)
+        """XLA's `ReduceAll`."""
 
+    @_operation("ReduceWindow")
     def reduce_window(
         self,
         init_value: Op,
@@ -389,31 +365,26 @@ class Op:
         window_strides: Sequence[int],
         padding: str | Sequence[tuple[int, int]] = "valid",
     ) -> Op:
-        return mkop(
-            "ReduceWindow",
-            (self, init_value),
-            computation=computation,
-            window_dimensions=window_dimensions,
-            window_strides=window_strides,
-            padding=padding,
-        )
+        """XLA's `ReduceWindow`."""
 
     # --- elements
 
+    @_operation("Convert")
     def cast(self, to_type: str) -> Op:
-        return mkop("Convert", (self,), to_type=to_type)
+        """XLA's `Convert`."""
 
+    @_operation("BitCast")
     def bitcast(self, to_type: str) -> Op:
         """The same bits; between types of other widths, the last dimension comes or goes."""
-        return mkop("BitCast", (self,), to_type=to_type)
 
+    @_operation("Select")
     def select(self, true_value: Op, false_value: Op) -> Op:
         """One or the other, where this is true or false."""
-        return mkop("Select", (self, true_value, false_value))
 
     def clamp(self, min_value: Op, max_value: Op) -> Op:
         return mkop("Clamp", (min_value, self, max_value))
 
+    @_operation("TriangularSolve")
     def triangualr_solve(
         self,
         b: Op,
@@ -423,14 +394,6 @@ class Op:
         transpose_a: bool | None = None,
     ) -> Op:
         """x of A x = b, or x A = b where `left_side` is False; this is the triangle A."""
-        return mkop(
-            "TriangularSolve",
-            (self, b),
-            left_side=left_side,
-            lower=lower,
-            unit_diagonal=unit_diagonal,
-            transpose_a=transpose_a,
-        )
 
     acos = _unary("Acos")
     asin = _unary("Asin")
@@ -472,9 +435,11 @@ class Op:
 
     # --- control flow
 
+    @_operation("GetTupleElement")
     def get_tuple_element(self, index: int) -> Op:
-        return mkop("GetTupleElement", (self,), index=index)
+        """XLA's `GetTupleElement`."""
 
+    @_operation("Conditional")
     def conditional(
         self,
         true_operand: Op,
@@ -483,12 +448,6 @@ class Op:
         false_computation: Any,
     ) -> Op:
         """The result of one branch's computation; only that one runs."""
-        return mkop(
-            "Conditional",
-            (self, true_operand, false_operand),
-            true_computation=true_computation,
-            false_computation=false_computation,
-        )
 
     @classmethod
     def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Op]:
@@ -523,14 +482,9 @@ class Op:
         ]
         return self.conditional(operand, operand, *branches)
 
+    @_operation("While")
     def while_loop(self, condition_computation: Any, body_computation: Any) -> Op:
         """Replaces this by what the body gives of it while the condition gives true."""
-        return mkop(
-            "While",
-            (self,),
-            condition_computation=condition_computation,
-            body_computation=body_computation,
-        )
 
     @classmethod
     def mkwhile(
@@ -545,16 +499,19 @@ class Op:
         return state.while_loop(condition, body)
 
     @classmethod
+    @_operation("Tuple")
     def tuple(cls, ops: Sequence[Op], builder: Any = None) -> Op:
-        return mkop("Tuple", ops, builder=builder)
+        """XLA's `Tuple`."""
 
     @classmethod
+    @_operation("Concat")
     def concat_in_dim(cls, ops: Sequence[Op], dimension: int, builder: Any = None) -> Op:
-        return mkop("Concat", ops, builder=builder, dimension=dimension)
+        """XLA's `Concat`."""
 
     @classmethod
+    @_operation("Call")
     def call(cls, computation: Any, ops: Sequence[Op], builder: Any = None) -> Op:
-        return mkop("Call", ops, builder=builder, computation=computation)
+        """XLA's `Call`."""
 
     @classmethod
     def constant(cls, builder: Any, value: Any) -> Op:
@@ -575,11 +532,12 @@ class Op:
         return cls.scalar(builder, 1, dtype)
 
     @classmethod
+    @_operation("Iota")
     def iota(cls, builder: Any, shape: Shape, iota_dimension: int) -> Op:
         """Each element's index in a dimension."""
-        return mkleaf("Iota", builder, shape=shape, iota_dimension=iota_dimension)
 
     @classmethod
+    @_operation("Sort")
     def sort(
         cls,
         ops: Sequence[Op],
@@ -592,7 +550,6 @@ class Op:
         `comparator` takes two elements of each, (a0, b0, a1, b1, ...), and says whether those of
         the a's come first. Gives a tuple where there are several arrays.
         """
-        return mkop("Sort", ops, comparator=comparator, dimension=dimension, is_stable=is_stable)
 
     @classmethod
     def map(
