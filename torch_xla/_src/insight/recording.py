@@ -1,8 +1,7 @@
-"""The timeline of a run, kept for `torch_xla.debug.report` while a `record()` is on.
+"""The time of a run, added up for `torch_xla.debug.report` while a `record()` is on.
 
 The extension keeps the spans of each thread and device. They are fetched from it now and then and
-added up, so that a long run takes no more memory than a short one: totals are of all spans, the
-spans themselves are kept of the beginning and of the end.
+added up, so that a long run takes no more memory than a short one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from torch_xla._src.insight import explain
 from torch_xla._src.insight.explain import Wait
 from torch_xla._src.insight.split_parameters import SplitParameter, split_parameters
 
-_FIRST, _NEWEST = 5_000, 15_000  # spans that are kept
 _SECONDS = 10.0  # between two fetches where there are no barriers
 _FETCH = 0.5  # where there are
 _POINTS = 1_000  # of a curve
@@ -47,14 +45,12 @@ class Span:
 
     Attributes:
         kind: "sync", "lower", "compile", "launch", "upload", "wait", "host" (an operator that ran
-            there), "run" (of a program on a device) or "user" (a part that the program names).
+            there) or "run" (of a program on a device).
     """
 
     begin: int
     end: int
     kind: str
-    name: str
-    details: str
 
 
 @dataclasses.dataclass
@@ -124,22 +120,15 @@ class Track:
 
     Attributes:
         seconds: By kind; what a span spends in those within it is not in its own kind.
-        spans: The first and the newest.
-        count: How many there were.
+        count: The number of spans.
     """
 
     def __init__(self, name: str, is_device: bool) -> None:
         self.name = name
         self.is_device = is_device
         self.seconds: dict[str, float] = collections.defaultdict(float)
-        self.first: list[Span] = []
-        self.newest: collections.deque[Span] = collections.deque()
         self.count = 0
         self.counted: list[Span] = []  # whose time is in `seconds`, and which no other contains
-
-    @property
-    def spans(self) -> list[Span]:
-        return sorted([*self.first, *self.newest], key=lambda s: (s.begin, -s.end))
 
 
 def exclusive(spans: Iterable[Span]) -> Iterator[tuple[int, int, Span]]:
@@ -164,7 +153,7 @@ def exclusive(spans: Iterable[Span]) -> Iterator[tuple[int, int, Span]]:
 
 
 class Recording:
-    """Keeps the timeline and the memory of a run, from `start()` to `stop()` or in a `with` block.
+    """Keeps the time and the memory of a run, from `start()` to `stop()` or in a `with` block.
 
     `torch_xla.debug.report` writes them, inside or afterwards. A recording is used once.
     """
@@ -180,8 +169,7 @@ class Recording:
         self.snapshots: list[tuple[int, Any]] = []  # memory by kind over time
         self.peak: tuple[int, Any] | None = None  # the snapshot with the most
         self.split: list[SplitParameter] = []  # parameters over devices
-        self.first_spans = self.newest_spans = 0
-        self.broken = ""  # why the timeline ends early
+        self.broken = ""  # why it ends early
         self.trouble = ""  # why the memory was not seen, the last time
         self.before = Counts()
         self.after: Counts | None = None
@@ -364,16 +352,14 @@ class Recording:
                 if kind == "wait" and explain.ran_on_host(name):
                     kind = "host"
             self._count(kind, (end - begin) / 1e9, facts, name)
-            text = ", ".join(f"{key} {value}" for key, value in details if key != "graph")
-            spans.append(Span(max(begin, self.began), max(end, begin), kind, name, text))
-        spans.sort(key=lambda s: (s.begin, -s.end))
-        self._keep(track, spans)
-        timed = [s for s in spans if s.kind != "user"]
-        if not timed:
+            if kind != "user":
+                spans.append(Span(max(begin, self.began), max(end, begin), kind))
+        track.count += len(events)
+        if not spans:
             return
         # A span that ended only now may contain some that were counted before.
         earlier = {id(s) for s in track.counted}
-        both = sorted([*track.counted, *timed], key=lambda s: (s.begin, -s.end))
+        both = sorted([*track.counted, *spans], key=lambda s: (s.begin, -s.end))
         for begin, end, span in exclusive(both):
             if id(span) not in earlier:
                 track.seconds[span.kind] += (end - begin) / 1e9
@@ -405,21 +391,6 @@ class Recording:
         else:
             program.runs += 1
             program.run_seconds += seconds
-
-    def _keep(self, track: Track, spans: list[Span]) -> None:
-        track.count += len(spans)
-        for span in spans:
-            if self.first_spans < _FIRST:
-                track.first.append(span)
-                self.first_spans += 1
-            else:
-                track.newest.append(span)
-                self.newest_spans += 1
-        while self.newest_spans > _NEWEST:
-            longest = max(self.tracks.values(), key=lambda t: len(t.newest))
-            for _ in range(min(len(longest.newest), self.newest_spans - _NEWEST)):
-                longest.newest.popleft()
-                self.newest_spans -= 1
 
 
 def _outermost(spans: list[Span]) -> list[Span]:
@@ -470,7 +441,7 @@ _from_flag = False
 
 
 def record() -> Recording:
-    """Keeps the timeline and the memory of a run for `report`.
+    """Keeps the time and the memory of a run for `report`.
 
     Returns:
         A context manager. Its `start()` and `stop()` do the same without a block.

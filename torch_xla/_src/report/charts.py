@@ -6,16 +6,13 @@ so that letters keep their size on a phone and on paper.
 
 from __future__ import annotations
 
-import collections
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_xla._src.insight.cost import Cost, Row
-from torch_xla._src.insight.recording import Curve, Recording, Span, Track
+from torch_xla._src.insight.recording import Curve, Recording, Track
 from torch_xla._src.report.parts import (
-    KINDS,
     MEMORY_KINDS,
     count_of,
     duration,
@@ -27,11 +24,6 @@ from torch_xla._src.report.parts import (
 )
 
 _WIDE = 10_000  # units of a drawing's width
-_ROW = 20  # units of a row's height, and pixels
-_DEEPEST = 5  # rows of spans within each other
-_CELL = 10  # units within which narrow spans are drawn as one
-_NAME = 120  # characters that are kept of a span's name
-_DETAILS = 3_000  # different texts that are kept
 _STEPS = (15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 21_600)  # seconds
 _ORDER = ("python", "sync", "lower", "compile", "launch", "upload", "wait", "host")
 
@@ -41,8 +33,7 @@ def _x(part: float) -> str:
 
 
 def time_step(seconds: float, most: int) -> float:
-    """Between the marks of so many seconds: from two minutes on, whole parts of a minute or hour.
-    The script has the same rule."""
+    """Between marks of so many seconds: from two minutes on, whole parts of a minute or hour."""
     if seconds < 120:
         return nice_step(seconds, most)
     return next((s for s in _STEPS if s * most >= seconds), nice_step(seconds / 3600, most) * 3600)
@@ -152,139 +143,6 @@ def _columns(
                 paths.setdefault(kind, []).append(path)
                 bottom -= tall
     return "".join(f'<path class="k-{k}" d="{"".join(p)}"/>' for k, p in paths.items())
-
-
-def with_depth(spans: Sequence[Span]) -> list[tuple[Span, int]]:
-    """Each span and in how many others it lies."""
-    open_: list[int] = []
-    found = []
-    for span in spans:
-        while open_ and open_[-1] <= span.begin:
-            open_.pop()
-        found.append((span, min(len(open_), _DEEPEST - 1)))
-        open_.append(span.end)
-    return found
-
-
-class _Lane:
-    """The spans of a thread or device, in rows."""
-
-    def __init__(self, name: str, spans: Sequence[Span], is_main: bool) -> None:
-        self.name = name
-        user = with_depth([s for s in spans if s.kind == "user"])
-        own = with_depth([s for s in spans if s.kind != "user"])
-        above = max((depth for _, depth in user), default=-1) + 1
-        spans_and_rows = [*user, *((s, d + above) for s, d in own)]
-        self.spans = sorted(spans_and_rows, key=lambda item: (item[0].begin, -item[0].end))
-        self.rows = max((row for _, row in self.spans), default=0) + 1
-        self.base = above if is_main else -1  # the row in which what is empty is Python
-
-
-def timeline(recording: Recording) -> str:
-    """Every thread and device, with the spans that are kept. Scripts make it one to look into."""
-    began, until = recording.began, recording.until
-    seconds = (until - began) / 1e9
-    main = main_track(recording)
-    lanes = []
-    threads = sorted(
-        ((key, t) for key, t in recording.tracks.items() if t.count),
-        key=lambda item: (item[0][0], main is None or item[1] is not main[1], item[0][1]),
-    )
-    for (is_device, _), track in threads:
-        name = "main thread" if main is not None and track is main[1] else track.name or "thread"
-        lanes.append((_Lane(name, track.spans, main is not None and track is main[1]), is_device))
-    names = collections.Counter(lane.name for lane, _ in lanes)
-    for number, (lane, _) in enumerate(lanes, 1):
-        if names[lane.name] > 1:
-            lane.name = f"{lane.name} ({number})"
-    out = [ruler(seconds)]
-    for lane, _ in lanes:
-        svg = _svg(_boxes(lane, began, until - began), lane.rows * _ROW, "spans", lane.name)
-        out.append(_lane(lane.name, "", _plot(svg + _labels(lane, began, until - began))))
-    data = _data([lane for lane, _ in lanes], recording)
-    return (
-        f'<div class="chart timeline" tabindex="0" aria-label="Timeline">{"".join(out)}</div>'
-        f'<script type="application/json" id="spans">{data}</script>'
-    )
-
-
-def _boxes(lane: _Lane, began: int, length: int) -> str:
-    """Wide spans by themselves; of those too narrow to be told apart the kind that takes most."""
-    scale = _WIDE / max(length, 1)
-    out = []
-    if lane.base >= 0:
-        top, tall = lane.base * _ROW, (lane.rows - lane.base) * _ROW
-        out.append(f'<rect class="k-python" y="{top}" width="{_WIDE}" height="{tall}"/>')
-    cells: dict[tuple[int, int], dict[str, int]] = {}
-    for span, row in lane.spans:
-        left, right = (span.begin - began) * scale, (span.end - began) * scale
-        if right - left >= 4 * _CELL:
-            thin = " thin" if right - left < 10 * _CELL else ""
-            out.append(
-                f'<rect class="k-{span.kind}{thin}" x="{left:.0f}" y="{row * _ROW + 1}" '
-                f'width="{right - left:.0f}" height="{_ROW - 2}">'
-                f"<title>{_title(span)}</title></rect>"
-            )
-            continue
-        kinds = cells.setdefault((row, int((left + right) / 2 / _CELL)), {})
-        kinds[span.kind] = kinds.get(span.kind, 0) + span.end - span.begin
-    paths: dict[str, list[str]] = {}
-    for (row, cell), kinds in cells.items():
-        kind = max(kinds, key=lambda k: kinds[k])
-        box = f"M{cell * _CELL} {row * _ROW + 1}h{_CELL}v{_ROW - 2}h-{_CELL}z"
-        paths.setdefault(kind, []).append(box)
-    out += [f'<path class="k-{kind}" d="{"".join(p)}"/>' for kind, p in paths.items()]
-    return "".join(out)
-
-
-def _title(span: Span) -> str:
-    details = f" ({span.details})" if span.details else ""
-    return text(f"{span.name}: {duration((span.end - span.begin) / 1e9)}{details}")
-
-
-def _labels(lane: _Lane, began: int, length: int) -> str:
-    """The names of the spans that are wide enough, at most so many."""
-    wide = [(s, row) for s, row in lane.spans if s.end - s.begin > 0.06 * length]
-    return "".join(
-        f'<span class="label on-{s.kind}" style="left:{_x((s.begin - began) / length)};'
-        f'width:{_x((s.end - s.begin) / length)};top:{row * _ROW}px">'
-        f"{text(s.name)} {duration((s.end - s.begin) / 1e9)}</span>"
-        for s, row in wide[:60]
-    )
-
-
-def _data(lanes: Iterable[_Lane], recording: Recording) -> str:
-    """For the script: spans as numbers, in units of 100 ns, and the texts that they refer to."""
-    names: dict[str, int] = {}
-    details: dict[str, int] = {"": 0}
-    kinds = list(KINDS)
-    rows = []
-    for lane in lanes:
-        flat: list[int] = []
-        last = recording.began
-        for span, row in lane.spans:
-            name = names.setdefault(span.name[:_NAME], len(names))
-            full = len(details) >= _DETAILS and span.details not in details
-            detail = 0 if full else details.setdefault(span.details, len(details))
-            begin, length = (span.begin - last) // 100, (span.end - span.begin) // 100
-            last += begin * 100
-            flat += (begin, length, kinds.index(span.kind), row, name, detail)
-        rows.append({"name": lane.name, "rows": lane.rows, "base": lane.base, "spans": flat})
-    steps = [
-        [(when - recording.began) // 100, int(seconds * 1e7)]
-        for when, seconds in recording.steps.points
-    ]
-    told = {
-        "length": (recording.until - recording.began) // 100,
-        "kinds": kinds,
-        "lanes": rows,
-        "names": list(names),
-        "details": [d[:300] for d in details],
-        "steps": steps,
-        "all_steps": len(steps) == recording.steps.count,
-    }
-    encoded = json.dumps(told, separators=(",", ":"))
-    return encoded.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _grid(highest: float, tall: int, shown: Callable[[float], str]) -> tuple[str, str, float]:

@@ -13,9 +13,9 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src.device.memory import MemoryInfo, memory_info
-from torch_xla._src.insight import explain, recording
+from torch_xla._src.insight import explain
 from torch_xla._src.insight.explain import Recompile, Wait
-from torch_xla._src.insight.recording import Counts, Program, Recording
+from torch_xla._src.insight.recording import Counts, Program, Recording, last
 from torch_xla._src.insight.split_parameters import SplitParameter, split_parameters
 from torch_xla._src.report import charts as report_charts
 from torch_xla.version import __version__
@@ -51,11 +51,11 @@ class RunReport:
         program: The name of the program.
         made: When, in seconds since the epoch.
         facts: What ran it: pairs of a word and its value.
-        timeline: None where nothing was recorded.
+        recording: None where nothing was recorded.
         seconds: The wall time of the recording, or since the import of torch_xla.
         steps: Barriers; None where they were not counted.
         compiled: How many programs the compiler made, and `compile_seconds` what it took.
-        wait_seconds: That the main thread waited; where no timeline was recorded, all lines.
+        wait_seconds: That the main thread waited; where nothing was recorded, all lines.
         memory: Of the fullest device; None where no device was used.
         causes: The longest first.
         host_operators: Name and count of the operators that ran on the host.
@@ -65,7 +65,7 @@ class RunReport:
     program: str
     made: float
     facts: list[tuple[str, str]]
-    timeline: Recording | None
+    recording: Recording | None
     seconds: float
     steps: int | None
     compiled: int
@@ -84,13 +84,13 @@ class RunReport:
 
 def collect(cost: Cost | None = None) -> RunReport:
     """The facts about the run."""
-    timeline = recording.last()
+    recording = last()
     counts = Counts()
-    if timeline is not None:
-        timeline.catch_up()
-        counts = (timeline.after or counts).since(timeline.before)
-        seconds = (timeline.until - timeline.began) / 1e9
-        programs = list(timeline.programs.values())
+    if recording is not None:
+        recording.catch_up()
+        counts = (recording.after or counts).since(recording.before)
+        seconds = (recording.until - recording.began) / 1e9
+        programs = list(recording.programs.values())
         compiled = sum(p.compiled for p in programs)
         compile_seconds = sum(p.compile_seconds for p in programs)
     else:
@@ -102,21 +102,21 @@ def collect(cost: Cost | None = None) -> RunReport:
         program=_program(),
         made=time.time(),
         facts=_facts(),
-        timeline=timeline,
+        recording=recording,
         seconds=seconds,
-        steps=timeline.steps.count if timeline is not None else None,
+        steps=recording.steps.count if recording is not None else None,
         compiled=compiled,
         compile_seconds=compile_seconds,
-        wait_seconds=_waited(timeline, counts),
+        wait_seconds=_waited(recording, counts),
         memory=_memory(),
-        causes=_causes(timeline, counts, compile_seconds),
+        causes=_causes(recording, counts, compile_seconds),
         recompiles=counts.recompiles,
         waits=counts.waits,
         programs=programs,
         cost=cost,
         snapshot=_snapshot(),
         host_operators=sorted(counts.host.items(), key=lambda item: -item[1]),
-        split=_split(timeline),
+        split=_split(recording),
     )
 
 
@@ -143,16 +143,16 @@ def _compiled() -> tuple[int, float]:
     return (data[0], data[1] / 1e9) if data else (0, 0.0)
 
 
-def _causes(timeline: Recording | None, counts: Counts, compile_seconds: float) -> list[Cause]:
+def _causes(recording: Recording | None, counts: Counts, compile_seconds: float) -> list[Cause]:
     causes = [
         Cause("host" if explain.ran_on_host(w.why) else "wait", w.why, w.place, w.seconds, w.count)
         for w in counts.waits
     ]
-    if timeline is not None:
-        for line, (count, taken) in timeline.compiled_at.items():
+    if recording is not None:
+        for line, (count, taken) in recording.compiled_at.items():
             causes.append(Cause("compile", "compiling", line, taken, int(count)))
         for kind, what in (("lower", "lowering"), ("upload", "uploads")):
-            taken = sum(t.seconds.get(kind, 0.0) for t in timeline.tracks.values())
+            taken = sum(t.seconds.get(kind, 0.0) for t in recording.tracks.values())
             if taken > 0:
                 causes.append(Cause(kind, what, "", taken, 0))
     elif compile_seconds > 0:
@@ -167,10 +167,10 @@ def _causes(timeline: Recording | None, counts: Counts, compile_seconds: float) 
     return sorted(causes, key=lambda c: -c.seconds)
 
 
-def _waited(timeline: Recording | None, counts: Counts) -> float:
-    if timeline is None:
+def _waited(recording: Recording | None, counts: Counts) -> float:
+    if recording is None:
         return sum(w.seconds for w in counts.waits)
-    seconds = dict(report_charts.kind_seconds(timeline))
+    seconds = dict(report_charts.kind_seconds(recording))
     return seconds.get("wait", 0.0) + seconds.get("host", 0.0)
 
 
@@ -189,7 +189,7 @@ def _snapshot() -> MemorySnapshot | None:
     return memory_snapshot()
 
 
-def _split(timeline: Recording | None) -> list[SplitParameter]:
+def _split(recording: Recording | None) -> list[SplitParameter]:
     """Those of now, or of a model that is gone."""
     now = split_parameters() if _XLAC._xla_is_initialized() else []
-    return now or (timeline.split if timeline is not None else [])
+    return now or (recording.split if recording is not None else [])

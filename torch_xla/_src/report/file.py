@@ -17,9 +17,9 @@ from torch_xla._src.report.figures import collect
 def report(path: str | os.PathLike, cost: Cost | None = None) -> None:
     """Writes a page about this run: one HTML file that needs nothing else.
 
-    It has the timeline of the `record()` that is on, or of the one that ended last, where the time
-    went, what was compiled again and why, which lines waited, and what lies in the memory. Without
-    a recording it has what is counted always.
+    Of the `record()` that is on, or of the one that ended last, it has where the time went, what
+    was compiled again and why, which lines waited, and what lies in the memory. Without a recording
+    it has what is counted always.
 
     Args:
         path: Of the file. One that is there is replaced, at once and as a whole; a device or a pipe

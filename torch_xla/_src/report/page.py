@@ -66,7 +66,6 @@ def page(run: RunReport) -> str:
     """The page as HTML."""
     sections = [
         ("time", "Where the time went", _time),
-        ("timeline", "Timeline", _timeline),
         ("recompiles", "Compiled again", _recompiles),
         ("waits", "Waits", _waits),
         ("programs", "Programs", _programs),
@@ -91,7 +90,7 @@ def page(run: RunReport) -> str:
         f"<header>{_head(run)}</header><main>{_figures(run)}{_findings(run)}"
         f'<nav aria-label="Sections">{links}</nav>{body}</main>'
         '<footer class="dim">Written by torch_xla.debug.report. The page needs no network.</footer>'
-        f'<div id="tip" role="status" hidden></div><script>{script}</script></body></html>\n'
+        f"<script>{script}</script></body></html>\n"
     )
 
 
@@ -125,13 +124,13 @@ def _figures(run: RunReport) -> str:
         _figure(
             "Wall time",
             split_time(run.seconds),
-            "of the recording" if run.timeline else "since the import of torch_xla",
+            "of the recording" if run.recording else "since the import of torch_xla",
         )
     ]
     if run.steps is not None:
         note = ""
-        if run.timeline and run.timeline.newest_steps:
-            typical = statistics.median(run.timeline.newest_steps)
+        if run.recording and run.recording.newest_steps:
+            typical = statistics.median(run.recording.newest_steps)
             note = f"typically {duration(typical)}"
         figures.append(_figure("Steps", (f"{run.steps:,}", ""), note))
     recompiled = [r for r in run.recompiles if not r.from_disk]
@@ -184,8 +183,8 @@ def _findings(run: RunReport) -> str:
         names = ", ".join(f"<code>{text(name)}</code>" for name in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         found.append(f'<a href="#host">Ran on the host</a>: {names}{more}.')
-    if run.timeline is not None:
-        for _, track in charts.devices(run.timeline)[:4]:
+    if run.recording is not None:
+        for _, track in charts.devices(run.recording)[:4]:
             idle = 1 - track.seconds["run"] / whole
             if idle > 0.4:
                 found.append(
@@ -203,17 +202,23 @@ def _findings(run: RunReport) -> str:
 
 def _time(run: RunReport) -> str:
     out = []
-    if run.timeline is not None:
-        parts = charts.kind_seconds(run.timeline)
+    if run.recording is not None:
+        parts = charts.kind_seconds(run.recording)
         words = ", ".join(f"{KINDS[kind]} {duration(taken)}" for kind, taken in parts)
         out.append("<h3>The main thread</h3>")
         titled = [(k, f"{KINDS[k]}: {duration(s)}", s) for k, s in parts]
         out.append(stacked_bar(titled, f"Main thread: {words}"))
         out.append(legend([(k, KINDS[k], duration(s)) for k, s in parts]))
         out.append("<h3>Over time</h3>")
-        out.append(charts.over_time(run.timeline))
+        out.append(charts.over_time(run.recording))
         shown = [(k, KINDS[k], "") for k, _ in parts] + [("run", KINDS["run"], "")]
         out.append(legend(shown))
+        if run.recording.broken:
+            out.append(f'<p class="note-box">It ends early. {text(run.recording.broken)}</p>')
+        if len(run.recording.steps.points) > 1:
+            out.append("<h3>Length of each step <small class=dim>logarithmic</small></h3>")
+            out.append(charts.step_lengths(run.recording))
+            out.append('<p class="dim">The first has all that came before its barrier.</p>')
     causes = [c for c in run.causes if c.seconds > 0]
     if causes:
         out.append("<h3>By cause</h3>")
@@ -240,51 +245,13 @@ def _time(run: RunReport) -> str:
         )
     if not out:
         out.append("<p>Nothing was compiled, and no line waited.</p>")
-    return "".join(out)
-
-
-def _timeline(run: RunReport) -> str:
-    kept = run.timeline
-    if kept is None:
-        return f"<p>No timeline was recorded. To have one:</p>{_HOW_TO_RECORD}"
-    count = sum(track.count for track in kept.tracks.values())
-    if not count:
-        return "<p>Nothing ran on a device while this was recorded.</p>"
-    out = []
-    shown = kept.first_spans + kept.newest_spans
-    if count > shown:
+    if run.recording is None:
+        out.append(f"<p>Nothing was recorded. To see the time as it went:</p>{_HOW_TO_RECORD}")
+    else:
         out.append(
-            f'<p class="note-box">The run has {count:,} spans. Shown are the first '
-            f"{kept.first_spans:,} and the newest {kept.newest_spans:,}; sums and the chart over "
-            "time are of all.</p>"
+            '<p class="dim">Each span of each thread and device is in a profile: '
+            "<code>torch_xla.debug.profiler.start_trace</code>.</p>"
         )
-    if kept.broken:
-        out.append(f'<p class="note-box">The timeline ends early. {text(kept.broken)}</p>')
-    out.append(
-        '<div class="controls js" hidden>'
-        '<button data-do="in" aria-label="Zoom in">+</button>'
-        '<button data-do="out" aria-label="Zoom out">&minus;</button>'
-        '<button data-do="left" aria-label="Earlier">&larr;</button>'
-        '<button data-do="right" aria-label="Later">&rarr;</button>'
-        '<button data-do="all">Whole run</button>'
-        '<button data-do="first">First step</button>'
-        '<button data-do="longest">Longest step</button>'
-        '<button data-do="typical">Typical step</button>'
-        '<button data-do="last">Last step</button>'
-        '<output class="dim"></output></div>'
-    )
-    out.append(charts.timeline(kept))
-    kinds = {kind for t in kept.tracks.values() for kind in t.seconds}
-    kinds.update({s.kind for t in kept.tracks.values() for s in [*t.first, *t.newest]})
-    out.append(legend([(k, name, "") for k, name in KINDS.items() if k in kinds or k == "python"]))
-    out.append(
-        '<p class="dim js" hidden>Drag to zoom in, double-click for the whole run, point at a span '
-        "for its name. Keys: + &minus; &larr; &rarr; 0.</p>"
-    )
-    if len(kept.steps.points) > 1:
-        out.append("<h3>Length of each step <small class=dim>logarithmic</small></h3>")
-        out.append(charts.step_lengths(kept))
-        out.append('<p class="dim">The first has all that came before its barrier.</p>')
     return "".join(out)
 
 
@@ -353,8 +320,8 @@ def _waits(run: RunReport) -> str:
 
 
 def _programs(run: RunReport) -> str:
-    if run.timeline is None:
-        return "<p>Programs are listed where a timeline is recorded.</p>"
+    if run.recording is None:
+        return "<p>Programs are listed where a run is recorded.</p>"
     if not run.programs:
         return "<p>No program ran while this was recorded.</p>"
     total = sum(p.run_seconds for p in run.programs) or 1.0
@@ -454,7 +421,7 @@ def _times_limit(row: Row) -> Cell:
 
 
 def _memory(run: RunReport) -> str:
-    kept, out = run.timeline, []
+    kept, out = run.recording, []
     when = "What lies there now"
     snapshot = run.snapshot
     fullest = None
@@ -483,7 +450,7 @@ def _memory(run: RunReport) -> str:
                 "Python and the compiler included.</p>"
             )
     if kept is None:
-        out.append('<p class="dim">The memory over time is there where a timeline is recorded.</p>')
+        out.append('<p class="dim">The memory over time is there where a run is recorded.</p>')
     elif kept.trouble:
         out.append(f'<p class="note-box">The memory was not watched: {text(kept.trouble)}</p>')
     if snapshot is None:

@@ -21,7 +21,6 @@ KINDS = {
     "wait": "waits and reads",
     "host": "operators on the host",
     "run": "runs on a device",
-    "user": "parts the program names",
 }
 MEMORY_KINDS = {
     "parameter": "parameters",
