@@ -154,6 +154,7 @@ lint: $(VENV)/.installed
 	$(PY) scripts/check_rooms.py
 	$(PY) scripts/check_operators.py
 	$(PY) scripts/room_tests.py
+	$(PY) scripts/check_docs.py
 
 format: $(VENV)/.installed
 	@$(BIN)/clang-format -i $(CPP_FILES)

@@ -322,6 +322,64 @@ def test_the_table_of_operators_is_current():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+docs = load(ROOT / "scripts" / "check_docs.py")
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """A root with one page for each area, and one for users."""
+    for area in ("hlo", "ops"):
+        (tmp_path / "csrc" / area).mkdir(parents=True)
+        (tmp_path / "csrc" / area / "a.h").touch()
+    (tmp_path / "docs" / "architecture").mkdir(parents=True)
+    for name in ("README", "CONTRIBUTING", "docs/architecture", "docs/changes"):
+        (tmp_path / f"{name}.md").write_text("# The heading, `of` it\n")
+    for name in ("hlo", "ops", "torch_xla"):
+        (tmp_path / "docs" / "architecture" / f"{name}.md").write_text("Read `a.h`.\n")
+    return tmp_path
+
+
+def all_of(root, *checks):
+    return [line for check in checks for line in check(root)]
+
+
+def test_the_pages_of_this_repository():
+    checks = (docs.check_links, docs.check_files, docs.check_rooms, docs.check_sentences)
+    assert all_of(ROOT, *checks) == []
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("[it](architecture.md#the-heading-of-it), [it](https://a.b/c)", None),
+        ("[it](gone.md)", "gone.md does not exist"),
+        ("[it](architecture.md#gone)", "architecture.md has no heading 'gone'"),
+        ("[it](#gone)", "changes.md has no heading 'gone'"),
+        ("```\n[it](gone.md)\n```", None),
+        ("`csrc/ops/a.h`, `ops/a.h`", None),
+        ("`ops/b.h`", "there is no file ops/b.h"),
+        ("word " * 41 + "word.", "1 sentences of over 40 words"),
+        ("word " * 39 + "word. " + "word " * 39 + "word.", None),
+        ("- " + "word " * 39 + "word\n- " + "word " * 39 + "word", None),
+        ("| " + "word " * 50 + "|", None),
+    ],
+)
+def test_what_a_page_says_is_checked(pages, text, found):
+    (pages / "docs" / "changes.md").write_text(text)
+    lines = all_of(pages, docs.check_links, docs.check_files, docs.check_sentences)
+    lines = [line for line in lines if "operators.md" not in line]
+    assert len(lines) == (found is not None)
+    assert all(line.startswith("docs/changes.md: ") and found in line for line in lines)
+
+
+def test_each_area_has_a_page_that_is_short(pages):
+    (pages / "docs" / "architecture" / "ops.md").write_text("word " * 801)
+    (pages / "docs" / "architecture" / "hlo.md").unlink()
+    missing, long = docs.check_rooms(pages)
+    assert missing.startswith("docs/architecture/hlo.md: there is no such page")
+    assert long.startswith("docs/architecture/ops.md: 801 words, at most 800")
+
+
 operators = load(ROOT / "scripts" / "check_operators.py")
 
 

@@ -13,7 +13,7 @@ def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
     """Sets within a block whether marked tensors may be taken over, which is accepted.
 
     Programs take over the memory of what nobody needs after them, and only that, marked or not
-    (docs/architecture.md, section 5): the setting changes none.
+    (docs/architecture/executor_run.md): the setting changes none.
 
     Args:
         should_alias: What `_XLAC._xla_get_enable_alias_with_buffer_donor_config` gives meanwhile.
