@@ -53,9 +53,9 @@ SANITIZERS := address-undefined thread
 # Under a sanitizer: what has callbacks, borrowed memory and failures in it. That of threads makes
 # tests five to fifteen times slower: it takes those in which threads meet.
 TESTS_FOR_address-undefined := tests/sanitizers tests/unit tests/api tests/spmd
-TESTS_FOR_thread := tests/sanitizers tests/spmd/test_virtual_device.py \
-  $(patsubst %,tests/unit/test_%.py,donation failures metrics sources threads traced) \
-  $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader sync)
+TESTS_FOR_thread := tests/sanitizers tests/spmd/test_spmd_mode.py \
+  $(patsubst %,tests/unit/test_%.py,donation in_flight sources threads traced_function undo) \
+  $(patsubst %,tests/api/test_%.py,compile devices disk_cache faults loader metrics sync)
 CHOSEN_FOR_address-undefined := not slow and not process_memory
 CHOSEN_FOR_thread := not slow and not process_memory and not forks
 # Those that take hours on a slow machine come in parts of their own.

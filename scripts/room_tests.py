@@ -1,52 +1,61 @@
 """Prints the test files of a room, for `make test ROOM=executor`; without a room, checks that each
-test file has one, and prints the table.
+test file has one, and each unit of code a test, and prints the table.
 
 A room is an area of csrc/, or what users see of it. Tests of single operators (`tests/ops`), whole
 models and random programs belong to none: `make test` runs them.
+
+The test of a unit bears its name: csrc/executor/step/deferred.cpp has tests/unit/test_deferred.py.
+A test of more units than one names them in the last lines of its docstring, "Units: a/b, _src/c.":
+from csrc/ or torch_xla/ on. One of torch_xla/_src may name a package.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from check_rooms import room_of, sources, units
 
 FOLDERS = ("api", "spmd", "unit")  # whose files have a room
 # Files of `unit`, then of `api`, then of `spmd`, without `test_`.
 ROOMS: dict[str, str] = {
     # recorded tensors, views, lines
     "lazy": """
-        unit/autograd unit/computed_views unit/deepcopy unit/first_calls unit/memory unit/resizing
-        unit/sources unit/traced_views unit/turned_views unit/versions unit/views
-        api/random api/storages api/tensors
+        unit/autograd unit/computed_views unit/first_calls unit/memory unit/resizing unit/sources
+        unit/traced_views unit/turned_views unit/versions unit/views
+        api/deepcopy api/random api/storages api/tensors
     """,
     # programs, runs, barriers, the disk cache
     "executor": """
-        unit/deferred unit/donation unit/failures unit/faulted_training unit/from_numbers
-        unit/held_calls unit/many_values unit/new_state unit/numbers unit/offered_memory
-        unit/pieces unit/programs unit/recipes unit/training
-        api/background_compile api/compile api/disk_cache api/sync api/progress
+        unit/background unit/compile_progress unit/deferred unit/donation unit/faulted_training
+        unit/graph unit/in_flight unit/many_values unit/new_state unit/numbers unit/offers
+        unit/pieces unit/program unit/program_cache unit/read unit/undo
+        api/compile api/disk_cache api/sync api/training
     """,
     # kernels registered with PyTorch
     "dispatch": """
-        unit/borrowed unit/call_keys unit/decompositions unit/fallback unit/memory_overlap
-        unit/narrow_dtypes unit/platform_limits unit/precision unit/rules unit/threads unit/traced
-        unit/written_memory
-        api/custom_ops api/generator api/slow_training
+        unit/call_keys unit/decompositions unit/fallback unit/memory_overlap unit/platform_limits
+        unit/rules unit/threads unit/traced_function unit/unboxed unit/written_memory
+        api/custom_ops api/generator api/narrow_dtypes api/precision api/slow_training
     """,
     # loops, branches and functions that are recorded once
     "functions": """
-        api/control_flow api/gru_of_2_9 api/identity api/scan api/scan_layers api/scan_names
+        unit/aliasing
+        api/control_flow api/gru_of_2_9 api/scan api/scan_layers api/scan_names
     """,
     # torch.compile
     "dynamo": """
-        api/dynamo_names api/openxla api/openxla_lines api/openxla_networks api/openxla_steps
+        unit/launching
+        api/dynamo_names api/openxla api/openxla_lines api/openxla_networks
     """,
     # what explains a run
     "insight": """
-        unit/debug_flags unit/metrics
-        api/cost api/debug_files api/debug_level api/debug_names api/faults api/first_fault
-        api/memory_snapshot api/parts api/profiler api/profiler_loops api/profiler_plugin
-        api/profiler_xprof api/recompiles api/report api/waits
+        api/cost api/debug_files api/debug_flags api/debug_level api/debug_names api/faults
+        api/first_fault api/memory_snapshot api/metrics api/parts api/profiler api/profiler_loops
+        api/profiler_plugin api/profiler_xprof api/recompiles api/report api/waits
     """,
     # programs that leave the process
     "export": """
@@ -73,8 +82,8 @@ ROOMS: dict[str, str] = {
         unit/auto_sharding_choices
         spmd/auto_sharding spmd/collectives spmd/gspmd spmd/local_map spmd/manual_gradients
         spmd/manual_sharding spmd/marks spmd/programs_for_pods spmd/sharded_memory
-        spmd/sharded_operators spmd/sharding spmd/sharding_in_graphs spmd/spmd_models
-        spmd/spmd_training spmd/torus spmd/virtual_device
+        spmd/sharded_operators spmd/sharding spmd/sharding_in_graphs spmd/spmd_mode spmd/spmd_models
+        spmd/spmd_training spmd/torus
     """,
     # DTensor, FSDP2 and checkpoints
     "dtensor": """
@@ -83,6 +92,11 @@ ROOMS: dict[str, str] = {
         spmd/patched_linear spmd/sharded_tensor spmd/trainer
     """,
 }
+
+# Units of these rooms have a test.
+TESTED = ("csrc/executor/", "csrc/dispatch/record/", "csrc/dispatch/functions/", "torch_xla/_src/")
+# But these, which others' tests run. The list only shrinks.
+WITHOUT_TEST: set[str] = {"executor/compile/observer", "executor/insight/watchers"}
 
 
 def files_of(room: str) -> list[str]:
@@ -108,6 +122,38 @@ def faults(root: Path) -> list[str]:
     return found
 
 
+def units_of_docstring(text: str) -> list[str]:
+    doc = ast.get_docstring(ast.parse(text)) or ""
+    line = re.search(r"^Units: (.*)\.$", doc, re.S | re.M)
+    return [name for name in re.split(r",\s+", line[1])] if line else []
+
+
+def untested(root: Path) -> Iterator[str]:
+    """Without the first folder of their paths, as tests name them."""
+    paths = [path for path in sources(root) if path.name != "__init__.py"]
+    unit_of = units([path for path in paths if path.suffix != ".py"])
+    known = {f"{room_of(path)}/{unit_of.get(path, path.stem)}" for path in paths}
+    known = {unit.split("/", 1)[1] for unit in known if unit.startswith(TESTED)}
+    packages = {unit.rsplit("/", 1)[0] for unit in known if unit.startswith("_src/")}
+    tested = set()
+    for file in sorted((root / "tests").rglob("test_*.py")):
+        named = units_of_docstring(file.read_text())
+        for name in named:
+            if name not in known | packages:
+                where = file.relative_to(root)
+                yield f"{where}: there is no unit {name}. Mend the line of units."
+        name = file.stem.removeprefix("test_")
+        tested |= {*named, *(unit for unit in known | packages if unit.split("/")[-1] == name)}
+    tested |= {
+        u for u in known if u.startswith("_src/") and u.rsplit("/", 1)[0] in tested - {"_src"}
+    }
+    for unit in sorted(known - tested - WITHOUT_TEST):
+        name = unit.split("/")[-1]
+        yield f"{unit}: has no test. Name one test_{name}.py, or the unit in a test's docstring."
+    for unit in sorted(WITHOUT_TEST & tested | WITHOUT_TEST - known):
+        yield f"{unit}: has a test by now, or is no unit. Take it off WITHOUT_TEST."
+
+
 def main() -> int:
     rooms = sys.argv[1:]
     if unknown := [room for room in rooms if room not in ROOMS]:
@@ -118,7 +164,8 @@ def main() -> int:
     if rooms:
         print(*(file for room in rooms for file in files_of(room)))
         return 0
-    found = faults(Path(__file__).parents[1])
+    root = Path(__file__).parents[1]
+    found = [*faults(root), *untested(root)]
     print(*found, sep="\n", end="\n" if found else "")
     print(f"room_tests: {', '.join(f'{room} {len(files_of(room))}' for room in ROOMS)} files")
     return 1 if found else 0

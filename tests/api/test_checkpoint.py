@@ -1,4 +1,7 @@
-"""Gradient checkpointing: the same values and gradients, with random operations too."""
+"""Gradient checkpointing: the same values and gradients, with random operations too.
+
+Units: _src/patches/checkpointing.
+"""
 
 from __future__ import annotations
 

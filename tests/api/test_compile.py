@@ -1,4 +1,7 @@
-"""torch_xla.compile and eager mode: graphs, values, limits, errors."""
+"""torch_xla.compile and eager mode: graphs, values, limits, errors.
+
+Units: executor/step/region, _src/functions/compiling.
+"""
 
 from __future__ import annotations
 

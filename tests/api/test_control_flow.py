@@ -1,4 +1,7 @@
-"""Loops and branches of programs: PyTorch's control flow operators on `xla`."""
+"""Loops and branches of programs: PyTorch's control flow operators on `xla`.
+
+Units: dispatch/functions/recorded_function.
+"""
 
 import logging
 

@@ -1,4 +1,7 @@
-"""torch_xla.debug.cost: what lines, modules and operators take, and their limits."""
+"""torch_xla.debug.cost: what lines, modules and operators take, and their limits.
+
+Units: executor/insight/kept_runs, _src/insight/kept_runs, _src/insight/scopes.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,7 @@
-"""The files that debugging variables name: graphs, metrics, failing programs; and the log."""
+"""The files that debugging variables name: graphs, metrics, failing programs; and the log.
+
+Units: executor/insight/dumps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PT_XLA_DEBUG_LEVEL: what is compiled and run, why and where, in the documents' words."""
+"""PT_XLA_DEBUG_LEVEL: what is compiled and run, why and where, in the documents' words.
+
+Units: executor/insight/analysis, executor/compile/cause.
+"""
 
 from __future__ import annotations
 

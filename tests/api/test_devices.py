@@ -1,4 +1,7 @@
-"""Devices, the runtime's figures and the module torch.xla."""
+"""Devices, the runtime's figures and the module torch.xla.
+
+Units: executor/run/runtime, _src/device/module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Memory shared with other libraries, both ways."""
+"""Memory shared with other libraries, both ways.
+
+Units: executor/step/external_memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What goes wrong in a process: forks, signals, exits, failing runs."""
+"""What goes wrong in a process: forks, signals, exits, failing runs.
+
+Units: _src/ending.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """torch_xla.debug.first_fault and XLA_DEBUG_NANS: the call that gives the first NaN, Inf or wrong
-number, with its line and module."""
+number, with its line and module.
+
+Units: executor/insight/nan_watch.
+"""
 
 import contextlib
 import re

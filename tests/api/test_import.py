@@ -1,4 +1,7 @@
-"""`import torch_xla`: what it gives, and that it has no side effect."""
+"""`import torch_xla`: what it gives, and that it has no side effect.
+
+Units: _src/setup, _src/submodules, _src/patches/after_import.
+"""
 
 from __future__ import annotations
 

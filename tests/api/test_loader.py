@@ -1,4 +1,7 @@
-"""MpDeviceLoader and ParallelLoader: what arrives, in which order, and how threads end."""
+"""MpDeviceLoader and ParallelLoader: what arrives, in which order, and how threads end.
+
+Units: _src/prefetch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch_xla.debug.memory_snapshot, and what errors tell of memory."""
+"""torch_xla.debug.memory_snapshot, and what errors tell of memory.
+
+Units: executor/run/live_data.
+"""
 
 import gc
 

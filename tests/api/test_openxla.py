@@ -1,4 +1,7 @@
-"""torch.compile(backend="openxla"): values, gradients, writes and random numbers as without it."""
+"""torch.compile(backend="openxla"): values, gradients, writes and random numbers as without it.
+
+Units: _src/dynamo.
+"""
 
 from __future__ import annotations
 

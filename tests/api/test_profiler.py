@@ -1,4 +1,7 @@
-"""torch_xla.debug.profiler: what a recording holds, its files, its server and its client."""
+"""torch_xla.debug.profiler: what a recording holds, its files, its server and its client.
+
+Units: _src/profile.
+"""
 
 from __future__ import annotations
 

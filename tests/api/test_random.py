@@ -1,4 +1,7 @@
-"""Random state: seeds, states, and torch's own functions reaching xla."""
+"""Random state: seeds, states, and torch's own functions reaching xla.
+
+Units: _src/device/rng.
+"""
 
 from __future__ import annotations
 

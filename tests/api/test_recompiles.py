@@ -1,4 +1,7 @@
-"""Each recompile is explained: which line, what differs from the nearest program, what to do."""
+"""Each recompile is explained: which line, what differs from the nearest program, what to do.
+
+Units: executor/compile/difference, _src/insight/explain.
+"""
 
 from __future__ import annotations
 

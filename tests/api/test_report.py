@@ -1,4 +1,7 @@
-"""torch_xla.debug.report: the page of a run."""
+"""torch_xla.debug.report: the page of a run.
+
+Units: _src/insight/recording.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch_xla.saved_step: steps as folders, trained on in Python and by examples/runner."""
+"""torch_xla.saved_step: steps as folders, trained on in Python and by examples/runner.
+
+Units: dispatch/functions/recorded_step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch_xla.experimental: scan, scan_layers, fori_loop, assume_pure and what is built on them."""
+"""torch_xla.experimental: scan, scan_layers, fori_loop, assume_pure and what is built on them.
+
+Units: dispatch/functions/joint, _src/functions/joint, _src/functions/nested.
+"""
 
 import copy
 import gc

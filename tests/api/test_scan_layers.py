@@ -1,4 +1,7 @@
-"""scan_layers of layers that hold other things than their tensors: numbers, functions, hooks."""
+"""scan_layers of layers that hold other things than their tensors: numbers, functions, hooks.
+
+Units: _src/functions/held_tensors, _src/functions/same_layers.
+"""
 
 import copy
 import functools

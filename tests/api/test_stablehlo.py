@@ -1,4 +1,7 @@
-"""torch_xla.stablehlo: exported models as StableHLO programs, and that others run them."""
+"""torch_xla.stablehlo: exported models as StableHLO programs, and that others run them.
+
+Units: dispatch/functions/exported_function, _src/export.
+"""
 
 from __future__ import annotations
 

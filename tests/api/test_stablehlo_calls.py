@@ -1,4 +1,7 @@
-"""What a model says to another compiler: composites, custom calls and locations."""
+"""What a model says to another compiler: composites, custom calls and locations.
+
+Units: executor/program/marked_calls.
+"""
 
 from __future__ import annotations
 

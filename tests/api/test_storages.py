@@ -1,4 +1,7 @@
-"""Addresses of storages, libraries that compare them, and files that are loaded onto xla."""
+"""Addresses of storages, libraries that compare them, and files that are loaded onto xla.
+
+Units: _src/patches/loading.
+"""
 
 from __future__ import annotations
 

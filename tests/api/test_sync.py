@@ -1,4 +1,7 @@
-"""Lazy execution, barriers, step closures and the optimizer's step."""
+"""Lazy execution, barriers, step closures and the optimizer's step.
+
+Units: _src/functions/step.
+"""
 
 from __future__ import annotations
 

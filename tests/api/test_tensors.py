@@ -1,4 +1,7 @@
-"""Tensors on xla behave as tensors do: interface, dtypes, moves, copies, and errors."""
+"""Tensors on xla behave as tensors do: interface, dtypes, moves, copies, and errors.
+
+Units: executor/run/transfer.
+"""
 
 from __future__ import annotations
 

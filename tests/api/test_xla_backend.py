@@ -1,4 +1,7 @@
-"""The backend `xla` of torch.distributed, in a job of one process."""
+"""The backend `xla` of torch.distributed, in a job of one process.
+
+Units: _src/device/replication.
+"""
 
 from __future__ import annotations
 

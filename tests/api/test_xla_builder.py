@@ -1,4 +1,7 @@
-"""torch_xla.core.xla_builder and xla_op_registry: every operation against PyTorch or NumPy."""
+"""torch_xla.core.xla_builder and xla_op_registry: every operation against PyTorch or NumPy.
+
+Units: dispatch/functions/user_computation, _src/builder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""No program changes unseen. `python -m tests.hlo --pin` takes the programs of now for right."""
+"""No program changes unseen. `python -m tests.hlo --pin` takes the programs of now for right.
+
+Units: executor/program/lower, executor/program/lowerer.
+"""
 
 from __future__ import annotations
 

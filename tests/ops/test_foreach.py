@@ -1,4 +1,7 @@
-"""Operators over lists: the same results as on the CPU, each recorded as one node."""
+"""Operators over lists: the same results as on the CPU, each recorded as one node.
+
+Units: dispatch/record/list_write.
+"""
 
 from __future__ import annotations
 

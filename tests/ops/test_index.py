@@ -1,4 +1,7 @@
-"""Indexing, gather and scatter, embeddings: every rule against PyTorch's CPU result."""
+"""Indexing, gather and scatter, embeddings: every rule against PyTorch's CPU result.
+
+Units: dispatch/record/mask_index.
+"""
 
 import itertools
 import warnings

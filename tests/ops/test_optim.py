@@ -1,4 +1,7 @@
-"""torch.optim on xla: the CPU's results, without transfers to the host and without recompiling."""
+"""torch.optim on xla: the CPU's results, without transfers to the host and without recompiling.
+
+Units: _src/patches/optim_defaults.
+"""
 
 from __future__ import annotations
 

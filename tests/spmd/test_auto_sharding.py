@@ -1,4 +1,7 @@
-"""use_spmd(auto=True): programs are split as an integer program chooses, and compute the same."""
+"""use_spmd(auto=True): programs are split as an integer program chooses, and compute the same.
+
+Units: executor/compile/unplanned.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """What a training step sends between devices, of which kinds and how many bytes: read from the
-compiled program."""
+compiled program.
+
+Units: _src/insight/split_parameters.
+"""
 
 from __future__ import annotations
 

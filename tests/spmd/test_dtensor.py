@@ -1,4 +1,7 @@
-"""PyTorch's DTensor, tensor parallelism and FSDP2 on an xla mesh of eight devices."""
+"""PyTorch's DTensor, tensor parallelism and FSDP2 on an xla mesh of eight devices.
+
+Units: _src/patches/device_mesh, _src/patches/dtensor_calls.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ CODE = (
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from tests.api import test_identity as plain
+from tests.unit import test_aliasing as plain
 
 mesh = init_device_mesh("xla", (8,))
 

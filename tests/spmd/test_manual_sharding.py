@@ -1,5 +1,8 @@
 """Manual sharding: each device computes on its own part. Values and gradients are those that
-PyTorch computes for each part by itself, and nothing is sent within."""
+PyTorch computes for each part by itself, and nothing is sent within.
+
+Units: executor/program/manual_run.
+"""
 
 from __future__ import annotations
 

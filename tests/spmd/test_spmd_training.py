@@ -1,6 +1,8 @@
 """Training that is split among eight devices gives PyTorch's losses, gradients and parameters.
 
 All in float64, so that what differs is wrong: 1e-9 of the largest value of each tensor.
+
+Units: _src/patches/loaded_state, _src/patches/clip_grad.
 """
 
 from __future__ import annotations

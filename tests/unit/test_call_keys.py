@@ -1,4 +1,7 @@
-"""Calls that differ in anything are different calls, whichever of them was recorded first."""
+"""Calls that differ in anything are different calls, whichever of them was recorded first.
+
+Units: dispatch/record/recorder.
+"""
 
 from __future__ import annotations
 

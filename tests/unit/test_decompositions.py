@@ -1,4 +1,7 @@
-"""Operators that PyTorch writes in terms of others: the ways in which that can fail."""
+"""Operators that PyTorch writes in terms of others: the ways in which that can fail.
+
+Units: dispatch/record/decompose.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A run takes over a buffer only when nothing that outlives the run reads it."""
+"""A run takes over a buffer only when nothing that outlives the run reads it.
+
+Units: executor/run/run.
+"""
 
 from __future__ import annotations
 

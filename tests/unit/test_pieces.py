@@ -1,4 +1,7 @@
-"""Programs with equal parts run in pieces, with the values of the program compiled whole."""
+"""Programs with equal parts run in pieces, with the values of the program compiled whole.
+
+Units: executor/program/repeats, executor/program/stretch, executor/run/launch.
+"""
 
 from __future__ import annotations
 

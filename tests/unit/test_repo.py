@@ -362,12 +362,14 @@ def test_the_pages_of_this_repository():
         ("word " * 39 + "word. " + "word " * 39 + "word.", None),
         ("- " + "word " * 39 + "word\n- " + "word " * 39 + "word", None),
         ("| " + "word " * 50 + "|", None),
+        ("It runs. What it gives is read.", "1 sentences open with What"),
+        ("**What runs?** It runs. What is read?", None),
     ],
 )
 def test_what_a_page_says_is_checked(pages, text, found):
     (pages / "docs" / "changes.md").write_text(text)
     lines = all_of(pages, docs.check_links, docs.check_files, docs.check_sentences)
-    lines = [line for line in lines if "operators.md" not in line]
+    lines = [line for line in lines if "by now" not in line]  # the lists are this repository's
     assert len(lines) == (found is not None)
     assert all(line.startswith("docs/changes.md: ") and found in line for line in lines)
 

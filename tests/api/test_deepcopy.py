@@ -1,4 +1,7 @@
-"""copy.deepcopy: copies share memory where the tensors do, and not with them."""
+"""copy.deepcopy: copies share memory where the tensors do, and not with them.
+
+Units: _src/patches/pickling.
+"""
 
 import copy
 

@@ -1,4 +1,7 @@
-"""What a compiled program knows of itself: parameters, what it reuses, results, calls."""
+"""What a compiled program knows of itself: parameters, what it reuses, results, calls.
+
+Units: executor/program/interface, executor/program/recipe, _src/insight/programs.
+"""
 
 from __future__ import annotations
 

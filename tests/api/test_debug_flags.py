@@ -1,4 +1,7 @@
-"""Flags that show or check what is recorded: lines, scopes, keys, one operation at a time."""
+"""Flags that show or check what is recorded: lines, scopes, keys, one operation at a time.
+
+Units: dispatch/record/context, executor/insight/hlo_dump.
+"""
 
 from __future__ import annotations
 

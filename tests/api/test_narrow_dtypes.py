@@ -1,5 +1,8 @@
 """XLA_USE_BF16, XLA_DOWNCAST_BF16 and XLA_USE_32BIT_LONG: what the device holds is narrower than
-what PyTorch sees."""
+what PyTorch sees.
+
+Units: executor/run/array_types.
+"""
 
 from __future__ import annotations
 

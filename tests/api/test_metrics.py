@@ -1,4 +1,7 @@
-"""torch_xla.debug.metrics: values, clearing, and the text of the reports."""
+"""torch_xla.debug.metrics: values, clearing, and the text of the reports.
+
+Units: executor/run/run_time.
+"""
 
 from __future__ import annotations
 

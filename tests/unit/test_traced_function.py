@@ -1,4 +1,7 @@
-"""Functions that are recorded once and called often, and the tensors around them."""
+"""Functions that are recorded once and called often, and the tensors around them.
+
+Units: dispatch/functions/recording, dispatch/functions/draws.
+"""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""A run that fails is reported once, with the user's line, and the process goes on."""
+"""A run that fails is reported once, with the user's line, and the process goes on.
+
+Units: executor/step/read_data.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def test_a_step_whose_temporaries_do_not_fit_is_undone(optimizer, wait, flags, m
         return loss
 
     step(ours, 8), step(cpu, 8)
-    with pytest.raises(torch.OutOfMemoryError, match="(?s)Out of memory.*test_failures.py:[0-9]"):
+    with pytest.raises(torch.OutOfMemoryError, match="(?s)Out of memory.*test_undo.py:[0-9]"):
         step(ours, TOO_LARGE).item()
     for _ in range(2):
         torch.testing.assert_close(step(ours, 8).cpu(), step(cpu, 8))

@@ -17,7 +17,7 @@ from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 offer, is_offered = _XLAC._set_buffer_donation, _XLAC._get_buffer_donation
 is_gone = _XLAC._is_placecholder
 donor = torch.ops.xla.dynamo_set_buffer_donor_
-GONE = "given away to the run that was launched at .*test_offered_memory"
+GONE = "given away to the run that was launched at .*test_offers"
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["", "poisoned"])
