@@ -59,7 +59,7 @@ ROOMS: dict[str, str] = {
     """,
     # programs that leave the process
     "export": """
-        unit/aot_collectives
+        unit/aot_collectives unit/program_data
         api/aot api/custom_call_target api/jax_versions api/saved_step api/saved_step_files
         api/stablehlo api/stablehlo_calls api/stablehlo_dynamic api/unbounded_dynamism
         api/xla_builder

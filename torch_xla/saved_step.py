@@ -81,7 +81,8 @@ def save(
     platform, options = _XLAC._compile_options()
     manifest = Manifest(call.name, inputs, outputs, call.constants, {platform: options})
     example = {n: t.detach().cpu() for n, t in zip(call.names, call.tensors, strict=True)}
-    step_folder.write(folder, manifest, step_folder.programs(recorded.text), state, example)
+    programs = step_folder.programs(_XLAC._pretty_stablehlo(recorded.text))
+    step_folder.write(folder, manifest, programs, state, example)
 
 
 def load(folder: str | os.PathLike[str]) -> SavedStep:

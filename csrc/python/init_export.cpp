@@ -23,6 +23,7 @@
 #include "ops/dtypes.h"
 #include "ops/target.h"
 #include "python/init.h"
+#include "python/program_data.h"
 #include "python/values.h"
 
 namespace py = pybind11;
@@ -61,7 +62,7 @@ py::tuple record_step(const Tensors& arguments, const py::function& body,
   const dispatch::RecordedStep step = dispatch::record_step(
       arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },
       platform, std::move(given));
-  return py::make_tuple(hlo::pretty(step.text), step.states, step.written, step.draws);
+  return py::make_tuple(step.text, step.states, step.written, step.draws);
 }
 
 // `programs` are pairs of sizes and text.
@@ -131,6 +132,7 @@ class LoadedProgram {
 
 void init_export(py::module_& m) {
   m.def("_get_portable_stablehlo", &portable_stablehlo);
+  m.def("_read_program", &read_program);
   m.def("_pretty_stablehlo", &hlo::pretty, py::arg("program"), py::arg("folds_numbers") = false);
   m.def("_export_function", &export_function);
   m.def("_record_step", &record_step, py::arg("arguments"), py::arg("body"),

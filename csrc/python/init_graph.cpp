@@ -112,6 +112,20 @@ py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
   return hash.hex();
 }
 
+// The operator that a tensor waits for, and the dtype and sizes of each of its results; None where it
+// has data.
+py::object call_of(const at::Tensor& tensor) {
+  int device = 0;
+  const lazy::GraphLock lock;
+  const lazy::Value value = present_values({tensor}, "_xla_call_of", &device)[0];
+  if (value.node->is_data()) return py::none();
+  py::list results;
+  for (const lazy::Geometry* g : value.node->signature().outputs) {
+    if (g != nullptr) results.append(py::make_tuple(g->dtype, py::tuple(py::cast(g->sizes))));
+  }
+  return py::make_tuple(value.node->signature().op->name, results);
+}
+
 std::string graph_text(const Tensors& tensors) {
   int device = 0;
   const lazy::GraphLock lock;
@@ -205,6 +219,7 @@ std::vector<py::dict> programs() {
 
 void init_graph(py::module_& m) {
   m.def("_xla_programs", settled(&programs));
+  m.def("_xla_call_of", &call_of);
   m.def("_get_xla_tensors_text", &graph_text);
   m.def("_get_xla_tensors_dot", &graph_dot);
   m.def("_set_xla_custom_op_name_prefix", &set_scope_of, py::arg("tensor"), py::arg("prefix"),
@@ -218,7 +233,7 @@ void init_graph(py::module_& m) {
   m.def("_clear_pending_irs", &clear_pending);
   m.def("_get_stablehlo", &stablehlo, py::arg("tensors"), py::arg("platform") = "");
   m.def("_stablehlo_of_sync", [](const std::string& platform) {
-    return hlo::pretty(executor::stablehlo_of_sync(executor::current_device(), platform));
+    return executor::stablehlo_of_sync(executor::current_device(), platform);
   });
   m.def("_lower_also_for", &executor::lower_also_for);
   // For each: its name, and its text or why it has none.

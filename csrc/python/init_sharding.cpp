@@ -23,6 +23,7 @@
 #include "executor/step/sync.h"
 #include "lazy/tensor.h"
 #include "python/init.h"
+#include "python/program_data.h"
 #include "python/values.h"
 #include "spmd/compiled_module.h"
 #include "spmd/place.h"
@@ -308,8 +309,8 @@ py::object axes_of(const OpSharding& given) {
   return py::make_tuple(s->mesh->names, s->mesh->sizes, s->mesh->devices, dims);
 }
 
-// `planner` takes a platform and its number of devices, a program's text, the OpSharding of each
-// parameter or None, and of each result the parameter that it takes the place of or -1. It returns
+// `planner` takes a platform and its number of devices, a program (read_program), the OpSharding of
+// each parameter or None, and of each result the parameter that it takes the place of or -1. It returns
 // an OpSharding or None for each parameter, and one for results of calls, as (call, index,
 // sharding).
 executor::SplitPlan ask(const py::function& planner, const executor::PlanRequest& request) {
@@ -319,7 +320,7 @@ executor::SplitPlan ask(const py::function& planner, const executor::PlanRequest
     leaves.append(s == nullptr ? py::object(py::none()) : py::cast(OpSharding{s}));
   }
   const auto [of_leaves, of_results] =
-      planner(request.platform, request.num_devices, request.text, leaves, request.replaces)
+      planner(request.platform, request.num_devices, read_program(request.text), leaves, request.replaces)
           .cast<std::pair<std::vector<std::optional<OpSharding>>,
                           std::vector<std::tuple<uint32_t, uint32_t, OpSharding>>>>();
   executor::SplitPlan plan;

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_xla
-from torch_xla import aot
+from torch_xla import _XLAC, aot
 from torch_xla._src.aot import figures as aot_figures
 from torch_xla._src.aot import programs as aot_programs
 from torch_xla._src.device import plugins
@@ -341,19 +341,25 @@ def test_the_largest_buffers():
 
     args = torch.empty(64, 32, device="meta"), torch.empty(32, 1000, device="meta")
     program = text_of(step, *args)
-    largest = aot_figures.largest_buffers(program.text, program.inputs, 100)
+    read = _XLAC._read_program(program.text)
+    largest = aot_figures.largest_buffers(read, program.inputs, 100)
     sizes = {b.what: (b.type, b.bytes) for b in largest}
     assert sizes["argument w"] == ("float32[32, 1000]", 128_000)
     assert sizes["dot_general"] == ("f32[64, 1000]", 256_000)
     assert [b.bytes for b in largest] == sorted((b.bytes for b in largest), reverse=True)
-    text = """func.func @main(%0: tensor<2x3xcomplex<f32>>, %1: tensor<i1>) -> tensor<f32> {
-      %2 = stablehlo.foo %0 : (tensor<2x3xcomplex<f32>>) -> tensor<2xbf16> loc("x" : 1)"""
-    assert [(b.what, b.bytes) for b in aot_figures.largest_buffers(text, None)] == [
+    text = """module @m {
+  func.func public @main(%0: tensor<2x3xcomplex<f32>>, %1: tensor<i1>) -> (tensor<f32>) {
+    %2 = "stablehlo.foo"(%0) : (tensor<2x3xcomplex<f32>>) -> tensor<2xbf16> loc("x" : 1)
+  }
+}
+"""
+    read = _XLAC._read_program(text)
+    assert [(b.what, b.bytes) for b in aot_figures.largest_buffers(read, None)] == [
         ("argument 0", 48),
         ("foo", 4),
         ("argument 1", 1),
     ]
-    error = aot_figures.does_not_fit("step", "v5e:2x2", "no memory", text, None)
+    error = aot_figures.does_not_fit("step", "v5e:2x2", "no memory", read, None)
     assert isinstance(error, RuntimeError) and error.largest[0].bytes == 48
     assert re.search(
         r"'step' does not fit on a chip of v5e:2x2: .*48 bytes argument 0", str(error), re.S
@@ -390,5 +396,5 @@ def test_figures_of_a_compiler_without_estimates():
 
 def test_inputs_know_their_names():
     given = [Input("argument", "x", "bfloat16", [2, 3])]
-    (buffer,) = aot_figures.largest_buffers("", given)
+    (buffer,) = aot_figures.largest_buffers({"functions": {"main": ((), ())}}, given)
     assert (buffer.what, buffer.bytes) == ("argument x", 12)

@@ -2,10 +2,16 @@
 
 import pytest
 
-from torch_xla._src.aot.collectives import Collective, MeshOfText, summed
+from torch_xla import _XLAC
+from torch_xla._src.aot.collectives import Collective, Mesh, summed
 
-PLAIN = 'module @m {\n  sdy.mesh @mesh = <["data"=2, "model"=4]>\n}'
-PERMUTED = 'module @m {\n  sdy.mesh @mesh = <["a"=2, "b"=2], device_ids=[3, 1, 2, 0]>\n}'
+
+def mesh_of(text: str) -> Mesh:
+    return Mesh(*_XLAC._read_program(f"module @m {{\n  sdy.mesh @mesh = {text}\n}}\n")["mesh"])
+
+
+PLAIN = mesh_of('<["data"=2, "model"=4]>')
+PERMUTED = mesh_of('<["a"=2, "b"=2], device_ids=[3, 1, 2, 0]>')
 
 
 @pytest.mark.parametrize(
@@ -20,21 +26,19 @@ PERMUTED = 'module @m {\n  sdy.mesh @mesh = <["a"=2, "b"=2], device_ids=[3, 1, 2
     ],
 )
 def test_groups_are_told_as_axes(groups, axes):
-    assert MeshOfText(PLAIN).axes_of("all-reduce", groups) == axes
+    assert PLAIN.axes_of("all-reduce", groups) == axes
 
 
 def test_the_meshs_own_order_of_devices():
-    mesh = MeshOfText(PERMUTED)
-    assert mesh.axes_of("all-gather", [[3, 1], [2, 0]]) == ("b",)
-    assert mesh.axes_of("all-gather", [[3, 2], [1, 0]]) == ("a",)
-    assert mesh.axes_of("all-gather", [[3, 0], [1, 2]]) == ()
+    assert PERMUTED.axes_of("all-gather", [[3, 1], [2, 0]]) == ("b",)
+    assert PERMUTED.axes_of("all-gather", [[3, 2], [1, 0]]) == ("a",)
+    assert PERMUTED.axes_of("all-gather", [[3, 0], [1, 2]]) == ()
 
 
 def test_pairs_tell_the_axes_along_which_they_differ():
-    mesh = MeshOfText(PLAIN)
-    assert mesh.axes_of("collective-permute", [[0, 1], [1, 2], [2, 3], [3, 0]]) == ("model",)
-    assert mesh.axes_of("collective-permute", [[0, 4], [4, 0]]) == ("data",)
-    assert mesh.axes_of("collective-permute", [[0, 5]]) == ("data", "model")
+    assert PLAIN.axes_of("collective-permute", [[0, 1], [1, 2], [2, 3], [3, 0]]) == ("model",)
+    assert PLAIN.axes_of("collective-permute", [[0, 4], [4, 0]]) == ("data",)
+    assert PLAIN.axes_of("collective-permute", [[0, 5]]) == ("data", "model")
 
 
 def test_equal_ones_are_summed_and_the_largest_comes_first():
@@ -45,7 +49,7 @@ def test_equal_ones_are_summed_and_the_largest_comes_first():
         ("all-reduce", 16, 3, data, "f", "f.py:3"),  # in a loop
         ("all-reduce", 32, 1, model, "f", "f.py:3"),
     ]
-    assert summed(found, MeshOfText(PLAIN)) == [
+    assert summed(found, PLAIN) == [
         Collective("all-gather", ("model",), "f", "f.py:4", 1, 100),
         Collective("all-reduce", ("data",), "f", "f.py:3", 4, 56),
         Collective("all-reduce", ("model",), "f", "f.py:3", 1, 32),

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from torch_xla import _XLAC
 from torch_xla.distributed.spmd.auto_sharding import costs, problem, program, rules, solve
 
 MACHINE = costs.Machine(operations=1e9, memory=1e9, link=1e8, latency=1e-6)
@@ -20,8 +21,12 @@ def text_of(*statements: str, arguments: str, results: str = "") -> str:
     )
 
 
+def read_text(text: str) -> program.Program:
+    return program.read(_XLAC._read_program(text))
+
+
 def rule(statement: str, arguments: str) -> rules.Rule:
-    read = program.read(text_of(statement, '"func.return"() : () -> ()', arguments=arguments))
+    read = read_text(text_of(statement, '"func.return"() : () -> ()', arguments=arguments))
     return rules.rule_of(read.operations[0], read.types)
 
 
@@ -122,7 +127,7 @@ def held(made: problem.Problem, states) -> float:
 @pytest.mark.parametrize("budget", [None, 30_000])
 @pytest.mark.parametrize("first", [None, (-1,), (0,)])
 def test_the_best_of_all_ways(first, budget):
-    made = problem.make(program.read(LAYERS), (4,), MACHINE, [first, None, None], [-1])
+    made = problem.make(read_text(LAYERS), (4,), MACHINE, [first, None, None], [-1])
     ways = itertools.product(*(range(len(c.states)) for c in made.choices))
     fits = [w for w in ways if budget is None or held(made, w) <= budget]
     best = min(price(made, w) for w in fits)
@@ -139,12 +144,12 @@ def test_the_best_of_all_ways(first, budget):
 
 
 def test_no_way_fits():
-    made = problem.make(program.read(LAYERS), (4,), MACHINE, [None] * 3, [-1])
+    made = problem.make(read_text(LAYERS), (4,), MACHINE, [None] * 3, [-1])
     with pytest.raises(solve.DoesNotFit, match="fit 100 bytes on each device"):
         solve.solve(made, MACHINE, 100)
 
 
 def test_no_time_is_not_no_memory():
-    made = problem.make(program.read(LAYERS), (4,), MACHINE, [None] * 3, [-1])
+    made = problem.make(read_text(LAYERS), (4,), MACHINE, [None] * 3, [-1])
     with pytest.raises(RuntimeError, match="within 1e-09 s, found none"):
         solve.solve(made, MACHINE, time_limit=1e-9)

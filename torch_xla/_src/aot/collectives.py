@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -32,17 +31,12 @@ class Collective:
     bytes: int
 
 
-class MeshOfText:
-    """The mesh of a partitioned program, as its text has it."""
+class Mesh:
+    """The mesh of a partitioned program."""
 
-    def __init__(self, stablehlo: str) -> None:
-        (text,) = re.findall(r"\n  sdy\.mesh @mesh = <(.*)>", stablehlo)
-        axes = re.findall(r'"([^"]+)"=(\d+)', text)
-        self.names = tuple(name for name, _ in axes)
-        self.sizes = tuple(int(size) for _, size in axes)
-        listed = re.search(r"device_ids=\[([^\]]*)\]", text)
-        ids = [int(i) for i in listed[1].split(",")] if listed else range(math.prod(self.sizes))
-        self._devices = np.array(ids).reshape(self.sizes)
+    def __init__(self, names: tuple[str, ...], sizes: tuple[int, ...], devices: Sequence[int]):
+        self.names, self.sizes = names, sizes
+        self._devices = np.array(devices).reshape(sizes)
         self._groups = {
             self._groups_along(axes): tuple(self.names[axis] for axis in axes)
             for count in range(len(self.sizes), 0, -1)
@@ -75,7 +69,7 @@ class MeshOfText:
 
 
 def summed(
-    found: Iterable[tuple[str, int, int, list[list[int]], str, str]], mesh: MeshOfText
+    found: Iterable[tuple[str, int, int, list[list[int]], str, str]], mesh: Mesh
 ) -> list[Collective]:
     """Those of one kind, axes, operation and line as one, the most bytes first."""
     sums: dict[tuple[str, tuple[str, ...], str, str], list[int]] = {}

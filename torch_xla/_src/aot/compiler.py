@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from torch_xla import _XLAC
 from torch_xla._src.aot import figures as aot_figures
 from torch_xla._src.aot import topology as topology_compiler
-from torch_xla._src.aot.collectives import MeshOfText, summed
+from torch_xla._src.aot.collectives import Mesh, summed
 from torch_xla._src.aot.figures import Chip, Compiled, Memory, NoCompiler, Refused, UnknownTopology
 from torch_xla._src.aot.programs import Program
 from torch_xla._src.device import plugins
@@ -95,14 +96,15 @@ class TopologyCompiler:
             collectives=[] if mesh is None else summed(figures["collectives"], mesh),
             inputs=program.inputs,
             outputs=program.outputs,
-            stablehlo=program.text,
+            stablehlo=_XLAC._pretty_stablehlo(program.text),
             executable=executable,
         )
 
-    def _mesh_of(self, program: Program) -> MeshOfText | None:
-        if not topology_compiler.is_partitioned(program.text):
+    def _mesh_of(self, program: Program) -> Mesh | None:
+        given = _XLAC._read_program(program.text)["mesh"]
+        if given is None:
             return None
-        mesh = MeshOfText(program.text)
+        mesh = Mesh(*given)
         if mesh.size() != self.chip.count:
             raise Refused(
                 f"aot.compile: expected a mesh of the {self.chip.count} devices of "
@@ -114,7 +116,11 @@ class TopologyCompiler:
     def _error(self, program: Program, refusal: topology_compiler.Refused) -> Exception:
         if refusal.code == "RESOURCE_EXHAUSTED":
             return aot_figures.does_not_fit(
-                program.name, self.chip.topology, refusal.text, program.text, program.inputs
+                program.name,
+                self.chip.topology,
+                refusal.text,
+                _XLAC._read_program(program.text),
+                program.inputs,
             )
         return Refused(
             f"aot.compile: expected a program that the compiler of {self.chip.topology} takes, got "

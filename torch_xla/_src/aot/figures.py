@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -318,10 +319,10 @@ def _time(seconds: float) -> str:
 
 
 def does_not_fit(
-    name: str, topology: str, text: str, stablehlo: str, inputs: Sequence[Input] | None
+    name: str, topology: str, text: str, program: dict[str, Any], inputs: Sequence[Input] | None
 ) -> DoesNotFit:
     needed, limit = memory_figures(text)
-    return DoesNotFit(name, topology, text, limit, needed, largest_buffers(stablehlo, inputs))
+    return DoesNotFit(name, topology, text, limit, needed, largest_buffers(program, inputs))
 
 
 def memory_figures(text: str) -> tuple[int | None, int | None]:
@@ -341,48 +342,36 @@ def _bytes(number: str, unit: str) -> int:
     return round(float(number) * 1024 ** _UNITS[unit])
 
 
-_OPERATION = re.compile(r'= "?(?:stablehlo|chlo)\.(\w+)')
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)((?:complex<)?\w+>?)>")
+def largest_buffers(
+    program: dict[str, Any], inputs: Sequence[Input] | None, most: int = 8
+) -> list[Buffer]:
+    """The largest arguments of a program and values of its operations, each kind once.
 
-
-def largest_buffers(stablehlo: str, inputs: Sequence[Input] | None, most: int = 8) -> list[Buffer]:
-    """The largest arguments of a program and values of its operations, each kind once."""
-    found: dict[tuple[str, str], Buffer] = {}
+    `program` is what the extension's `_read_program` gives.
+    """
+    found: dict[tuple[str, Any], Buffer] = {}
+    arguments, _ = program["functions"]["main"]
+    for i, (_, shape, dtype) in enumerate(arguments if inputs is None else ()):
+        found["", i] = _buffer(f"argument {i}", shape, dtype)
     for i, given in enumerate(inputs or ()):
-        dtype = getattr(torch, given.dtype)
-        size = dtype.itemsize * _product(given.shape)
-        found["", str(i)] = Buffer(
-            f"{given.kind} {given.name}", _type(given.dtype, given.shape), size
-        )
-    for line in stablehlo.splitlines():
-        line = line.partition(" loc(")[0]
-        if inputs is None and "func.func @main" in line:
-            for i, given in enumerate(_TENSOR.findall(line.partition(" -> ")[0])):
-                found["", str(i)] = _buffer(f"argument {i}", given)
-        operation = _OPERATION.search(line)
-        if operation is None:
-            continue
-        _, arrow, results = line.rpartition("->")
-        results = results if arrow else line.rpartition(" : ")[2]
-        for given in _TENSOR.findall(results):
-            found.setdefault((operation[1], str(given)), _buffer(operation[1], given))
+        size = getattr(torch, given.dtype).itemsize * math.prod(given.shape)
+        what = f"{given.kind} {given.name}"
+        found["", i] = Buffer(what, _type(given.dtype, given.shape), size)
+    blocks = list(program["functions"].values())
+    while blocks:
+        for name, _, results, _, regions in blocks.pop()[1]:
+            blocks += regions
+            dialect, _, operation = name.partition(".")
+            for _, *kind in results if dialect in ("stablehlo", "chlo") else ():
+                found.setdefault((operation, tuple(kind)), _buffer(operation, *kind))
     return sorted(found.values(), key=lambda buffer: -buffer.bytes)[:most]
 
 
-def _buffer(what: str, given: tuple[str, str]) -> Buffer:
-    sizes, element = given
-    shape = [int(size) for size in sizes.split("x")[:-1]]
-    (digits, *_) = re.findall(r"\d+", element)
-    bits = int(digits) * (2 if element.startswith("complex") else 1)
-    return Buffer(what, _type(element, shape), max(1, bits // 8) * _product(shape))
+def _buffer(what: str, shape: Sequence[int], element: str) -> Buffer:
+    bits = int("".join(c for c in element.partition("E")[0] if c.isdigit()))
+    bits *= 2 if element.startswith("complex") else 1
+    return Buffer(what, _type(element, shape), max(1, bits // 8) * math.prod(shape))
 
 
 def _type(dtype: str, shape: Sequence[int]) -> str:
     return f"{dtype}{list(shape)}"
-
-
-def _product(sizes: Sequence[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

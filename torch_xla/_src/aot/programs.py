@@ -27,7 +27,10 @@ _WHO = "aot.compile"
 
 @dataclasses.dataclass
 class Program:
-    """StableHLO for a platform. Inputs and outputs have no names where there is no function."""
+    """StableHLO for a platform, in MLIR's generic form.
+
+    Inputs and outputs have no names where there is no function.
+    """
 
     name: str
     text: str

@@ -8,7 +8,7 @@ import enum
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from json import JSONEncoder
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def type_of(tensor: torch.Tensor) -> str:
     """A tensor's type in StableHLO: `tensor<2x3xf32>`"""
-    return f"tensor<{''.join(f'{size}x' for size in tensor.shape)}{_TYPES[tensor.dtype]}>"
+    return type_text(tensor.shape, _TYPES[tensor.dtype])
+
+
+def type_text(sizes: Sequence[int], element: str) -> str:
+    return f"tensor<{''.join(f'{size}x' for size in sizes)}{element}>"
 
 
 def _get_numpy_dtype(dtype: torch.dtype) -> Any:

@@ -19,7 +19,7 @@ from torch_xla import _XLAC
 from torch_xla._src.device import rng
 from torch_xla._src.device.names import device_name, is_xla_tensor
 from torch_xla._src.export import mlir
-from torch_xla._src.export.bundle import type_of
+from torch_xla._src.export.bundle import type_of, type_text
 from torch_xla._src.functions import step
 
 NAMES: dict[str, Any] = {}
@@ -33,8 +33,6 @@ def _name(function: Callable) -> Callable:
 # Leaves
 
 _SEED = -127389  # no tensor has this id
-_MAIN = re.compile(r"@main\((.*?)\) -> ", re.DOTALL)
-_ARGUMENT = re.compile(r"%\w+: (tensor<[^>]*>+)")
 
 
 def leaves_of(
@@ -110,11 +108,6 @@ def constant_numbers() -> Iterator[None]:
         _XLAC._set_xla_all_numbers_special_scalars(before)
 
 
-def _argument_types(text: str) -> list[str]:
-    found = _MAIN.search(text)
-    return _ARGUMENT.findall(found.group(1)) if found else []
-
-
 def lowered(tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> tuple[str, int]:
     """The program that takes the leaves, and how many random seeds it takes in one tensor after
     them.
@@ -124,17 +117,18 @@ def lowered(tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> 
     """
     with constant_numbers():
         text = _XLAC._get_stablehlo(pending_of(tensors))
-    types = _argument_types(text)
+    arguments, _ = _XLAC._read_program(text)["functions"]["main"]
+    types = [type_text(dims, dtype) for _, dims, dtype in arguments]
     expected = [type_of(leaf) for leaf in leaves]
     if types == expected:
         return text, 0
-    seeds = re.fullmatch(r"tensor<(\d+)xi64>", types[-1]) if types else None
-    if types[:-1] != expected or seeds is None:
+    (_, seeds, dtype) = arguments[-1]
+    if types[:-1] != expected or len(seeds) != 1 or dtype != "i64":
         raise NotImplementedError(
             f"_xla_warm_up_cache: expected a program of its {len(expected)} leaves, "
             f"{', '.join(expected)}, got one of {', '.join(types)}. Let torch_xla.sync() run it."
         )
-    return text, int(seeds.group(1))
+    return text, seeds[0]
 
 
 @_name
@@ -276,6 +270,16 @@ def _run_cached_graph(hash: bytes | str, inputs: Sequence[torch.Tensor]) -> list
             "_set_xla_all_numbers_special_scalars(True)."
         )
     return [result for graph in of_key.values() for result in graph.run(inputs)]
+
+
+_MAIN = re.compile(r"@main\((.*?)\) -> ", re.DOTALL)
+_ARGUMENT = re.compile(r"%\w+: (tensor<[^>]*>+)")
+
+
+def _argument_types(text: str) -> list[str]:
+    """Those of a text from elsewhere, in whatever form; what is compiled knows only their sizes."""
+    found = _MAIN.search(text)
+    return _ARGUMENT.findall(found.group(1)) if found else []
 
 
 @_name

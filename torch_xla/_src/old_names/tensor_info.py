@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src.builder.shapes import PT_XLA_TYPE_MAP
 from torch_xla._src.device.names import is_xla_tensor
 
 
@@ -17,7 +18,7 @@ def debug_info(tensor: torch.Tensor) -> str:
     """
     if not is_xla_tensor(tensor):
         return "Not a XLATensor\n"
-    shape = _type(tensor)
+    shape = _type(tensor.dtype, tensor.shape)
     spec = _XLAC._get_xla_sharding_spec(tensor) or "None"
     data = _XLAC._xla_data_id(tensor)
     call = _call(tensor)
@@ -53,64 +54,21 @@ def debug_info(tensor: torch.Tensor) -> str:
     return "\n".join(["XLATensor {", *lines, "}"]) + "\n"
 
 
-_TYPES = {
-    "Bool": "pred",
-    "Char": "s8",
-    "Short": "s16",
-    "Int": "s32",
-    "Long": "s64",
-    "Byte": "u8",
-    "UInt16": "u16",
-    "UInt32": "u32",
-    "UInt64": "u64",
-    "Half": "f16",
-    "BFloat16": "bf16",
-    "Float": "f32",
-    "Double": "f64",
-    "ComplexFloat": "c64",
-    "ComplexDouble": "c128",
-}
-_NAMES = {
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-    **{
-        getattr(torch, k): v
-        for k, v in {
-            "bool": "Bool",
-            "int8": "Char",
-            "int16": "Short",
-            "int32": "Int",
-            "int64": "Long",
-            "uint8": "Byte",
-            "uint16": "UInt16",
-            "uint32": "UInt32",
-            "uint64": "UInt64",
-            "float16": "Half",
-            "bfloat16": "BFloat16",
-            "float32": "Float",
-            "float64": "Double",
-        }.items()
-    },
-}
-
-
-def _type(tensor: torch.Tensor) -> str:
-    name = _NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-    return f"{_TYPES.get(name, name)}[{','.join(map(str, tensor.shape))}]"
+def _type(dtype: torch.dtype, sizes: Sequence[int]) -> str:
+    name = PT_XLA_TYPE_MAP.get(dtype, str(dtype).removeprefix("torch."))
+    return f"{name}[{','.join(map(str, sizes))}]"
 
 
 def _call(tensor: torch.Tensor) -> str | None:
     """The call that a tensor waits for; None where it has data."""
-    text = _XLAC._get_xla_tensors_text([tensor])
-    root = text.rpartition("ROOT ")[2].split()[0]
-    line = next(line for line in text.splitlines() if line.startswith(f"  {root} = "))
-    ((name, types),) = re.findall(r"^  %\d+ = (\S+?)\(.*?\) : (.*?)(?:  // |$)", line)
-    if name == "xla::device_data":
+    found = _XLAC._xla_call_of(tensor)
+    if found is None:
         return None
+    name, results = found
     shapes = []
-    for dtype, sizes in re.findall(r"(\w+)\[([\d,]*)\]", types):
-        order = ",".join(map(str, reversed(range(len(sizes.split(",")) if sizes else 0))))
-        shapes.append(f"{_TYPES.get(dtype, dtype)}[{sizes}]" + (f"{{{order}}}" if order else ""))
+    for dtype, sizes in results:
+        order = ",".join(map(str, reversed(range(len(sizes)))))
+        shapes.append(_type(dtype, sizes) + (f"{{{order}}}" if order else ""))
     told = shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
     count = f", num_outputs={len(shapes)}" if len(shapes) > 1 else ""
     return f"[] {name.partition('.')[0]}{count}, xla_shape={told}, dynamic_dims: ()"

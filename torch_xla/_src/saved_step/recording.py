@@ -72,6 +72,8 @@ def _is_argument(leaf: Any) -> bool:
 class RecordedStep:
     """The program of a call, which takes its arguments, `states`, and the random state if `draws`.
 
+    `text` is in MLIR's generic form; `_XLAC._pretty_stablehlo` makes it one to read.
+
     It gives the results, new values of the states at the places `written`, and a random state.
     """
 

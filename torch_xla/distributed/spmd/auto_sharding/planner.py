@@ -358,7 +358,7 @@ def _plan(
     memory: float | None,
     platform: str,
     devices: int,
-    text: str,
+    data: dict[str, Any],
     leaves: Sequence[Any],
     replaces: Sequence[int],
 ) -> tuple[list[Any], list[Any]]:
@@ -369,11 +369,11 @@ def _plan(
         memory: Bytes that the program may take on each device, None for what there is.
         platform: What the devices are, "CPU", "TPU" or the like.
         devices: How many there are; several.
-        text: The program (`describe` in csrc/executor/program/lower.h).
+        data: The program (`describe` in csrc/executor/program/lower.h), as `read` takes it.
         leaves: The OpSharding of each argument that is data, None for those that are whole.
         replaces: For each result, the argument that it takes the place of, or -1.
     """
-    program = read(text)
+    program = read(data)
     if not _is_worth(program):
         return [None] * len(leaves), []
     on = _elsewhere or _Elsewhere(costs.machine_of(platform), _memory(platform))

@@ -149,7 +149,7 @@ class _Maker:
             self._edge(value, argument.choice, want, op.times)
 
     def _decide(self, op: Operation, rule: Rule) -> None:
-        key = (op.name, op.attributes, *(self.types[v] for v in op.operands + op.results))
+        key = (op.name, *op.attributes.items(), *(self.types[v] for v in op.operands + op.results))
         if key not in self.alternatives:
             self.alternatives[key] = self._alternatives(op, rule)
         states, uses, seconds = self.alternatives[key]

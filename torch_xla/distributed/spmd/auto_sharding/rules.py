@@ -7,7 +7,6 @@ without a factor is whole on each device. Shardy calls this a sharding rule.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -263,8 +262,8 @@ def _scatter(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
 
 def _constraint(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
     """Operands that torch_xla has whole for the partitioner's sake."""
-    dims = re.findall(r"\{([^{}]*)\}", op.attributes.split("@mesh, [")[-1])
-    factors: Dims = [i if "?" in text else None for i, text in enumerate(dims)]
+    axes = op.attributes["sharding"]  # of each dimension, "{?}" where there are any
+    factors: Dims = [i if "?" in text else None for i, text in enumerate(axes)]
     return Rule([factors], [list(factors)])
 
 
