@@ -85,7 +85,7 @@ py::object attribute_of(std::string_view text) {
     return list_of(colon == typed.npos ? std::string_view() : typed.substr(colon + 1));
   }
   if (text.starts_with('[')) return list_of(inside(text));
-  // Of each dimension the axes, in braces.
+  // Lists the axes of each dimension, in braces.
   if (text.starts_with("#sdy.sharding<")) {
     const std::vector<std::string_view> parts = hlo::members_of(inside(text));
     return list_of(inside(parts.at(1)));
