@@ -44,16 +44,16 @@ ROOMS: dict[str, str] = {
     # loops, branches and functions that are recorded once
     "functions": """
         unit/aliasing
-        api/control_flow api/gru_of_2_9 api/scan api/scan_layers api/scan_names
+        api/control_flow api/scan api/scan_layers api/scan_parts
     """,
     # torch.compile
     "dynamo": """
         unit/launching
-        api/dynamo_names api/openxla api/openxla_lines api/openxla_networks
+        api/dynamo api/openxla api/openxla_lines api/openxla_networks
     """,
     # what explains a run
     "insight": """
-        api/cost api/debug_files api/debug_flags api/debug_level api/debug_names api/faults
+        api/cost api/debug_files api/debug_flags api/debug_level api/faults
         api/first_fault api/memory_snapshot api/metrics api/parts api/profiler api/profiler_loops
         api/profiler_plugin api/profiler_xprof api/recompiles api/report api/waits
     """,
@@ -73,9 +73,9 @@ ROOMS: dict[str, str] = {
     "python": """
         unit/extension_stub unit/fork_server unit/leaning unit/leaning_dtensor unit/leaning_system
         unit/repo
-        api/checkpoint api/custom_kernel api/data api/examples api/extension_graphs api/loader
-        api/module_identity api/names api/old_names api/pytorch_test_base api/quantized api/spawn
-        api/utils_names api/xla_backend
+        api/checkpoint api/custom_kernel api/data api/examples api/extension
+        api/extension_graphs api/loader api/module_identity api/old_names api/pytorch_test_base
+        api/quantized api/spawn api/syncfree api/utils api/xla_backend api/xla_model
     """,
     # several devices
     "spmd": """

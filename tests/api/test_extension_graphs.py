@@ -15,7 +15,7 @@ from torch_xla import _XLAC
 from torch_xla._src.export import mlir
 from torch_xla._src.functions import step
 from torch_xla.core.xla_builder import create_placeholder_tensor
-from torch_xla.experimental import assume_pure, scan
+from torch_xla.experimental import assume_pure
 from torch_xla.experimental.xla_marker import BoundaryMetadata, BoundaryMetadataSerializer
 
 needs_jaxlib = pytest.mark.skipif(not mlir.is_installed(), reason="needs jaxlib")
@@ -539,12 +539,8 @@ def test_custom_calls():
         assert "@my.call(" in text and '"abc"' in text and 'k = "v"' in text
 
 
-def test_sizes_of_other_tensors():
-    a, source = torch.randn(1, 3), torch.zeros(5, 2).to("xla")
-    x = a.to("xla")
-    close(_XLAC._xla_dynamic_expand(x, [-1, 3], source, 0, 0), a.expand(5, 3))
-    b = torch.arange(20.0)
-    close(_XLAC._xla_dynamic_view(b.to("xla"), [1, 2], source, 0, 0, 2), b.view(10, 2))
+def test_sizes_that_are_called_dynamic():
+    x = torch.randn(1, 3).to("xla")
     with pytest.warns(UserWarning, match="has 3 elements in dimension 1. For any number, pass"):
         before = met.counter_value("XlaMarkDynamic") or 0
         _XLAC._xla_mark_dynamic(x, 1)
@@ -552,41 +548,3 @@ def test_sizes_of_other_tensors():
     with warnings.catch_warnings(), pytest.raises(IndexError, match="of a tensor of 2, got 2"):
         warnings.simplefilter("error")
         _XLAC._xla_mark_dynamic(x, 2)
-
-
-def test_numbers_of_four_bits():
-    x = torch.zeros(2, 2).to("xla")
-    found = _XLAC._xla_cast_int4(x, [-8, 7, 0, 1])
-    close(found, torch.tensor([[-8, 7], [0, 1]], dtype=torch.int8))
-    with pytest.raises(ValueError, match="each of 4 elements, got 4 from 0 to 8"):
-        _XLAC._xla_cast_int4(x, [0, 1, 2, 8])
-    with pytest.raises(ValueError, match="each of 4 elements, got 0"):
-        _XLAC._xla_cast_int4(x, [])
-
-
-# What is kept
-
-
-def test_tokens_of_devices():
-    token = _XLAC._get_all_reduce_token("xla:0")
-    assert isinstance(token, _XLAC.IrValue) and _XLAC._get_all_reduce_token("xla:0") is token
-    other = _XLAC.IrValue()
-    _XLAC._set_all_reduce_token("xla:0", other)
-    assert _XLAC._get_all_reduce_token("xla:0") is other
-    with pytest.raises(TypeError, match="expected an IrValue, got a int"):
-        _XLAC._set_all_reduce_token("xla:0", 3)
-
-
-def test_the_cache_of_uploads_is_a_setting():
-    assert _XLAC._get_xla_enable_device_data_cache()
-    _XLAC._set_xla_enable_device_data_cache(False)
-    assert not _XLAC._get_xla_enable_device_data_cache()
-    _XLAC._set_xla_enable_device_data_cache(True)
-
-
-def test_scan_has_the_name_of_a_sharding():
-    from torch_xla.distributed.spmd import xla_sharding
-
-    assert scan.shard_as is xla_sharding.shard_as
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        scan.no_such_name  # noqa: B018

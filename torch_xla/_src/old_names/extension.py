@@ -6,7 +6,9 @@ this module when it is first asked for a name that it lacks.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -18,6 +20,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src.old_names import coordination
+from torch_xla.version import __version__
 
 
 def find(name: str) -> Any:
@@ -83,104 +86,99 @@ def _name(function: Callable) -> Callable:
     return function
 
 
-# Devices and the runtime
+def _auto_sharding() -> bool:
+    module = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
+    return module is not None and module.is_enabled()
 
 
-@_name
-def _init_computation_client() -> None:
-    """Creates the client if there is none."""
-    _XLAC._xla_get_devices()
-
-
-@_name
-def _init_xla_lazy_backend() -> None:
-    """Does nothing: importing torch_xla has registered its kernels."""
-
-
-@_name
-def _xla_force_spmd_device() -> None:
-    """Switches SPMD mode on, as `xr.use_spmd`."""
-    _XLAC._xla_use_spmd()
-
-
-@_name
-def _xla_get_auto_sharding() -> bool:
-    """True if shardings are chosen for the program, as by `xr.use_spmd(auto=True)`."""
-    auto_sharding = sys.modules.get("torch_xla.distributed.spmd.auto_sharding")
-    return auto_sharding is not None and auto_sharding.is_enabled()
-
-
-@_name
-def _xla_get_all_devices() -> list[str]:
-    """The hardware of all processes, as ["CPU:0", ...]."""
-    return [attributes["name"] for attributes in _XLAC._xla_get_all_device_attributes()]
-
-
-_HERE["_xla_get_all_runtime_devices"] = _xla_get_all_devices
-
-
-@_name
-def _xla_get_runtime_devices() -> list[str]:
-    """The hardware of this process, as ["CPU:0", ...]."""
-    return _XLAC._xla_real_devices()
-
-
-@_name
-def _xla_get_replication_devices() -> list[str]:
-    """Empty: replicas are processes, not devices of one."""
-    return []
-
-
-@_name
-def _xla_get_replication_devices_count() -> int:
-    """0, the number of `_xla_get_replication_devices`."""
-    return 0
-
-
-@_name
-def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
-    """The hardware type of a tensor's device: "CPU"."""
-    return _XLAC._xla_real_devices([str(tensor.device)])[0].rpartition(":")[0]
-
-
-# Settings
-
-
-@_name
-def _get_ir_debug() -> bool:
-    """True if recorded calls keep their Python frames: the flag XLA_IR_DEBUG."""
-    return _XLAC._xla_flag("XLA_IR_DEBUG")
-
-
-@_name
 def _set_ir_debug(enable: bool) -> None:
-    """Lets calls from now on keep their Python frames, or not."""
     os.environ["XLA_IR_DEBUG"] = "1" if enable else "0"
     _XLAC._xla_refresh_debug_flags()
 
 
-_keeps_uploads = True
+def _callback_of(tensor: torch.Tensor, callback: Callable[[], None]) -> None:
+    from torch_xla.experimental import callback as module
+
+    module.on_ready_callback(tensor, lambda _: callback())
 
 
-@_name
-def _get_xla_enable_device_data_cache() -> bool:
-    """The value that `_set_xla_enable_device_data_cache` was given; True by default."""
-    return _keeps_uploads
+def _hardware() -> list[str]:
+    return [attributes["name"] for attributes in _XLAC._xla_get_all_device_attributes()]
 
 
-@_name
-def _set_xla_enable_device_data_cache(enable: bool) -> None:
-    """Changes no program: numbers go to the device with each run, and no upload is kept."""
-    global _keeps_uploads
-    _keeps_uploads = bool(enable)
+_keeps = {"uploads": True}
 
-
-@_name
-def _get_git_revs() -> dict[str, str]:
-    """The versions that this is made of: the commit of PyTorch, the version of torch_xla."""
-    from torch_xla.version import __version__
-
-    return {"torch": torch.version.git_version or torch.__version__, "xla": __version__}
+# What a line says: what it does, and the function.
+_LINES: dict[str, tuple[str, Callable]] = {
+    "_get_git_revs": (
+        "The versions that this is made of: the commit of PyTorch, the version of torch_xla.",
+        lambda: {"torch": torch.version.git_version or torch.__version__, "xla": __version__},
+    ),
+    "_get_ir_debug": (
+        "True if recorded calls keep their Python frames: the flag XLA_IR_DEBUG.",
+        lambda: _XLAC._xla_flag("XLA_IR_DEBUG"),
+    ),
+    "_set_ir_debug": ("Lets calls from now on keep their Python frames, or not.", _set_ir_debug),
+    "_get_xla_enable_device_data_cache": (
+        "The value that `_set_xla_enable_device_data_cache` was given; True by default.",
+        lambda: _keeps["uploads"],
+    ),
+    "_set_xla_enable_device_data_cache": (
+        "Changes no program: numbers go to the device with each run, and no upload is kept.",
+        lambda enable: _keeps.update(uploads=bool(enable)),
+    ),
+    "_get_xla_tensor_dimension_size": (
+        "The size of a dimension, as a tensor on the device.",
+        lambda tensor, dim: torch.full(
+            (), tensor.size(dim), dtype=torch.int32, device=tensor.device
+        ),
+    ),
+    "_init_computation_client": (
+        "Creates the client if there is none.",
+        lambda: _XLAC._xla_get_devices().clear(),
+    ),
+    "_init_xla_lazy_backend": (
+        "Does nothing: importing torch_xla has registered its kernels.",
+        lambda: None,
+    ),
+    "_on_ready_callback": (
+        "Calls `callback()` on another thread once the device has computed the tensor.",
+        _callback_of,
+    ),
+    "_unsafe_buffer_pointer": (
+        "Where a tensor's contents are, which is computed first. Good until they change.",
+        lambda tensor: _XLAC._xla_lend(tensor.detach()).data_ptr(),
+    ),
+    "_xla_force_spmd_device": (
+        "Switches SPMD mode on, as `xr.use_spmd`.",
+        lambda: _XLAC._xla_use_spmd(),
+    ),
+    "_xla_get_all_devices": ('The hardware of all processes, as ["CPU:0", ...].', _hardware),
+    "_xla_get_all_runtime_devices": ("`_xla_get_all_devices`.", _hardware),
+    "_xla_get_auto_sharding": (
+        "True if shardings are chosen for the program, as by `xr.use_spmd(auto=True)`.",
+        _auto_sharding,
+    ),
+    "_xla_get_device_hw_type": (
+        'The hardware type of a tensor\'s device: "CPU".',
+        lambda tensor: _XLAC._xla_real_devices([str(tensor.device)])[0].rpartition(":")[0],
+    ),
+    "_xla_get_replication_devices": (
+        "Empty: replicas are processes, not devices of one.",
+        lambda: [],
+    ),
+    "_xla_get_replication_devices_count": (
+        "0, the number of `_xla_get_replication_devices`.",
+        lambda: 0,
+    ),
+    "_xla_get_runtime_devices": (
+        'The hardware of this process, as ["CPU:0", ...].',
+        lambda: _XLAC._xla_real_devices(),
+    ),
+}
+for _key, (_doc, _line) in _LINES.items():
+    _line.__name__, _line.__doc__ = _key, _doc
+    _HERE[_key] = _line
 
 
 # Tensors
@@ -230,26 +228,6 @@ def _replace_xla_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Ten
     """Gives a tensor the memory of another one; what is written to one is in both."""
     with torch.no_grad():
         return tensor.set_(source.detach())  # type: ignore[call-overload]
-
-
-@_name
-def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """The size of a dimension, as a tensor on the device."""
-    return torch.full((), tensor.size(dim), dtype=torch.int32, device=tensor.device)
-
-
-@_name
-def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
-    """Where a tensor's contents are, which is computed first. Good until they change."""
-    return _XLAC._xla_lend(tensor.detach()).data_ptr()
-
-
-@_name
-def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> None:
-    """Calls `callback()` on another thread once the device has computed the tensor."""
-    from torch_xla.experimental import callback as module
-
-    module.on_ready_callback(tensor, lambda _: callback())
 
 
 # Computations
@@ -303,38 +281,6 @@ def _xla_dot_general(
     return xla_op_registry.register("xla::dot_general", product)(lhs, rhs)
 
 
-@_name
-def _xla_quantize_tensor(
-    input: torch.Tensor,
-    scale: Sequence[float],
-    zero_point: Sequence[int],
-    quant_min: int,
-    quant_max: int,
-    dtype: str,
-    axis: int,
-) -> torch.Tensor:
-    """`experimental.quantized`'s, with lists of numbers and a dtype such as "torch.int8"."""
-    return _quantization(
-        "_xla_quantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
-    )
-
-
-@_name
-def _xla_dequantize_tensor(
-    input: torch.Tensor,
-    scale: Sequence[float],
-    zero_point: Sequence[int],
-    quant_min: int,
-    quant_max: int,
-    dtype: str,
-    axis: int,
-) -> torch.Tensor:
-    """The same, back."""
-    return _quantization(
-        "_xla_dequantize", input, scale, zero_point, quant_min, quant_max, dtype, axis
-    )
-
-
 def _quantization(
     name: str,
     input: torch.Tensor,
@@ -345,11 +291,16 @@ def _quantization(
     dtype: str,
     axis: int,
 ) -> torch.Tensor:
+    """`experimental.quantized`'s, with lists of numbers and a dtype such as "torch.int8"."""
     from torch_xla.experimental import quantized
 
     integers = getattr(torch, dtype.removeprefix("torch."))
     numbers = torch.tensor(list(scale)), torch.tensor(list(zero_point))
     return getattr(quantized, name)(input, *numbers, quant_min, quant_max, integers, axis)
+
+
+_HERE["_xla_quantize_tensor"] = functools.partial(_quantization, "_xla_quantize")
+_HERE["_xla_dequantize_tensor"] = functools.partial(_quantization, "_xla_dequantize")
 
 
 @_name
@@ -379,16 +330,8 @@ def _xla_custom_call(
     """`experimental.stablehlo_custom_call.stablehlo_custom_call`; always a list."""
     from torch_xla.experimental import stablehlo_custom_call as module
 
-    results = module.stablehlo_custom_call(
-        inputs,
-        target,
-        output_shapes,
-        output_dtypes,
-        has_side_effect,
-        backend_config,
-        api_version,
-        frontend_attributes,
-    )
+    options = has_side_effect, backend_config, api_version, frontend_attributes
+    results = module.stablehlo_custom_call(inputs, target, output_shapes, output_dtypes, *options)
     return [results] if isinstance(results, torch.Tensor) else results
 
 
@@ -475,73 +418,35 @@ def _device(name: str) -> str:
 # Optimizers, one parameter at a time
 
 
-@_name
-def _xla_sgd_optimizer_step_(
-    found_inf: torch.Tensor,
-    step: torch.Tensor,
-    param: torch.Tensor,
-    buf: torch.Tensor,
-    d_p: torch.Tensor,
-    weight_decay: float,
-    momentum: float,
-    lr: float,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-) -> None:
-    """`amp.syncfree._functional.sgd_step` of one parameter."""
-    from torch_xla.amp.syncfree import _functional
+def _of_one(function: str, names: str, lists: str) -> Callable[..., None]:
+    """A function of `amp.syncfree._functional` for one parameter.
 
-    _functional.sgd_step(
-        found_inf,
-        [step],
-        [param],
-        [d_p],
-        [buf],
-        weight_decay=weight_decay,
-        momentum=momentum,
-        lr=lr,
-        dampening=dampening,
-        nesterov=nesterov,
-        maximize=maximize,
-    )
+    It takes arguments of these names, by their places too; those of `lists` become lists of one,
+    in that order.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names.split()])
+
+    def step(*args: Any, **kwargs: Any) -> None:
+        from torch_xla.amp.syncfree import _functional
+
+        given = signature.bind(*args, **kwargs).arguments
+        tensors = [given.pop("found_inf"), *([given.pop(name)] for name in lists.split())]
+        getattr(_functional, function)(*tensors, **given)
+
+    step.__signature__ = signature
+    step.__doc__ = f"`amp.syncfree._functional.{function}` of one parameter."
+    return step
 
 
-@_name
-def _xla_adam_optimizer_step_(
-    found_inf: torch.Tensor,
-    step: torch.Tensor,
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    max_exp_avg_sq: torch.Tensor,
-    beta1: float,
-    beta2: float,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    amsgrad: bool,
-    maximize: bool,
-    use_adamw: bool,
-) -> None:
-    """`amp.syncfree._functional.adam_step` of one parameter."""
-    from torch_xla.amp.syncfree import _functional
-
-    _functional.adam_step(
-        found_inf,
-        [step],
-        [param],
-        [grad],
-        [exp_avg],
-        [exp_avg_sq],
-        [max_exp_avg_sq],
-        beta1=beta1,
-        beta2=beta2,
-        lr=lr,
-        weight_decay=weight_decay,
-        eps=eps,
-        amsgrad=amsgrad,
-        maximize=maximize,
-        use_adamw=use_adamw,
-    )
+_HERE["_xla_sgd_optimizer_step_"] = _of_one(
+    "sgd_step",
+    "found_inf step param buf d_p weight_decay momentum lr dampening nesterov maximize",
+    "step param d_p buf",
+)
+_HERE["_xla_adam_optimizer_step_"] = _of_one(
+    "adam_step",
+    "found_inf step param grad exp_avg exp_avg_sq max_exp_avg_sq beta1 beta2 lr weight_decay eps "
+    "amsgrad maximize use_adamw",
+    "step param grad exp_avg exp_avg_sq max_exp_avg_sq",
+)

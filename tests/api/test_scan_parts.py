@@ -1,7 +1,10 @@
-"""Parts of scan, scan_layers, gradient_accumulation and assume_pure that programs build on."""
+"""Parts of scan, scan_layers, gradient_accumulation, assume_pure and gru that programs build on."""
 
 from __future__ import annotations
 
+import copy
+import io
+import logging
 import os
 
 import pytest
@@ -11,7 +14,9 @@ from torch import nn
 import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_op_registry as xor
 from torch_xla import _XLAC
+from torch_xla._src.old_names import gru as old_gru
 from torch_xla.experimental import assume_pure, gradient_accumulation, gru, scan, scan_layers
+from torch_xla.experimental.gru import GRU
 from torch_xla.utils import checkpoint, serialization
 
 
@@ -34,11 +39,6 @@ def test_parameters_of_tensors(make):
     close(total(*(t.to("xla") for t in tensors)), torch.full((2, 3), 2.0))
 
 
-def test_a_number_of_a_parameter():
-    with pytest.raises(ValueError, match="next number, 0, got 3"):
-        gradient_accumulation.XlaBuildHelper("b").add_param(torch.ones(1), 3)
-
-
 def test_rows():
     xs, row = torch.arange(12.0).view(3, 4), torch.full((4,), -1.0)
     take = xor.register("take", scan.dynamic_slice)
@@ -49,15 +49,6 @@ def test_rows():
         expected = xs.clone()
         expected[i] = row
         close(put(xs.to("xla"), row.to("xla"), index), expected)
-
-
-def test_lists_and_trees():
-    assert scan.split([1, 2, 3, 4], 1, 0, 3) == ([1], [], [2, 3, 4])
-    with pytest.raises(ValueError, match="parts of 3"):
-        scan.split([1, 2, 3], 1)
-    assert scan._remove_none([None, 1, None]) == [1]
-    leaves, unflatten = scan.tree_flatten_none({"a": 1, "b": (None, 2)})
-    assert leaves == [1, 2] and unflatten([3, 4]) == {"a": 3, "b": (None, 4)}
 
 
 def test_trees_are_saved_for_backward():
@@ -100,16 +91,6 @@ def test_scans_without_gradients(reverse):
     )
     close(flat, expected["sum"])
     assert rows.shape == (3, 2)
-
-
-def test_what_a_forward_graph_keeps_of_its_inputs():
-    graph = torch.fx.symbolic_trace(lambda c, x: (c + x, x.sin(), x, c * 2))
-    aliases = scan._find_input_activation_aliases(torch.ones(1), torch.ones(1), 1, graph)
-    assert aliases == {1: 1}
-    compiler, graph_of = scan._make_get_graph_compiler()
-    assert graph_of() is None
-    assert compiler(graph, [])([torch.ones(1), torch.ones(1)])[0] == 2 and graph_of() is graph
-    assert scan._backward_shard_alike(1, 2, lambda c, x: (c, x), None, None) == (1, 2)
 
 
 def test_layers():
@@ -220,3 +201,41 @@ def test_saves_of_earlier_versions(tmp_path):
     assert serialization._get_tensors_folder(path) == f"{path}.tensors"
     loaded = serialization.load(path)
     assert loaded["a"].tolist() == [0, 1, 2] and loaded["b"][1] == "text"
+
+
+def test_the_original_is_kept():
+    assert nn.GRU is GRU and issubclass(GRU, nn.GRU._orig)
+    assert nn.GRU._orig.__module__ == "torch.nn.modules.rnn"
+    made = nn.GRU(3, 4)
+    assert type(made) is GRU and isinstance(made, nn.RNNBase) and repr(made) == "GRU(3, 4)"
+
+
+def test_it_is_put_there_once():
+    original = nn.GRU._orig
+    old_gru.install()
+    assert nn.GRU is GRU and nn.GRU._orig is original
+
+
+def test_two_directions_are_the_originals(caplog):
+    with caplog.at_level(logging.WARNING):
+        made = nn.GRU(3, 4, bidirectional=True)
+    assert type(made) is nn.GRU._orig and made.bidirectional
+    assert "bidirectional" in caplog.text
+    caplog.clear()
+    assert type(nn.GRU(3, 4, bidirectional=False)) is GRU and not caplog.text
+
+
+def test_values_copies_and_files():
+    torch.manual_seed(0)
+    x = torch.randn(5, 2, 3)
+    gru = nn.GRU(3, 4, num_layers=2, batch_first=True)
+    original = nn.GRU._orig(3, 4, num_layers=2, batch_first=True)
+    original.load_state_dict(gru.state_dict())
+    wanted = original(x)
+    file = io.BytesIO()
+    torch.save(gru, file)
+    file.seek(0)
+    for module in (gru, copy.deepcopy(gru), torch.load(file, weights_only=False)):
+        found = module.to("xla")(x.to("xla"))
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The names of `torch_xla._dynamo` and `core.dynamo_bridge`, and what users are told of graphs."""
+"""`torch_xla._dynamo`: the parts of its bridge, and what users are told of graphs."""
 
 from __future__ import annotations
 
@@ -31,22 +31,6 @@ def traced(function):
 def close(found, expected):
     assert found.device.type == "xla"
     torch.testing.assert_close(found.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
-
-
-def test_both_modules_have_the_same_names():
-    for name in core_bridge.__all__:
-        assert getattr(core_bridge, name) is getattr(dynamo_bridge, name)
-    with pytest.raises(AttributeError):
-        core_bridge.no_such_name  # noqa: B018
-    with pytest.raises(AttributeError):
-        dynamo_bridge.no_such_name  # noqa: B018
-    assert config.skip_input_data_check is False
-
-
-def test_debugging_is_what_the_environment_says(monkeypatch):
-    assert not dynamo_bridge.dynamo_debug and not core_bridge.ptxla_debug
-    monkeypatch.setenv("XLA_DYNAMO_DEBUG", "1")
-    assert dynamo_bridge.dynamo_debug and core_bridge.ptxla_debug
 
 
 def test_extract_compiled_graph():
@@ -150,41 +134,6 @@ def test_graphs_without_host_calls_stay_whole():
     assert run(x).tolist() == [4, 4, 4] and x.tolist() == [2, 2, 2]
 
 
-def test_inputs_are_matched():
-    x, y, held = (torch.full((1,), float(i), device="xla") for i in range(3))
-    ids = [_XLAC._xla_get_tensor_id(t) for t in (x, y, held)]
-    matcher = dynamo_bridge.GraphInputMatcher(
-        {ids[0]: 0, ids[1]: 1}, [ids[2], ids[1], ids[0]], [held, y, x], set(ids[:2])
-    )
-    assert matcher(["first", "second"]) == [held, "second", "first"]
-    assert matcher.graph_input_xla_values == [held, None, None]
-
-
-def test_lists_are_taken_apart_and_put_together():
-    remover = dynamo_bridge.NoneRemover()
-    values = [None, 1, None, 2, None]
-    assert remover.remove_nones(values) is values == [1, 2]
-    assert remover.add_nones(values) is values == [None, 1, None, 2, None]
-    assert remover.remove_nones((1, None, 2)) == (1, 2)
-    assert remover.add_nones((3, 4)) == (3, None, 4)
-    with pytest.raises(TypeError, match="expected a list or a tuple, got a dict"):
-        remover.remove_nones({})
-
-    a, b = torch.ones(1), torch.ones(1)
-    deduper = dynamo_bridge.Deduper()
-    assert [v is w for v, w in zip(deduper.dedup([a, b, a, a]), (a, b), strict=True)] == [True] * 2
-    assert deduper.recover(["a", "b"]) == ["a", "b", "a", "a"]
-
-    x, y, made = object(), object(), object()
-    handler = dynamo_bridge.SpecialReturnHandler(
-        [x, y], [made, x, made, y], [False, True], [(7, 0), (8, 3)]
-    )
-    # x is an input as it came; y is written, so its new value is computed.
-    assert handler.addDumbReturn(["x", "y"], ["made", "new y"]) == [
-        7, "made", "x", 8, "made", "new y",
-    ]  # fmt: skip
-
-
 def test_constructors_move_to_xla():
     def function(x):
         index = torch.ops.aten.full.default([2], 1, dtype=torch.int64, device="cpu")
@@ -225,9 +174,6 @@ def test_buffer_donors_are_a_setting():
             assert not get()
         raise KeyError
     assert not get()
-
-
-# What users are told
 
 
 def test_what_is_printed_of_graphs(monkeypatch, capfd):
