@@ -112,8 +112,8 @@ py::bytes graph_hash(const Tensors& tensors, const std::string& mesh) {
   return hash.hex();
 }
 
-// The operator that a tensor waits for, and the dtype and sizes of each of its results; None where it
-// has data.
+// The operator that a tensor waits for, and the dtype and sizes of each of its results; None where
+// it has data.
 py::object call_of(const at::Tensor& tensor) {
   int device = 0;
   const lazy::GraphLock lock;

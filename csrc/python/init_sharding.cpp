@@ -310,8 +310,8 @@ py::object axes_of(const OpSharding& given) {
 }
 
 // `planner` takes a platform and its number of devices, a program (read_program), the OpSharding of
-// each parameter or None, and of each result the parameter that it takes the place of or -1. It returns
-// an OpSharding or None for each parameter, and one for results of calls, as (call, index,
+// each parameter or None, and of each result the parameter that it takes the place of or -1. It
+// returns an OpSharding or None for each parameter, and one for results of calls, as (call, index,
 // sharding).
 executor::SplitPlan ask(const py::function& planner, const executor::PlanRequest& request) {
   const py::gil_scoped_acquire gil;
@@ -320,7 +320,8 @@ executor::SplitPlan ask(const py::function& planner, const executor::PlanRequest
     leaves.append(s == nullptr ? py::object(py::none()) : py::cast(OpSharding{s}));
   }
   const auto [of_leaves, of_results] =
-      planner(request.platform, request.num_devices, read_program(request.text), leaves, request.replaces)
+      planner(request.platform, request.num_devices, read_program(request.text), leaves,
+              request.replaces)
           .cast<std::pair<std::vector<std::optional<OpSharding>>,
                           std::vector<std::tuple<uint32_t, uint32_t, OpSharding>>>>();
   executor::SplitPlan plan;

@@ -74,8 +74,7 @@ py::object attribute_of(std::string_view text) {
     return py::int_(number);
   }
   rest = text;
-  if (rest.starts_with("dense<") && rest.ends_with(">") &&
-      rest.find("> : tensor<i") != rest.npos) {
+  if (rest.starts_with("dense<") && rest.ends_with(">") && rest.find("> : tensor<i") != rest.npos) {
     rest = inside(text);
     if (take_number(rest, number) && rest.empty()) return py::int_(number);
   }

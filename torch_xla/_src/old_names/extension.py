@@ -108,7 +108,7 @@ def _hardware() -> list[str]:
 
 _keeps = {"uploads": True}
 
-# What a line says: what it does, and the function.
+# Functions of one line, each with its text for help().
 _LINES: dict[str, tuple[str, Callable]] = {
     "_get_git_revs": (
         "The versions that this is made of: the commit of PyTorch, the version of torch_xla.",
