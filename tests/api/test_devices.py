@@ -1,6 +1,6 @@
 """Devices, the runtime's figures and the module torch.xla.
 
-Units: executor/run/runtime, _src/device/module.
+Units: executor/run/runtime, _src/device/module, _src/device/names.
 """
 
 from __future__ import annotations
