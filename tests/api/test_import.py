@@ -139,39 +139,3 @@ def test_missing_extension_is_explained(run_python, tmp_path):
         r"Install torch_xla again",
         last,
     )
-
-
-# Names that accelerate, transformers, lightning, diffusers, ignite, keras and others import.
-NAMES = {
-    "torch_xla": "device devices device_count real_devices sync step manual_seed __version__",
-    "torch_xla.core.xla_model": """xla_device xla_device_hw xla_device_count xla_real_devices
-        get_xla_supported_devices get_ordinal get_local_ordinal xrt_world_size is_master_ordinal
-        master_print mark_step wait_device_ops add_step_closure optimizer_step reduce_gradients
-        _fetch_gradients save send_cpu_data_to_device _maybe_convert_to_cpu ToXlaTensorArena
-        set_rng_state get_rng_state get_memory_info get_stablehlo rendezvous mesh_reduce all_reduce
-        all_gather collective_broadcast broadcast_master_param REDUCE_SUM REDUCE_MUL REDUCE_AND
-        REDUCE_OR REDUCE_MIN REDUCE_MAX RateTracker unlazy is_xla_tensor do_on_ordinals""",
-    "torch_xla.runtime": """device_type set_device_type local_process_count local_device_count
-        addressable_device_count global_device_count global_runtime_device_count world_size
-        global_ordinal local_ordinal process_index process_count host_index get_master_ip is_spmd
-        get_num_cached_compilation_graph clear_computation_cache initialize_cache
-        using_pjrt""",
-    "torch_xla.experimental.pjrt": """device_type world_size global_ordinal local_ordinal
-        broadcast_master_param rendezvous""",
-    "torch_xla.distributed.parallel_loader": "MpDeviceLoader ParallelLoader PerDeviceLoader",
-    "torch_xla.distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
-    "torch_xla.distributed.data_parallel": "DataParallel",
-    "torch_xla.utils.serialization": "save load TensorReference",
-    "torch_xla.utils.checkpoint": "checkpoint",
-    "torch_xla.utils.utils": "SampleGenerator DataWrapper FnDataGenerator",
-    "torch_xla._internal.tpu": "num_available_devices",
-    "torch_xla._XLAC": """_xla_get_tensor_id _xla_get_default_device _xla_sync_multi
-        _xla_step_marker _xla_device_kind _get_xla_tensors_text _get_xla_tensors_hlo""",
-}
-
-
-@pytest.mark.parametrize("module", NAMES)
-def test_names_that_programs_import(module):
-    imported = __import__(module, fromlist=["*"])
-    missing = [name for name in NAMES[module].split() if not hasattr(imported, name)]
-    assert not missing

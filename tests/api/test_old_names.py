@@ -25,7 +25,7 @@ from torch_xla.amp import autocast_mode, syncfree
 from torch_xla.core import dynamo_bridge as core_bridge
 from torch_xla.core import xla_env_vars
 from torch_xla.debug import frame_parser_util, metrics_compare_utils
-from torch_xla.distributed.parallel_loader import ParallelLoader
+from torch_xla.distributed.parallel_loader import ParallelLoader, PerDeviceLoader
 from torch_xla.distributed.spmd import xla_sharding
 from torch_xla.experimental import assume_pure, gradient_accumulation, scan, scan_layers
 
@@ -119,6 +119,13 @@ def set_and_get(setter, getter, *values):
     return found
 
 
+def reduced(gradient):
+    parameter = torch.nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    xm.reduce_gradients(torch.optim.SGD([parameter], 1.0))
+    return parameter.grad
+
+
 def core(text, *remapped):
     os.environ["NEURON_RT_VISIBLE_CORES"] = text
     if not remapped:
@@ -189,6 +196,11 @@ ROWS = [
     ("xr.global_runtime_device_attributes()[0]['name']", "CPU:0"),
     ("xr.runtime_device_attributes('xla:0') == xr.global_runtime_device_attributes()[0]", True),
     ("xr.is_bf16_supported()", True),
+    ("xm.REDUCE_MUL, xm.REDUCE_AND, xm.REDUCE_OR, xm.REDUCE_MIN, xm.REDUCE_MAX, xm.REDUCE_SUM",
+     ("mul", "and", "or", "min", "max", "sum")),
+    ("[xm.all_reduce(kind, x) for kind in ('mul', 'and', 'or', 'min', 'max', 'sum')]",
+     [[[0, 1], [2, 3]]] * 6),
+    ("reduced(x)", [[0, 1], [2, 3]]),
     ("xr._init_world_size_ordinal()", None),
     # utils
     ("xu.as_list(1), xu.as_list((1, 2))", ([1], (1, 2))),
@@ -216,6 +228,8 @@ ROWS = [
     ("core('6', 0, 1)", "6"),
     ("[[t.tolist() for t in ParallelLoader(cpu_loader=[torch.ones(2)], devices=['xla:0'])"
      ".per_device_loader('xla:0')]]", [[[1, 1]]]),
+    ("isinstance(ParallelLoader([torch.ones(2)], ['xla:0']).per_device_loader('xla:0'), "
+     "PerDeviceLoader)", True),
     ("ParallelLoader(devices=['xla:0'])", (TypeError, "expected one loader")),
     # debug
     ("frame_parser_util.parse_frame_content('train (train.py:12)\\n')", "train (train.py:12)\n"),
@@ -268,6 +282,7 @@ ROWS = [
     ("_XLAC.no_such_name", NO_NAME),
     ("_XLAC._xla_get_all_devices(), _XLAC._xla_get_runtime_devices()", (["CPU:0"], ["CPU:0"])),
     ("_XLAC._xla_get_all_runtime_devices(), _XLAC._xla_num_runtime_devices()", (["CPU:0"], 1)),
+    ("_XLAC._xla_get_default_device()", "xla:0"),
     ("_XLAC._xla_get_device_hw_type(x), _XLAC._xla_device_kind()", ("CPU", "cpu")),
     ("_XLAC._xla_get_replication_devices(), _XLAC._xla_get_replication_devices_count()", ([], 0)),
     ("_XLAC._xla_get_num_processes(), _XLAC._xla_get_process_index()", (1, 0)),

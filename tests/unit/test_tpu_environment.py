@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import http.server
 import os
 import threading
@@ -34,10 +35,8 @@ def chips(monkeypatch, tmp_path):
             folder.mkdir(parents=True)
             (folder / "vendor").write_text(vendor + "\n")
             (folder / "device").write_text(device + "\n")
-        found = [str(path) for path in sorted(tmp_path.glob("pci/*/vendor"))]
-        monkeypatch.setattr(
-            tpu.glob, "glob", lambda p: found if p == "/sys/bus/pci/devices/*/vendor" else []
-        )
+        found = [str(path) for path in sorted(tmp_path.glob("pci/*"))]
+        monkeypatch.setattr(glob, "glob", lambda p: found if p == "/sys/bus/pci/devices/*" else [])
 
     return plug
 

@@ -240,12 +240,7 @@ class Cleaner:
     def __enter__(self) -> Cleaner:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._func()
 
 
@@ -258,12 +253,7 @@ class TmpFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.name, ignore_errors=True)
 
 

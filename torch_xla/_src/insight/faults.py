@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -194,14 +194,10 @@ class _Search:
         self._read = {place for call in run.calls for place in call.places} | set(run.results)
 
     def first(self) -> Fault | None:
-        count = len(self._run.calls)
-        for begin in range(0, count, _AT_ONCE):
-            calls = range(begin, min(begin + _AT_ONCE, count))
-            self._replay.compute(list(calls), all_results=True)
-            for i in calls:
-                fault = self._look_at(i)
-                if fault is not None:
-                    return fault
+        for i in self._computed(len(self._run.calls)):
+            fault = self._look_at(i)
+            if fault is not None:
+                return fault
         if self._given is not None:
             return self._given
         return self._whole() if "difference" in self._kinds else None
@@ -211,17 +207,14 @@ class _Search:
         that `nan_to_num` replaces."""
         calls = self._run.calls
         bad: set[tuple[int, int]] = set()
-        for begin in range(0, len(calls), _AT_ONCE):
-            chunk = range(begin, min(begin + _AT_ONCE, len(calls)))
-            self._replay.compute(list(chunk), all_results=True)
-            for i in chunk:
-                results = self._replay.results(i)
-                found = [k for k, t in enumerate(results) if t is not None and _has(t, torch.isnan)]
-                bad |= {(i, k) for k in found}
-                data = [k for k, place in enumerate(calls[i].places) if place[0] < 0]
-                if found and data:
-                    operands = self._replay.operands(i)
-                    bad |= {calls[i].places[k] for k in data if _has(operands[k], torch.isnan)}
+        for i in self._computed(len(calls)):
+            results = self._replay.results(i)
+            found = [k for k, t in enumerate(results) if t is not None and _has(t, torch.isnan)]
+            bad |= {(i, k) for k in found}
+            data = [k for k, place in enumerate(calls[i].places) if place[0] < 0]
+            if found and data:
+                operands = self._replay.operands(i)
+                bad |= {calls[i].places[k] for k in data if _has(operands[k], torch.isnan)}
         makers, given = set(), set()
         ahead = [place for place in self._run.results if place in bad and place[0] >= 0]
         known = set(ahead)
@@ -239,10 +232,17 @@ class _Search:
         return _Search(self._run, ("nan",), None)._at(min(makers or given))
 
     def _at(self, number: int) -> Fault | None:
-        for begin in range(0, number + 1, _AT_ONCE):
+        for i in self._computed(number + 1):
+            if i == number:
+                return self._look_at(number) or self._given
+        return None
+
+    def _computed(self, count: int) -> Iterator[int]:
+        """The numbers of the first calls, whose results are computed some at once."""
+        for begin in range(0, count, _AT_ONCE):
             chunk = range(begin, min(begin + _AT_ONCE, len(self._run.calls)))
             self._replay.compute(list(chunk), all_results=True)
-        return self._look_at(number) or self._given
+            yield from range(begin, min(chunk.stop, count))
 
     def _look_at(self, number: int) -> Fault | None:
         call = self._run.calls[number]
