@@ -208,11 +208,11 @@ class Op:
         limit_indices: Sequence[int],
         strides: Sequence[int] | None = None,
     ) -> Op:
-        """XLA's `Slice`."""
+        """Elements from a start up to a limit, with strides, in each dimension."""
 
     @_operation("SliceInDim")
     def slice_in_dim(self, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Op:
-        """XLA's `SliceInDim`."""
+        """`slice` in one dimension; the others are whole."""
 
     @_operation("DynamicSlice")
     def dynamic_slice(self, start_indices: Op | Sequence[Op], slice_sizes: Sequence[int]) -> Op:
@@ -220,7 +220,7 @@ class Op:
 
     @_operation("DynamicUpdateSlice")
     def dynamic_update_slice(self, update: Op, start_indices: Op | Sequence[Op]) -> Op:
-        """XLA's `DynamicUpdateSlice`."""
+        """This array with `update` where `dynamic_slice` of its sizes would read."""
 
     @_operation("Gather")
     def gather(
@@ -256,11 +256,11 @@ class Op:
 
     @_operation("Transpose")
     def transpose(self, permutation: Sequence[int]) -> Op:
-        """XLA's `Transpose`."""
+        """Dimension i of the result is dimension `permutation[i]` of this."""
 
     @_operation("Rev")
     def rev(self, dimensions: Sequence[int]) -> Op:
-        """XLA's `Rev`."""
+        """The elements in reverse order along these dimensions."""
 
     @_operation("GetDimensionSize")
     def get_dimension_size(self, dimension: int) -> Op:
@@ -354,7 +354,7 @@ class Op:
 
     @_operation("ReduceAll")
     def reduce_all(self, init_value: Op, computation: Any) -> Op:
-        """XLA's `ReduceAll`."""
+        """`reduce` over all dimensions."""
 
     @_operation("ReduceWindow")
     def reduce_window(
@@ -365,13 +365,13 @@ class Op:
         window_strides: Sequence[int],
         padding: str | Sequence[tuple[int, int]] = "valid",
     ) -> Op:
-        """XLA's `ReduceWindow`."""
+        """`reduce` of each window."""
 
     # --- elements
 
     @_operation("Convert")
     def cast(self, to_type: str) -> Op:
-        """XLA's `Convert`."""
+        """The values as another element type, such as `Type.F32`."""
 
     @_operation("BitCast")
     def bitcast(self, to_type: str) -> Op:
@@ -437,7 +437,7 @@ class Op:
 
     @_operation("GetTupleElement")
     def get_tuple_element(self, index: int) -> Op:
-        """XLA's `GetTupleElement`."""
+        """One value of a tuple."""
 
     @_operation("Conditional")
     def conditional(
@@ -501,17 +501,17 @@ class Op:
     @classmethod
     @_operation("Tuple")
     def tuple(cls, ops: Sequence[Op], builder: Any = None) -> Op:
-        """XLA's `Tuple`."""
+        """A tuple of values."""
 
     @classmethod
     @_operation("Concat")
     def concat_in_dim(cls, ops: Sequence[Op], dimension: int, builder: Any = None) -> Op:
-        """XLA's `Concat`."""
+        """Arrays one after the other along a dimension."""
 
     @classmethod
     @_operation("Call")
     def call(cls, computation: Any, ops: Sequence[Op], builder: Any = None) -> Op:
-        """XLA's `Call`."""
+        """The result of a computation of operands."""
 
     @classmethod
     def constant(cls, builder: Any, value: Any) -> Op:

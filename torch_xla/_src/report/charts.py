@@ -20,6 +20,7 @@ from torch_xla._src.report.parts import (
     percent,
     round_number,
     size,
+    slug,
     text,
 )
 
@@ -62,18 +63,18 @@ def ruler(seconds: float) -> str:
     return f'<div class="ruler" aria-hidden="true">{"".join(marks)}</div>'
 
 
-def _lane(name: str, note: str, plot: str, classes: str = "") -> str:
-    small = f'<small class="dim">{note}</small>' if note else ""
+def _lane(name: str, note: str, content: str, height: float, label: str) -> str:
     return (
-        f'<div class="lane {classes}"><div class="lane-name">{text(name)}{small}</div>{plot}</div>'
+        f'<div class="lane"><div class="lane-name">{text(name)}<small class="dim">{note}</small>'
+        f'</div><div class="lane-plot">{_svg(content, height, "flat", label)}</div></div>'
     )
 
 
-def _svg(content: str, height: float, classes: str = "", label: str = "") -> str:
-    about = f'role="img" aria-label="{text(label)}"' if label else 'aria-hidden="true"'
+def _svg(content: str, height: float, classes: str, label: str) -> str:
     return (
-        f'<svg class="{classes}" {about} viewBox="0 0 {_WIDE} {height:g}" '
-        f'preserveAspectRatio="none" style="height:{height:g}px">{content}</svg>'
+        f'<svg class="{classes}" role="img" aria-label="{text(label)}" '
+        f'viewBox="0 0 {_WIDE} {height:g}" preserveAspectRatio="none" '
+        f'style="height:{height:g}px">{content}</svg>'
     )
 
 
@@ -97,26 +98,14 @@ def over_time(recording: Recording) -> str:
     if main is not None:
         rows = {kind: recording.density.rows.get((main[0], kind)) for kind in _ORDER[1:]}
         content = _columns(rows, width, seconds, 96, fill_with="python")
-        lanes.append(
-            _lane(
-                "main thread",
-                "100% high",
-                _plot(_svg(content, 96, "flat", "Main thread over time")),
-            )
-        )
+        lanes.append(_lane("main thread", "100% high", content, 96, "Main thread over time"))
     for number, track in devices(recording):
         rows = {"run": recording.density.rows.get((-1 - number, "run"))}
         content = _columns(rows, width, seconds, 36)
         busy = track.seconds["run"] / seconds if seconds > 0 else 0.0
         note = f"busy {percent(min(1.0, busy))}"
-        lanes.append(
-            _lane(track.name, note, _plot(_svg(content, 36, "flat", f"{track.name}: {note}")))
-        )
+        lanes.append(_lane(track.name, note, content, 36, f"{track.name}: {note}"))
     return f'<div class="chart">{"".join(lanes)}</div>'
-
-
-def _plot(content: str) -> str:
-    return f'<div class="lane-plot">{content}</div>'
 
 
 def _columns(
@@ -194,7 +183,7 @@ def curve(
                 there += [at(when, high), at(end, high)]
                 back += [at(when, low), at(end, low)]
             outline = " ".join(f"{x:.0f},{y:.1f}" for x, y in [*there, *reversed(back)])
-            shapes.append(f'<polygon class="k-{_slug(name)}" points="{outline}"/>')
+            shapes.append(f'<polygon class="k-{slug(name)}" points="{outline}"/>')
             below = above
     elif points:
         outline = " ".join(f"{x:.0f},{y:.1f}" for x, y in points)
@@ -244,10 +233,6 @@ def step_lengths(recording: Recording) -> str:
         f'<div class="chart"><div class="lane-plot tall">{svg}{"".join(words)}</div>'
         f"{ruler(length / 1e9)}</div>"
     )
-
-
-def _slug(kind: str) -> str:
-    return kind.replace(" ", "-")
 
 
 def roofline(cost: Cost, rows: Sequence[Row], most: int = 40) -> str:

@@ -31,6 +31,7 @@ from torch_xla._src.report.parts import (
     share_cell,
     size,
     size_cell,
+    slug,
     split_size,
     split_time,
     stacked_bar,
@@ -438,7 +439,7 @@ def _memory(run: RunReport) -> str:
         )
         if len(kept.snapshots) > 1:
             seen = {kind for _, parts in kept.snapshots for kind in parts}
-            shown = [(_slug(k), n, "") for k, n in MEMORY_KINDS.items() if k in seen]
+            shown = [(slug(k), n, "") for k, n in MEMORY_KINDS.items() if k in seen]
             out.append(legend([("ink", "all, at each barrier", ""), *shown]))
     if kept is not None and kept.used.points and run.memory is not None:
         whose = "This process" if run.memory["source"] == "process" else "The fullest device"
@@ -465,7 +466,7 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
         kinds["temporaries"] = largest.bytes
     ordered = [(k, kinds[k]) for k in MEMORY_KINDS if kinds.get(k)]
     words = ", ".join(f"{MEMORY_KINDS[k]} {size(b)}" for k, b in ordered)
-    titled = [(_slug(k), f"{MEMORY_KINDS[k]}: {size(b)}", b) for k, b in ordered]
+    titled = [(slug(k), f"{MEMORY_KINDS[k]}: {size(b)}", b) for k, b in ordered]
     out = [
         f"<h3>{when}</h3>",
         f"<p><b>{size(snapshot.bytes)}</b> in {plural(len(snapshot.tensors), 'tensor')}"
@@ -478,7 +479,7 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
         )
         + "</p>",
         stacked_bar(titled, f"Memory: {words}"),
-        legend([(_slug(k), MEMORY_KINDS[k], size(b)) for k, b in ordered]),
+        legend([(slug(k), MEMORY_KINDS[k], size(b)) for k, b in ordered]),
     ]
     total = snapshot.bytes or 1
     sides = []
@@ -512,10 +513,6 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ]
     out.append(table("The largest tensors", columns, rows))
     return "".join(out)
-
-
-def _slug(kind: str) -> str:
-    return kind.replace(" ", "-")
 
 
 def _host(run: RunReport) -> str:

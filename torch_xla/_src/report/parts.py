@@ -53,6 +53,11 @@ def text(value: object) -> str:
     return html.escape(whole, quote=True)
 
 
+def slug(kind: str) -> str:
+    """A kind of memory as a class of the page's style."""
+    return kind.replace(" ", "-")
+
+
 def dotted(name: str) -> str:
     """The name of a module or operator, which may go on in the next line after a dot."""
     return f"<code>{text(name).replace('.', '.<wbr>')}</code>"
