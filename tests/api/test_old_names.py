@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,21 +14,48 @@ import torch_xla
 import torch_xla.amp.syncfree.adam
 import torch_xla.amp.syncfree.adamw
 import torch_xla.amp.syncfree.sgd
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
+import torch_xla.distributed.spmd as xs
+import torch_xla.experimental.spmd_fully_sharded_data_parallel as fsdpv2
+import torch_xla.experimental.xla_dynamic_reshape_ops as reshape_ops
+import torch_xla.experimental.xla_mlir_debuginfo as debuginfo
+import torch_xla.experimental.xla_quantized_matmul as quantized_matmul
 import torch_xla.runtime as xr
 import torch_xla.torch_xla as package
 import torch_xla.utils.utils as xu
-from torch_xla import _XLAC, _patched_functions, stablehlo
+from torch_xla import _XLAC, _patched_functions, backends, stablehlo
 from torch_xla._dynamo import config, dynamo_bridge
-from torch_xla._internal import neuron_utils
+from torch_xla._internal import jax_workarounds, neuron, neuron_utils, tpu
 from torch_xla._internal.utils import parse_xla_device
 from torch_xla.amp import autocast_mode, syncfree
 from torch_xla.core import dynamo_bridge as core_bridge
 from torch_xla.core import xla_env_vars
-from torch_xla.debug import frame_parser_util, metrics_compare_utils
+from torch_xla.debug import (
+    frame_parser_util,
+    metrics_compare_utils,
+    metrics_saver,
+    model_comparator,
+    profiler,
+)
+from torch_xla.distributed import data_parallel, xla_backend
+from torch_xla.distributed.fsdp import utils as fsdp_utils
+from torch_xla.distributed.fsdp import wrap as fsdp_wrap
 from torch_xla.distributed.parallel_loader import ParallelLoader, PerDeviceLoader
 from torch_xla.distributed.spmd import xla_sharding
-from torch_xla.experimental import assume_pure, gradient_accumulation, scan, scan_layers
+from torch_xla.experimental import (
+    assume_pure,
+    fori_loop,
+    gradient_accumulation,
+    mark_pattern_utils,
+    quantized,
+    scan,
+    scan_layers,
+    stablehlo_custom_call,
+    xla_marker,
+)
+from torch_xla.utils import keyd_queue
 
 STACK = [
     "Python Frames:\n", "a (a.py:1)\n", "C++ Frames:\n", "b (b.cpp:2)\n",
@@ -126,6 +154,13 @@ def reduced(gradient):
     return parameter.grad
 
 
+def with_environment(context, name):
+    before = os.environ.get(name)
+    with context():
+        inside = os.environ.get(name)
+    return before, inside, os.environ.get(name)
+
+
 def core(text, *remapped):
     os.environ["NEURON_RT_VISIBLE_CORES"] = text
     if not remapped:
@@ -165,7 +200,26 @@ ROWS = [
     ("{k: v for k, v in vars(xla_env_vars).items() if k.isupper() and k != v}",
      {"TPU_MESH_CTLER_ADDR": "TPU_MESH_CONTROLLER_ADDRESS",
       "TPU_MESH_CTLER_PORT": "TPU_MESH_CONTROLLER_PORT"}),
-    ("xla_env_vars.PJRT_DEVICE", "PJRT_DEVICE"),
+    ("xla_env_vars.PJRT_DEVICE, xla_env_vars.LOCAL_WORLD_SIZE, xla_env_vars.TPU_NUM_DEVICES",
+     ("PJRT_DEVICE", "LOCAL_WORLD_SIZE", "TPU_NUM_DEVICES")),
+    ("_patched_functions._pathch_module(int, type('New', (), {}))._orig is int", True),
+    ("backends._DEFAULT, backends._HIGH, backends._HIGHEST", ("default", "high", "highest")),
+    ("jax_workarounds.maybe_get_torchax()", None),
+    ("with_environment(jax_workarounds.jax_env_context, 'SKIP_MEGASCALE_PJRT_CLIENT')",
+     (None, "true", None)),
+    ("os.environ.update(MASTER_ADDR='fe80::1') or neuron.set_rt_root_comm_id() or "
+     "(neuron.get_master_worker_ip(), os.environ['NEURON_RT_ROOT_COMM_ID'])",
+     ("fe80::1", "[fe80::1]:62182")),
+    ("os.environ.update(MASTER_ADDR='a') or neuron.configure_pjrt_environment() or "
+     "os.environ['NEURON_RT_ROOT_COMM_ID']", "a:62182"),
+    ("neuron.initialize_env(2, 3) or "
+     "(os.environ['NEURON_PJRT_PROCESS_INDEX'], os.environ['NEURON_RT_VISIBLE_CORES'])",
+     ("2", "2")),
+    ("neuron.set_envvar_defaults() or os.environ['ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB']", "50"),
+    ("neuron_utils.convert_range('2-4')", [2, 3, 4]),
+    ("tpu._using_env_vars()", False),
+    ("os.environ.update(TPU_WORKER_ID='3') or tpu.build_tpu_env_from_vars()['WORKER_ID']", "3"),
+    ("tpu._ACCELERATOR_TYPE_TO_HOST_BOUNDS['v3-32']", "2,2,1"),
     ("parse_xla_device('TPU:13')", ("TPU", 13)),
     *((f"parse_xla_device({bad!r})", (ValueError, "expected a name such as 'TPU:3'"))
       for bad in ("TPU", "TPU:", ":1", "TPU:x")),
@@ -201,7 +255,33 @@ ROWS = [
     ("[xm.all_reduce(kind, x) for kind in ('mul', 'and', 'or', 'min', 'max', 'sum')]",
      [[[0, 1], [2, 3]]] * 6),
     ("reduced(x)", [[0, 1], [2, 3]]),
-    ("xr._init_world_size_ordinal()", None),
+    ("xr._init_world_size_ordinal(), xr._WORLD_SIZE, xr._ORDINAL", (None, None, None)),
+    ("xf.AllReduce.apply(x, 'sum', 2.0, None)", [[0, 2], [4, 6]]),
+    ("xf.AllGather.apply(x, 0)", [[0, 1], [2, 3]]),
+    ("[len(m) for m in (xb._PT_XLA_TYPE_MAP, xb._XLA_PT_TYPE_MAP)]", [15, 15]),
+    ("xb.XlaCallable(lambda a, b: (a + b, a))(x, x)", ([[0, 2], [4, 6]], [[0, 1], [2, 3]])),
+    ("issubclass(xb.XlaCallable, xb.CompiledCallableWithCache)", True),
+    ("issubclass(xb.JaxCallable, xb.CompiledCallableWithCache)", True),
+    ("xb.FlattenedInputFunc(lambda a, b=1: a).preprocess(([x],), {'b': 2})", [[[0, 1], [2, 3]]]),
+    ("issubclass(xb.JaxFlattenedInputFunc, xb.FlattenedInputFunc)", True),
+    ("str(xb.mkleaf('Constant', xb.create_builder('b'), value=torch.ones(2)).shape())", "f32[2]"),
+    ("data_parallel.Context('xla:0').getattr_or('a', lambda: 3), "
+     "data_parallel.ThreadResult().result",
+     (3, None)),
+    ("fsdp_wrap._wrap(torch.nn.ReLU(), torch.nn.Sequential)[0].__class__ is torch.nn.ReLU", True),
+    ("fsdp_wrap.always_wrap_policy()", True),
+    ("fsdp_wrap.lambda_auto_wrap_policy(None, False, 0, lambda m: m is None)", True),
+    ("fsdp_utils._xla_patched_nn_linear_forward(torch.nn.Linear(2, 1), torch.ones(3, 2)).shape",
+     (3, 1)),
+    ("xla_sharding._translate_named_partition_spec(xs.Mesh([0], (1, 1), ('a', 'b')), "
+     "('b', None, ('a',)))", (1, None, (0,))),
+    ("xla_sharding._generate_logical_mesh(np.arange(4), [2, 2], np.array([[2, 2]])).tolist()",
+     [[0, 1], [2, 3]]),
+    ("xla_sharding.aot_mark_sharding_fake(x, '', '').shape", (2, 2)),
+    ("fsdpv2._prepare_spmd_partition_spec(x), fsdpv2._prepare_spmd_partition_spec("
+     "torch.ones(2, 3), 'data', True)", (("fsdp", None), (None, ("data", "fsdp")))),
+    ("xla_backend._create_xla_process_group(None, 0, 1, None)",
+     (NotImplementedError, "expected a backend of the CPU, got 'xla'")),
     # utils
     ("xu.as_list(1), xu.as_list((1, 2))", ([1], (1, 2))),
     ("xu.list_copy_append([1], 2)", [1, 2]),
@@ -211,6 +291,9 @@ ROWS = [
      (False, True)),
     *((f"os.environ.__setitem__('SOME_FLAG', {text!r}) or xu.check_env_flag('SOME_FLAG')", yes)
       for text, yes in (("1", True), ("on", True), ("Yes", True), ("0", False), ("", False))),
+    ("xu.get_print_fn(False) is xu.null_print, xu.get_print_fn(True) is xu.eprint", (True, True)),
+    ("xu.null_print('a', sep='')", None),
+    ("keyd_queue.QueueBase(3).max_size()", 3),
     ("xu.parallel_work(3, lambda a, b: a * b, range(5), [2] * 5)", [0, 2, 4, 6, 8]),
     ("(lambda p: (p.value, p.value))(xu.LazyProperty(iter([1, 2]).__next__))", (1, 1)),
     ("nexts(xu.SampleGenerator('data', 2))", (["data", "data"], "end", ["data", "data"])),
@@ -237,6 +320,18 @@ ROWS = [
      'Unlowered Op: "aten::nonzero"\n'),
     ("frame_parser_util.parse_frame_content('Graph Info:\\n')", None),
     ("frame_parser_util.parse_frames(STACK)", {"Python Frames:\na (a.py:1)\n": 1, "c (c.py:3)": 1}),
+    ("metrics_compare_utils._compute_aggregates({'a': [1.0, None, 3.0], 'b': [None]})",
+     {"a": {"mean": 2.0, "stddev": 1.0}}),
+    ("metrics_compare_utils._regex_matches_groupdict('(?P<n>[0-9]+)s', '3S')", {"n": "3"}),
+    ("metrics_compare_utils._regex_matches_groupdict('(?P<n>[0-9]+)s', 'x')", None),
+    ("metrics_saver._counter() + 1 == metrics_saver._counter()", True),
+    ("metrics_saver._get_metrics_file(), metrics_saver._extract_metrics_file()", (None, None)),
+    ("model_comparator._index_of(torch.Size([2, 3]), 4)", (1, 1)),
+    ("model_comparator._is_master_ordinal()", True),
+    ("model_comparator._parse_path('/a/b-c-3-7.pt'), model_comparator._parse_path('x-1.pt')",
+     ((7, 3, "b-c"), (-1, 1, "x"))),
+    ("model_comparator._parse_path('other.pt')", (ValueError, "a file that save\\(\\) wrote")),
+    ("profiler._ProfileState().profile_session", None),
     ("metrics_compare_utils._metric_str_to_number('much')",
      (ValueError, "expected a number, a duration .* got 'much'")),
     # _dynamo and core.dynamo_bridge
@@ -263,6 +358,31 @@ ROWS = [
     ("gradient_accumulation.XlaBuildHelper('b').add_param(torch.ones(1), 3)",
      (ValueError, "next number, 0, got 3")),
     ("gradient_accumulation._make_init_grad(torch.nn.Parameter(torch.ones(2)))", [0, 0]),
+    ("assume_pure.assume_pure_torch(lambda a: a * 2)(x)", [[0, 2], [4, 6]]),
+    ("fori_loop._xla_while_loop_wrapper(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), "
+     "(torch.tensor(0, device='xla'), x))", (3, [[0, 8], [16, 24]])),
+    ("mark_pattern_utils._get_uuid() != mark_pattern_utils._get_uuid()", True),
+    ("quantized._check_scale_zp(x, torch.ones(3), torch.ones(3), 0, torch.int8)",
+     (ValueError, "expected 2 scales and zero points, got 3 and 3")),
+    ("stablehlo_custom_call.to_device_backward(None, x)", [[0, 1], [2, 3]]),
+    ("stablehlo_custom_call.to_host_backward(None, x)", [[0, 1], [2, 3]]),
+    ("reshape_ops.dynamic_expand_meta(x[:1], [-1, 2], torch.zeros(3), 0, 0).shape", (3, 2)),
+    ("reshape_ops.dynamic_expand_xla(x[:1], [-1, 2], torch.zeros(2), 0, 0)", [[0, 1], [0, 1]]),
+    ("reshape_ops.dynamic_view_meta(x, [1, 2], torch.zeros(1), 0, 0, 2).shape", (2, 2)),
+    ("reshape_ops.dynamic_view_xla(x, [1, 1], torch.zeros(2), 0, 0, 2)", [[0], [1], [2], [3]]),
+    ("xla_marker._assert_valid_composite_attr({'a': [1, 2], 'b': 'c'})", None),
+    ("xla_marker._assert_valid_composite_attr({'a': object()})", (ValueError, "attribute a, got")),
+    ("xla_marker.mark_tensor_meta(x, 'n', 0, '1', True).shape", (2, 2)),
+    ("xla_marker.mark_tensor_xla(x, 'n', 0, '1', True)", [[0, 1], [2, 3]]),
+    ("debuginfo.write_mlir_debuginfo_meta(x, 'here').shape", (2, 2)),
+    ("debuginfo.write_mlir_debuginfo_tensor(x, 'here')", [[0, 1], [2, 3]]),
+    ("quantized_matmul._check_per_channel_quant_weight_dtype_shapes(2, 3, "
+     "torch.ones(3, 2, dtype=torch.int8), torch.ones(3), None)", None),
+    ("quantized_matmul._check_per_channel_quant_weight_dtype_shapes(2, 3, "
+     "torch.ones(3, 2), torch.ones(3), None)", (ValueError, "a weight of int8, got torch.float32")),
+    ("quantized_matmul._check_blockwise_quant_weight_dtype_shapes(4, 3, 3, "
+     "torch.ones(3, 2), torch.ones(3), None)", (ValueError, "block size that divides 4 inputs")),
+    ("stablehlo._get_numpy_dtype(torch.int16) is np.int16", True),
     ("scan.split([1, 2, 3, 4], 1, 0, 3)", ([1], [], [2, 3, 4])),
     ("scan.split([1, 2, 3], 1)", (ValueError, "parts of 3")),
     ("scan._remove_none([None, 1, None])", [1]),
@@ -282,7 +402,25 @@ ROWS = [
     ("_XLAC.no_such_name", NO_NAME),
     ("_XLAC._xla_get_all_devices(), _XLAC._xla_get_runtime_devices()", (["CPU:0"], ["CPU:0"])),
     ("_XLAC._xla_get_all_runtime_devices(), _XLAC._xla_num_runtime_devices()", (["CPU:0"], 1)),
-    ("_XLAC._xla_get_default_device()", "xla:0"),
+    ("_XLAC._xla_get_default_device(), _XLAC._xla_get_devices(), _XLAC._xla_num_devices()",
+     ("xla:0", ["xla:0"], 1)),
+    ("_XLAC._xla_get_device_attributes('xla:0')['name']", "CPU:0"),
+    ("_XLAC._get_use_eager_mode()", False),
+    ("_XLAC._get_xla_sharding_specs([x])", [""]),
+    ("_XLAC._clear_xla_counters(), _XLAC._clear_xla_metrics()", (None, None)),
+    ("_XLAC._xla_metric_names() == sorted(_XLAC._xla_metric_names())", True),
+    ("_XLAC._clear_xla_counters() or _XLAC._xla_add_to_counter('a', 2) or "
+     "_XLAC._short_xla_metrics_report(['a'], [])", "Counter: a\n  Value: 2\n"),
+    ("_XLAC._clear_xla_counters() or _XLAC._xla_add_to_counter('a', 2) or "
+     "_XLAC._xla_counter_names()", ["a"]),
+    ("_XLAC._xla_metric_data('no such metric')", None),
+    ("_XLAC._xla_memory_info('xla:0')", {}),
+    ("_XLAC._xla_clear_sharding(x)", None),
+    ("_XLAC._is_placecholder(_XLAC._xla_create_placeholder_tensor({'type': 'f32', 'sizes': (2,)}))",
+     True),
+    ("_XLAC._xla_op_tensor_shape(x, '')['sizes']", (2, 2)),
+    ("'f32[2,2]' in _XLAC._xla_computation_text(xb.create_computation("
+     "'double', lambda a: a + a, [xb.tensor_shape(x)]))", True),
     ("_XLAC._xla_get_device_hw_type(x), _XLAC._xla_device_kind()", ("CPU", "cpu")),
     ("_XLAC._xla_get_replication_devices(), _XLAC._xla_get_replication_devices_count()", ([], 0)),
     ("_XLAC._xla_get_num_processes(), _XLAC._xla_get_process_index()", (1, 0)),
@@ -315,7 +453,10 @@ ROWS = [
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in ("SOME_FLAG", "XLA_DYNAMO_DEBUG", "NEURON_RT_VISIBLE_CORES", "TPU_LIBRARY_PATH"):
+    names = "SOME_FLAG XLA_DYNAMO_DEBUG TPU_LIBRARY_PATH TPU_SKIP_MDS_QUERY TPU_WORKER_ID "
+    names += "NEURON_RT_VISIBLE_CORES NEURON_RT_ROOT_COMM_ID NEURON_PJRT_PROCESS_INDEX MASTER_ADDR "
+    names += "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB XLA_METRICS_FILE SKIP_MEGASCALE_PJRT_CLIENT"
+    for name in names.split():
         monkeypatch.setenv(name, "")  # so that what a row sets is taken back
         monkeypatch.delenv(name)
 

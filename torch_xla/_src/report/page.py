@@ -23,7 +23,6 @@ from torch_xla._src.report.parts import (
     dotted,
     duration,
     legend,
-    name_cell,
     number_cell,
     percent,
     place,
@@ -301,8 +300,8 @@ def _waits(run: RunReport) -> str:
     ]
     rows = [
         [
-            name_cell(place(w.place), w.place),
-            name_cell(text(w.why), w.why),
+            Cell(place(w.place), w.place),
+            Cell(text(w.why), w.why),
             number_cell(w.count),
             time_cell(w.seconds / w.count),
             time_cell(w.seconds),
@@ -337,7 +336,7 @@ def _programs(run: RunReport) -> str:
     ]
     rows = [
         [
-            name_cell(_program_name(p), f"{p.name} {p.line} {p.key}"),
+            Cell(_program_name(p), f"{p.name} {p.line} {p.key}"),
             number_cell(p.calls),
             time_cell(p.compile_seconds) if p.compiled else Cell("&ndash;", 0.0),
             number_cell(p.runs),
@@ -402,7 +401,7 @@ def _cost_table(caption: str, what: str, rows: list[Row], shown: Callable[[str],
     ]
     cells = [
         [
-            name_cell(shown(r.name), r.name),
+            Cell(shown(r.name), r.name),
             time_cell(r.seconds),
             share_cell(r.seconds / total),
             Cell(count_of(r.flops, "FLOP"), r.flops),
@@ -489,7 +488,7 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ):
         columns = [Column(title, "name"), Column("Bytes"), Column("Share", "share")]
         rows = [
-            [name_cell(shown(name), name), size_cell(b), share_cell(b / total, "parameter")]
+            [Cell(shown(name), name), size_cell(b), share_cell(b / total, "parameter")]
             for name, b in sums.items()
         ]
         sides.append(table(f"By {title.lower()}", columns, rows))
@@ -503,10 +502,10 @@ def _at_peak(snapshot: MemorySnapshot, when: str) -> str:
     ]
     rows = [
         [
-            name_cell(dotted(t.name or t.module or "\N{EN DASH}"), t.name or t.module),
-            name_cell(f'<code class="whole">{text(t.type)}</code>', t.type),
-            name_cell(text(t.kind), t.kind),
-            name_cell(place(t.line), t.line),
+            Cell(dotted(t.name or t.module or "\N{EN DASH}"), t.name or t.module),
+            Cell(f'<code class="whole">{text(t.type)}</code>', t.type),
+            Cell(text(t.kind), t.kind),
+            Cell(place(t.line), t.line),
             size_cell(t.bytes),
         ]
         for t in snapshot.tensors[:50]
@@ -527,7 +526,7 @@ def _host(run: RunReport) -> str:
     columns = [Column("Operator", "name"), Column("Times"), Column("Waits")]
     rows = [
         [
-            name_cell(f"<code>{text(name)}</code>{_that_reads(name)}", name),
+            Cell(f"<code>{text(name)}</code>{_that_reads(name)}", name),
             number_cell(count),
             time_cell(seconds.get(_READS.get(name, name), 0.0)),
         ]
@@ -548,9 +547,9 @@ def _split(run: RunReport) -> str:
     columns = [Column("Parameter", "name"), Column("Shape", "text"), Column("Sharding", "text")]
     rows = [
         [
-            name_cell(dotted(s.name), s.name),
-            name_cell(f"<code>{text(list(s.shape))}</code>", str(s.shape)),
-            name_cell(f"<code>{text(s.spec)}</code>", s.spec),
+            Cell(dotted(s.name), s.name),
+            Cell(f"<code>{text(list(s.shape))}</code>", str(s.shape)),
+            Cell(f"<code>{text(s.spec)}</code>", s.spec),
         ]
         for s in run.split
     ]

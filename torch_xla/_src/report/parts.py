@@ -157,10 +157,6 @@ def share_cell(part: float, kind: str = "run") -> Cell:
     return Cell(f'{bar}<span class="n">{text(percent(part))}</span>', part)
 
 
-def name_cell(shown: str, value: str) -> Cell:
-    return Cell(shown, value)
-
-
 def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
     """A table that can be sorted; of many rows the first are shown until all are asked for.
 
