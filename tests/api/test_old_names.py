@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import Replicate, Shard
 
 import torch_xla
 import torch_xla.amp.syncfree.adam
@@ -42,7 +44,8 @@ from torch_xla.debug import (
 from torch_xla.distributed import data_parallel, xla_backend
 from torch_xla.distributed.fsdp import utils as fsdp_utils
 from torch_xla.distributed.fsdp import wrap as fsdp_wrap
-from torch_xla.distributed.parallel_loader import ParallelLoader, PerDeviceLoader
+from torch_xla.distributed.parallel_loader import ParallelLoader, PerDeviceLoader, PerDeviceQueue
+from torch_xla.distributed.spmd import api as spmd_api
 from torch_xla.distributed.spmd import xla_sharding
 from torch_xla.experimental import (
     assume_pure,
@@ -55,6 +58,8 @@ from torch_xla.experimental import (
     stablehlo_custom_call,
     xla_marker,
 )
+from torch_xla.experimental.distributed_checkpoint import _helpers as helpers
+from torch_xla.experimental.distributed_checkpoint import planners
 from torch_xla.utils import keyd_queue
 
 STACK = [
@@ -159,6 +164,36 @@ def with_environment(context, name):
     with context():
         inside = os.environ.get(name)
     return before, inside, os.environ.get(name)
+
+
+def exported():
+    return torch.export.export(torch.nn.ReLU(), (torch.tensor([-1.0, 1.0]),))
+
+
+def saved_and_loaded():
+    bundle = stablehlo._exported_program_to_stablehlo_bundle(exported())
+    with xu.TmpFolder() as folder:
+        stablehlo._save_program_bundle(bundle, folder)
+        loaded = stablehlo._load_program_bundle(folder)
+    return [type(b) is stablehlo.StableHLOModelBundle for b in (bundle, loaded)]
+
+
+def compared(*tensors):
+    with xu.TmpFolder() as folder:
+        for i, tensor in enumerate(tensors):
+            torch.save(tensor, f"{folder}/{i}.pt")
+        names = sorted(model_comparator._collect_saved_tensors(folder))
+        return names, model_comparator.tensor_file_compare(f"{folder}/0.pt", f"{folder}/1.pt")
+
+
+def built():
+    """A computation by the extension's own functions."""
+    builder = _XLAC._xla_op_create_builder("builder")
+    given = _XLAC._xla_op_param(builder, 0, {"type": "f32", "sizes": (2,)})
+    double = _XLAC._xla_op_create(_XLAC._xla_op_builder(given), "Add", [given, given], {})
+    computation = _XLAC._xla_op_build("double", double)
+    kinds = [type(v).__name__ for v in (builder, double, computation)]
+    return kinds, _XLAC._xla_op_shape(double)["sizes"], computation.name()
 
 
 def core(text, *remapped):
@@ -270,6 +305,12 @@ ROWS = [
      (3, None)),
     ("fsdp_wrap._wrap(torch.nn.ReLU(), torch.nn.Sequential)[0].__class__ is torch.nn.ReLU", True),
     ("fsdp_wrap.always_wrap_policy()", True),
+    ("fsdp_wrap.recursive_wrap(torch.nn.Sequential(torch.nn.Linear(1, 1)), "
+     "fsdp_wrap.always_wrap_policy, torch.nn.Sequential, set(), set())[1]", 2),
+    ("spmd_api.convert_to_xla_partition_spec(x, [Shard(1), Replicate()])", (None, 0)),
+    ("xs.xla_patched_nn_linear_forward(torch.nn.Linear(2, 1), torch.ones(3, 2)).shape", (3, 1)),
+    ("xla_sharding.unwrap_sharded_tensor(x)", [[0, 1], [2, 3]]),
+    ("PerDeviceQueue('xla:0', 2, 3).queue.max_size()", 3),
     ("fsdp_wrap.lambda_auto_wrap_policy(None, False, 0, lambda m: m is None)", True),
     ("fsdp_utils._xla_patched_nn_linear_forward(torch.nn.Linear(2, 1), torch.ones(3, 2)).shape",
      (3, 1)),
@@ -331,6 +372,13 @@ ROWS = [
     ("model_comparator._parse_path('/a/b-c-3-7.pt'), model_comparator._parse_path('x-1.pt')",
      ((7, 3, "b-c"), (-1, 1, "x"))),
     ("model_comparator._parse_path('other.pt')", (ValueError, "a file that save\\(\\) wrote")),
+    ("model_comparator._get_save_dir(), model_comparator._SAVE_DIR, model_comparator._STEP",
+     (None, None, None)),
+    ("compared(torch.zeros(2), torch.zeros(2))", (["0.pt", "1.pt"], "")),
+    ("'(1,): 0.0 != 1.0' in compared(torch.zeros(2), torch.tensor([0.0, 1.0]))[1]", True),
+    ("re.match(metrics_compare_utils._COUNTER_REGEX, 'Counter: a  Value: 3').groups()",
+     ("a", "3")),
+    ("profiler._TRACER_MARKED_STEP", False),
     ("profiler._ProfileState().profile_session", None),
     ("metrics_compare_utils._metric_str_to_number('much')",
      (ValueError, "expected a number, a duration .* got 'much'")),
@@ -383,6 +431,16 @@ ROWS = [
     ("quantized_matmul._check_blockwise_quant_weight_dtype_shapes(4, 3, 3, "
      "torch.ones(3, 2), torch.ones(3), None)", (ValueError, "block size that divides 4 inputs")),
     ("stablehlo._get_numpy_dtype(torch.int16) is np.int16", True),
+    ("stablehlo._extract_input_args(exported(), stablehlo.StableHLOExportOptions("
+     "override_tracing_arguments=(torch.ones(2),)))", [[1, 1]]),
+    ("stablehlo._run_decompositions(exported()).module()(torch.tensor([-2.0, 3.0]))", [0, 3]),
+    ("saved_and_loaded()", [True, True]),
+    ("helpers._is_sharded_tensor(x), helpers._keep_visiting_tensors(x)", (False, True)),
+    ("helpers._unwrap_xla_sharded_tensor(x)", [[0, 1], [2, 3]]),
+    ("calls(lambda f: helpers._traverse_state_dict({'a': {'b': 1}, 'c': [2]}, f))",
+     [(("a", "b"), 1), (("c",), [2])]),
+    ("helpers.narrow_tensor_by_index(torch.arange(4), [1], [2])", [1, 2]),
+    ("tuple(planners._create_chunk_from_shard_index([slice(1, 3)]).sizes)", (2,)),
     ("scan.split([1, 2, 3, 4], 1, 0, 3)", ([1], [], [2, 3, 4])),
     ("scan.split([1, 2, 3], 1)", (ValueError, "parts of 3")),
     ("scan._remove_none([None, 1, None])", [1]),
@@ -413,6 +471,11 @@ ROWS = [
      "_XLAC._short_xla_metrics_report(['a'], [])", "Counter: a\n  Value: 2\n"),
     ("_XLAC._clear_xla_counters() or _XLAC._xla_add_to_counter('a', 2) or "
      "_XLAC._xla_counter_names()", ["a"]),
+    ("_XLAC._clear_xla_counters() or _XLAC._xla_add_to_counter('a', 2) or "
+     "'Counter: a\\n  Value: 2\\n' in _XLAC._xla_metrics_report()", True),
+    ("set_and_get(_XLAC._xla_set_enable_alias_with_buffer_donor_config, "
+     "_XLAC._xla_get_enable_alias_with_buffer_donor_config, True, False)", [True, False]),
+    ("built()", (["XlaBuilder", "XlaOp", "XlaComputation"], (2,), "double")),
     ("_XLAC._xla_metric_data('no such metric')", None),
     ("_XLAC._xla_memory_info('xla:0')", {}),
     ("_XLAC._xla_clear_sharding(x)", None),
