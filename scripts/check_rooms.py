@@ -73,8 +73,6 @@ BUDGETS: dict[str, int] = {
     "torch_xla/test": 200,
     "torch_xla/utils": 950,
 }
-# Units that include each other in a circle, by room. These lists only shrink.
-CIRCLES: dict[str, set[str]] = {}
 # Modules of torch_xla/_src lie below those that users import. These rooms hand them to PyTorch and
 # to old programs; the list of others only shrinks.
 HANDS_UP = {"torch_xla/_src/old_names", "torch_xla/_src/patches"}
@@ -198,16 +196,8 @@ def check_circles(root: Path) -> Iterator[str]:
     graphs = cpp_graphs(root, [p for p in paths if p.suffix != ".py"])
     graphs["torch_xla"] = python_graph(root, [p for p in paths if p.suffix == ".py"])
     for room, graph in graphs.items():
-        found = circles(graph)
-        listed = CIRCLES.get(room, set())
-        for circle in found:
-            if not circle <= listed:
-                names = ", ".join(sorted(circle))
-                new = ", ".join(sorted(circle - listed))
-                yield f"{room}: {new} came into a circle ({names}). Let one know less."
-        if left := listed - set().union(*found):
-            names = ", ".join(sorted(left))
-            yield f"{room}: in no circle any more: {names}. Take them out of CIRCLES."
+        for circle in circles(graph):
+            yield f"{room}: {', '.join(sorted(circle))} are in a circle. Let one know less."
 
 
 def lengths(root: Path) -> dict[str, int]:
