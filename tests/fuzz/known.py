@@ -23,6 +23,16 @@ def base_of_a_result(d: Draw, step: Step, seen: Seen) -> bool:
     return bool(d.tensors(lambda t: t._base is base))
 
 
+def view_without_gradients_of_a_result(d: Draw, step: Step, seen: Seen) -> bool:
+    """A graph for the CPU may give a view of what it made without gradients: a view of it in turn,
+    made without gradients, requires none. Eager PyTorch and this device say that it does."""
+    if "no_grad" not in step.line and "inference_mode" not in step.line:
+        return False
+    return bool(
+        d.tensors(lambda t: t.requires_grad and t._base is not None and not t._base.requires_grad)
+    )
+
+
 def second_gradient_of_a_product(d: Draw, step: Step, seen: Seen) -> bool:
     """The CPU reads the values, and of a product with zeros over one element it takes the gradient
     as it is: a second one is not wanted. A recorded formula is one for all values."""
@@ -30,7 +40,11 @@ def second_gradient_of_a_product(d: Draw, step: Step, seen: Seen) -> bool:
 
 
 # Whether a step does what is known to differ.
-KNOWN: list[Callable[[Draw, Step, Seen], bool]] = [base_of_a_result, second_gradient_of_a_product]
+KNOWN: list[Callable[[Draw, Step, Seen], bool]] = [
+    base_of_a_result,
+    view_without_gradients_of_a_result,
+    second_gradient_of_a_product,
+]
 
 
 def refuse(d: Draw, step: Step, seen: Seen) -> bool:
