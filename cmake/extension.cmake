@@ -40,6 +40,9 @@ add_library(torch_xla_bindings OBJECT ${BINDING_SOURCES})
 set_target_properties(torch_xla_bindings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
 target_link_libraries(torch_xla_bindings PRIVATE torch_xla_headers pybind11::module)
 pybind11_add_module(_XLAC NO_EXTRAS ${EXTENSION_SOURCES})
+# A unit compiles 2 s of templates of torch before its own: neighbours share them. Names in anonymous
+# namespaces must differ among neighbours, the compiler says where they do not.
+set_target_properties(_XLAC PROPERTIES UNITY_BUILD ${TORCH_XLA_UNITY} UNITY_BUILD_BATCH_SIZE 5)
 target_link_libraries(_XLAC PRIVATE torch_xla_headers torch_xla_bindings
   ${TORCH_DIR}/lib/libtorch_python.so ${TORCH_DIR}/lib/libtorch.so
   ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)

@@ -239,7 +239,7 @@ at::Tensor unsafe_view(const at::Tensor& self, c10::SymIntArrayRef size) {
   return self.view_symint(size);
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules memory_rules([](ops::Registry& r) {
   r.add("aten::_to_copy", ops::rules::to_copy);
   r.one("aten::_to_copy").recorded_by_name = true;
   r.add("aten::copy", ops::rules::copy);

@@ -33,7 +33,7 @@ lazy::Value copy(const lazy::Value& value) {
   return call("aten::clone", value.node->device(), {value}, value.geometry().row_major());
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules register_rules([](ops::Registry& r) {
   for (const char* name :
        {"aten::lift", "aten::lift_fresh", "aten::_fw_primal", "aten::_make_dual",
         "aten::_unpack_dual", "aten::new_empty", "aten::set_data", "aten::is_pinned",

@@ -15,7 +15,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-std::atomic<SourceReader> reader{nullptr};
+std::atomic<SourceReader> source_reader{nullptr};
 std::atomic<bool> stacks_kept{false};
 // These are no statics of functions: each call would look whether they are made. Never destroyed.
 Source& given_place = *new Source;  // guarded by GraphLock
@@ -112,7 +112,7 @@ void take_source(Source& place) {
     place = given_place;
     return;
   }
-  const SourceReader read = reader.load(std::memory_order_acquire);
+  const SourceReader read = source_reader.load(std::memory_order_acquire);
   if (read == nullptr) return;
   read(stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
   if (!place) {
@@ -158,6 +158,8 @@ std::string scope_name(uint32_t scope) {
 
 void keep_stacks(bool keep) { stacks_kept.store(keep, std::memory_order_relaxed); }
 
-void set_source_reader(SourceReader function) { reader.store(function, std::memory_order_release); }
+void set_source_reader(SourceReader function) {
+  source_reader.store(function, std::memory_order_release);
+}
 
 }  // namespace torch_xla::lazy

@@ -5,15 +5,17 @@
 namespace torch_xla::lazy {
 namespace {
 
-std::atomic<StackReader> reader{nullptr};
+std::atomic<StackReader> stack_reader{nullptr};
 
 }  // namespace
 
 SourceFrames stack_here() {
-  const StackReader read = reader.load(std::memory_order_acquire);
+  const StackReader read = stack_reader.load(std::memory_order_acquire);
   return read == nullptr ? SourceFrames() : read();
 }
 
-void set_stack_reader(StackReader function) { reader.store(function, std::memory_order_release); }
+void set_stack_reader(StackReader function) {
+  stack_reader.store(function, std::memory_order_release);
+}
 
 }  // namespace torch_xla::lazy

@@ -263,7 +263,7 @@ void log_sigmoid_meta(MetaCall& call) {
 // hardtanh is a clamp (elementwise.cpp). celu, selu, relu6 and rrelu stay composite: each is one of
 // these. silu_backward and mish_backward are composites recorded whole on purpose: one node for
 // six.
-const Rules registered([](Registry& r) {
+const Rules activation_rules([](Registry& r) {
   r.add("aten::relu", relu);
   r.add("aten::threshold", threshold);
   r.add("aten::threshold_backward", threshold_backward);

@@ -33,7 +33,7 @@ const RuleFunction optimization_barrier = ops::optimization_barrier;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules cast_rules([](Registry& r) {
   for (const char* name : {"aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic"}) {
     r.all(name).checks_call = quantized_result;
   }

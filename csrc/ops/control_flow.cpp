@@ -139,7 +139,7 @@ Values scan(Lowering& l) {
       });
 }
 
-const Rules registered([](Registry& r) {
+const Rules control_flow_rules([](Registry& r) {
   r.add("torch_xla::while_loop", while_loop);
   r.add("torch_xla::cond", cond);
   r.add("torch_xla::scan", scan);

@@ -321,7 +321,7 @@ at::MemoryFormat convolution_layout(const Arguments& a) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules conv_rules([](Registry& r) {
   r.add("aten::convolution", convolution).on_cpu = convolution_on_host;
   r.add("aten::convolution_backward", convolution_backward).on_cpu = convolution_backward_on_host;
   r.add("aten::conv_tbc", conv_tbc);

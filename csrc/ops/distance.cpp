@@ -8,6 +8,7 @@
 
 #include "ops/common.h"
 #include "ops/gather.h"
+#include "ops/linalg.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 #include "ops/rearrange.h"
@@ -39,8 +40,6 @@ Value differences(const Value& x1, const Value& x2, Dims batch) {
   return hlo::broadcast_to(insert_dim(x1, x1.rank() - 1), dims) -
          hlo::broadcast_to(insert_dim(x2, x2.rank() - 2), dims);
 }
-
-Dims batch_of(const hlo::Type& type) { return {type.dims.begin(), type.dims.end() - 2}; }
 
 Values cdist(Lowering& l) {
   const hlo::Type type = l.out();
@@ -212,7 +211,7 @@ void pdist_backward_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules distance_rules([](Registry& r) {
   r.add("aten::_cdist_forward", cdist);
   r.add("aten::_cdist_backward", cdist_backward);
   r.add("aten::_pdist_forward", pdist);

@@ -297,7 +297,7 @@ void refuse_bool_subtraction(bool self_is_bool, bool other_is_bool) {
               "trying to invert a mask, use the `~` or `logical_not()` operator instead.");
 }
 
-const Rules registered([](Registry& r) {
+const Rules elementwise_rules([](Registry& r) {
   for (const char* name : {"aten::add.Tensor", "aten::add.Scalar"}) {
     r.add(name, with_alpha<hlo::add>);
   }

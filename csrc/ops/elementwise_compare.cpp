@@ -96,7 +96,7 @@ const RuleFunction masked_fill = ops::masked_fill;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules elementwise_compare_rules([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };

@@ -113,7 +113,7 @@ const RuleFunction neg_view = ops::unary_rule<hlo::neg>;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules elementwise_complex_rules([](Registry& r) {
   r.add("aten::view_as_real_copy", view_as_real);
   r.add("aten::view_as_complex_copy", view_as_complex);
   for (const char* name : {"aten::_conj_copy", "aten::_conj_physical", "aten::conj_physical"}) {

@@ -240,7 +240,7 @@ Values vectorized_on_host(Lowering& l) {
 }  // namespace
 
 // Composite operators recorded whole on purpose: abs, nan_to_num.
-const Rules registered([](Registry& r) {
+const Rules elementwise_math_rules([](Registry& r) {
   r.add("aten::abs", abs);
   r.all("aten::abs").meta = parts_like_first;
   r.add("aten::neg", unary_rule<hlo::neg>);

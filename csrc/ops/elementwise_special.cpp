@@ -287,7 +287,7 @@ void frexp_meta(MetaCall& call) {
 // Without a rule, and so on the host: igamma, igammac, the Bessel functions of the
 // first and second kind, the modified ones under special_modified_*, and the orthogonal
 // polynomials.
-const Rules registered([](Registry& r) {
+const Rules elementwise_special_rules([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };

@@ -177,7 +177,7 @@ void steps_meta(MetaCall& call) {
 
 // Composite operators recorded whole on purpose: all of them but tril and triu; a composite here is
 // an empty tensor and a write to it.
-const Rules registered([](Registry& r) {
+const Rules factory_rules([](Registry& r) {
   const auto add = [&r](std::initializer_list<const char*> names, RuleFunction rule) {
     for (const char* name : names) r.add(name, rule);
   };

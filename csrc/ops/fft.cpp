@@ -48,7 +48,7 @@ double factor(const Lowering& l, int64_t n) {
   }
 }
 
-Value scaled(const Value& x, double by) {
+Value normalized(const Value& x, double by) {
   return by == 1 ? x : hlo::mul(x, hlo::splat(x.builder(), by, x.type()));
 }
 
@@ -99,7 +99,7 @@ Values c2c(Lowering& l) {
   const bool forward = l.flag(Last);
   const int64_t n = product(x.dims(), dims);
   const double undo = forward ? 1 : static_cast<double>(n);
-  return {scaled(complex_transform(l, x, forward ? "FFT" : "IFFT", dims), undo * factor(l, n))};
+  return {normalized(complex_transform(l, x, forward ? "FFT" : "IFFT", dims), undo * factor(l, n))};
 }
 
 // aten::_fft_r2c(self, dim, normalization, onesided): the last of `dim` is halved.
@@ -109,13 +109,13 @@ Values r2c(Lowering& l) {
   if (is_empty(l.out().dims)) return {hlo::zero(l.b, l.out())};
   const double by = factor(l, product(x.dims(), dims));
   if (!l.flag(Last)) {
-    return {scaled(complex_transform(l, hlo::convert(x, l.out().dtype), "FFT", dims), by)};
+    return {normalized(complex_transform(l, hlo::convert(x, l.out().dtype), "FFT", dims), by)};
   }
   const int64_t halved = dims.back();
   const int64_t length = x.dims()[halved];
   const Value half = transform(l, x, "RFFT", {halved}, {&length, 1});
   dims.pop_back();
-  return {scaled(complex_transform(l, half, "FFT", dims), by)};
+  return {normalized(complex_transform(l, half, "FFT", dims), by)};
 }
 
 // aten::_fft_c2r(self, dim, normalization, last_dim_size): the last of `dim` was halved.
@@ -127,8 +127,8 @@ Values c2r(Lowering& l) {
   const int64_t length = l.integer(Last);
   dims.pop_back();
   const Value half = complex_transform(l, l.in(Self), "IFFT", dims);
-  return {scaled(transform(l, half, "IRFFT", {halved}, {&length, 1}),
-                 static_cast<double>(n) * factor(l, n))};
+  return {normalized(transform(l, half, "IRFFT", {halved}, {&length, 1}),
+                     static_cast<double>(n) * factor(l, n))};
 }
 
 // --- Shapes: PyTorch's Meta kernels have CUDA's strides ------------------------------------
@@ -203,7 +203,7 @@ void c2r_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules fft_rules([](Registry& r) {
   r.add("aten::_fft_c2c", c2c);
   r.add("aten::_fft_r2c", r2c);
   r.add("aten::_fft_c2r", c2r);

@@ -567,7 +567,7 @@ void take_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules index_rules([](Registry& r) {
   r.add("aten::index.Tensor", index);
   r.add("aten::_unsafe_index.Tensor", index);
   for (const char* name : {"aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"}) {

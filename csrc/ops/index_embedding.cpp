@@ -254,7 +254,7 @@ const RuleFunction one_hot = ops::one_hot;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules index_embedding_rules([](Registry& r) {
   r.add("aten::embedding", embedding);
   r.add("aten::embedding_dense_backward", embedding_dense_backward);
   r.add("aten::embedding_renorm", embedding_renorm);

@@ -107,7 +107,7 @@ Values scatter_value_reduce(Lowering& l) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules index_scatter_rules([](Registry& r) {
   r.add("aten::gather", gather);
   r.add("aten::scatter.src", scatter_src);
   r.add("aten::scatter.value", scatter_value);

@@ -92,8 +92,6 @@ Values repeat(int64_t count, Values state, const Round& round) {
 
 namespace {
 
-Dims batch_of(const hlo::Type& type) { return {type.dims.begin(), type.dims.end() - 2}; }
-
 Value cholesky_factor(const Value& x, bool upper) {
   return on_triangle(hlo::cholesky(x, !upper), !upper);
 }
@@ -197,7 +195,7 @@ void solve_triangular_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules linalg_rules([](Registry& r) {
   r.add("aten::linalg_cholesky_ex", cholesky_ex).on_cpu = faster_on_host<>;
   r.add("aten::cholesky", old_cholesky).on_cpu = faster_on_host<>;
   r.add("aten::linalg_solve_triangular", solve_triangular).on_cpu = faster_on_host<Fails::Never>;

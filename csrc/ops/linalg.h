@@ -16,6 +16,9 @@ namespace torch_xla::ops {
 inline int64_t rows_of(const hlo::Value& x) { return x.dim(x.rank() - 2); }
 inline int64_t columns_of(const hlo::Value& x) { return x.dim(x.rank() - 1); }
 inline hlo::Dims batch_of(const hlo::Value& x) { return {x.dims().begin(), x.dims().end() - 2}; }
+inline hlo::Dims batch_of(const hlo::Type& type) {
+  return {type.dims.begin(), type.dims.end() - 2};
+}
 inline hlo::Dims with(hlo::Dims batch, std::initializer_list<int64_t> sizes) {
   batch.insert(batch.end(), sizes);
   return batch;

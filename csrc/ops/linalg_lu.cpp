@@ -301,7 +301,7 @@ Values lu_solve(Lowering& l) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules linalg_lu_rules([](Registry& r) {
   r.add("aten::linalg_lu_factor_ex", lu_factor_ex).on_cpu = faster_on_host<>;
   r.add("aten::linalg_lu", linalg_lu).on_cpu = faster_on_host<>;
   r.add("aten::lu_unpack", lu_unpack).on_cpu = faster_on_host<>;

@@ -233,7 +233,7 @@ void ormqr_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules linalg_qr_rules([](Registry& r) {
   r.add("aten::geqrf", geqrf).on_cpu = faster_on_host<>;
   r.add("aten::linalg_householder_product", householder_product).on_cpu = faster_on_host<>;
   r.add("aten::linalg_qr", linalg_qr).on_cpu = faster_on_host<>;

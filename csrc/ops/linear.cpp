@@ -93,7 +93,7 @@ const RuleFunction linear_on_host = ops::linear_on_host;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules linear_rules([](Registry& r) {
   r.add("aten::linear_backward", linear_backward<false>).on_cpu = linear_backward<true>;
   r.one("aten::linear_backward").reference =
       c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(linear_backward_on_cpu));

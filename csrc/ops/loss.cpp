@@ -215,7 +215,7 @@ void target_of_bits(const Arguments& a) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules loss_rules([](Registry& r) {
   r.add("aten::mse_loss", loss<squared_error>);
   r.add("aten::mse_loss_backward", loss_backward<squared_error_slope>);
   r.add("aten::smooth_l1_loss", loss<smooth_l1>);

@@ -308,7 +308,7 @@ bool last_classes(const KnownArguments& a) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules loss_class_rules([](Registry& r) {
   r.add("aten::nll_loss_forward", nll_loss);
   r.add("aten::nll_loss_backward", nll_loss_backward);
   r.add("aten::nll_loss2d_forward", nll_loss);

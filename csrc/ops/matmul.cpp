@@ -403,7 +403,7 @@ void check_mv(const Arguments& a) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules matmul_rules([](Registry& r) {
   r.add("aten::mm", mm).on_cpu = mm_on_host;
   r.add("aten::mm.dtype", mm);
   r.add("aten::bmm", bmm).on_cpu = product_on_host<0>;

@@ -179,7 +179,7 @@ const RuleFunction batch_norm_without_statistics = ops::batch_norm<kNoStats>;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules norm_rules([](Registry& r) {
   // A momentum of 1/steps changes at each step.
   r.add("aten::_native_batch_norm_legit_functional", batch_norm<kFunctional>).dynamic_floats = {6};
   r.add("aten::_native_batch_norm_legit_no_training", batch_norm<kNoTraining>).dynamic_floats = {5};

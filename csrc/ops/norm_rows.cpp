@@ -348,7 +348,7 @@ void rms_norm_backward_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules norm_rows_rules([](Registry& r) {
   r.add("aten::native_layer_norm", layer_norm).on_cpu = layer_norm_on_host;
   r.add("aten::native_layer_norm_backward", layer_norm_backward);
   r.add("aten::_fused_rms_norm", rms_norm);

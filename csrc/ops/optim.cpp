@@ -281,7 +281,7 @@ void no_results(MetaCall& call) { call.results({}); }
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules optim_rules([](Registry& r) {
   // Everything that schedulers change travels at run time: learning rates, betas and momentum,
   // weight decay. A learning rate that is a tensor does so anyway.
   const auto add = [&](const char* name, RuleFunction rule, std::vector<size_t> floats) {

@@ -159,7 +159,7 @@ void check_factors(const Arguments& a) {
 
 }  // namespace
 
-const Rules rules(
+const Rules optim_foreach_rules(
     [](Registry& r) {
       // The forms with a tensor or a number for all elements, and with a list of either.
       struct Binary {

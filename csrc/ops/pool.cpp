@@ -380,7 +380,7 @@ void fractional_max_pool(const Arguments& a) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules pool_rules([](Registry& r) {
   r.add("aten::max_pool2d_with_indices", max_pool<2>);
   r.add("aten::max_pool3d_with_indices", max_pool<3>);
   r.add("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);

@@ -14,16 +14,16 @@ using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
-struct Maxima {
+struct WindowMaxima {
   Value values, positions;
 };
 
-Maxima better_of(const Maxima& a, const Maxima& b) {
+WindowMaxima better_of(const WindowMaxima& a, const WindowMaxima& b) {
   const Value better = hlo::greater(b.values, a.values) | hlo::is_nan(b.values);
   return {hlo::select(better, b.values, a.values), hlo::select(better, b.positions, a.positions)};
 }
 
-Maxima reduce_slice(const Maxima& m, int64_t dim, int64_t from, int64_t to) {
+WindowMaxima reduce_slice(const WindowMaxima& m, int64_t dim, int64_t from, int64_t to) {
   hlo::Builder& b = m.values.builder();
   const std::array operands = {hlo::slice_dim(m.values, dim, from, to),
                                hlo::slice_dim(m.positions, dim, from, to)};
@@ -41,7 +41,7 @@ Maxima reduce_slice(const Maxima& m, int64_t dim, int64_t from, int64_t to) {
   return {hlo::reshape(r[0], one), hlo::reshape(r[1], one)};
 }
 
-Maxima along(const Maxima& m, int64_t dim, int64_t outputs) {
+WindowMaxima along(const WindowMaxima& m, int64_t dim, int64_t outputs) {
   const int64_t inputs = m.values.dim(dim);
   std::vector<int64_t> from(outputs), to(outputs);
   int64_t longest = 0;
@@ -55,18 +55,19 @@ Maxima along(const Maxima& m, int64_t dim, int64_t outputs) {
   if (longest > outputs) {  // a few long windows: one reduction each
     Values values, positions;
     for (int64_t o = 0; o < outputs; ++o) {
-      const Maxima part = reduce_slice(m, dim, from[o], to[o]);
+      const WindowMaxima part = reduce_slice(m, dim, from[o], to[o]);
       values.push_back(part.values);
       positions.push_back(part.positions);
     }
     return {hlo::concatenate(values, dim), hlo::concatenate(positions, dim)};
   }
   // Many short windows: one pass for each place in the window. Short ones repeat their last place.
-  Maxima best;
+  WindowMaxima best;
   for (int64_t t = 0; t < longest; ++t) {
     std::vector<int64_t> places(outputs);
     for (int64_t o = 0; o < outputs; ++o) places[o] = std::min(from[o] + t, to[o] - 1);
-    const Maxima here{take_fixed(m.values, dim, places), take_fixed(m.positions, dim, places)};
+    const WindowMaxima here{take_fixed(m.values, dim, places),
+                            take_fixed(m.positions, dim, places)};
     best = t == 0 ? here : better_of(best, here);
   }
   return best;
@@ -83,8 +84,9 @@ Values adaptive_max_pool(Lowering& l) {
   const DType index = count < (int64_t{1} << 31) ? DType::S32 : DType::S64;
   std::vector<int64_t> mapping;
   for (size_t i = 0; i < n; ++i) mapping.push_back(lead + i);
-  Maxima m{x, hlo::broadcast_in_dim(hlo::reshape(hlo::iota(l.b, {index, {count}}, 0), spatial),
-                                    x.dims(), mapping)};
+  WindowMaxima m{
+      x, hlo::broadcast_in_dim(hlo::reshape(hlo::iota(l.b, {index, {count}}, 0), spatial), x.dims(),
+                               mapping)};
   // The last dimension first: this finds the first maximum in row-major order.
   for (int64_t dim = x.rank(); dim-- > lead;) m = along(m, dim, out.dims[dim]);
   return {m.values, hlo::convert(m.positions, DType::S64)};
@@ -97,7 +99,7 @@ Values adaptive_max_pool_backward(Lowering& l) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules pool_adaptive_max_rules([](Registry& r) {
   r.add("aten::adaptive_max_pool2d", adaptive_max_pool<2>);
   r.add("aten::adaptive_max_pool3d", adaptive_max_pool<3>);
   r.add("aten::adaptive_max_pool2d_backward", adaptive_max_pool_backward<2>);

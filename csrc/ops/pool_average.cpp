@@ -169,7 +169,7 @@ void adaptive_avg_pool_backward_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules pool_average_rules([](Registry& r) {
   r.add("aten::avg_pool2d", avg_pool<2>);
   r.add("aten::avg_pool3d", avg_pool<3>);
   r.add("aten::avg_pool2d_backward", avg_pool_backward<2>);

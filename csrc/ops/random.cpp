@@ -559,7 +559,7 @@ const RuleFunction bernoulli_number = ops::bernoulli_number;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules random_rules([](Registry& r) {
   r.add("aten::uniform", uniform).dynamic_floats = {1, 2};
   for (const char* name :
        {"aten::rand", "aten::rand.generator", "aten::rand_like", "aten::rand_like.generator"}) {

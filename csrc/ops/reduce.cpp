@@ -167,7 +167,7 @@ const RuleFunction min_along = ops::extreme_along_dim<Extreme::Min>;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules reduce_rules([](Registry& r) {
   r.add("aten::sum", sum<kAll>);
   r.add("aten::sum.dim_IntList", sum<1>);
   r.add("aten::nansum", nansum<1>);

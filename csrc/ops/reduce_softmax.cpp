@@ -97,7 +97,7 @@ Values masked_softmax_backward(Lowering& l) {
 }  // namespace
 
 // _safe_softmax is a composite recorded whole on purpose: one node for six.
-const Rules registered([](Registry& r) {
+const Rules reduce_softmax_rules([](Registry& r) {
   r.add("aten::_softmax", softmax);
   r.add("aten::_safe_softmax", safe_softmax);
   r.add("aten::_log_softmax", log_softmax);

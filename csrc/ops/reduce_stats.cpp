@@ -158,7 +158,7 @@ void statistics_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules reduce_stats_rules([](Registry& r) {
   r.add("aten::var.correction", var).static_numbers = {2};
   r.add("aten::std.correction", std).static_numbers = {2};
   r.add("aten::var_mean.correction", var_mean).static_numbers = {2};

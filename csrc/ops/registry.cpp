@@ -12,7 +12,7 @@ namespace {
 template <class T>
 using ByName = std::map<std::string, T, std::less<>>;
 
-ByName<Rule>& rules() {
+ByName<Rule>& rules_of_all() {
   static auto& map = *new ByName<Rule>;
   return map;
 }
@@ -54,7 +54,7 @@ Rules::Rules(std::function<void(Registry&)> fill, Stage stage) {
 }
 
 Rule& Registry::add(std::string_view overload, RuleFunction rule) {
-  Rule& added = register_once(rules(), overload, "lowering");
+  Rule& added = register_once(rules_of_all(), overload, "lowering");
   added.lower = rule;
   return added;
 }
@@ -66,7 +66,9 @@ Traits& Registry::one(std::string_view overload) {
   return register_once(traits_of_one(), overload, "traits of one overload");
 }
 
-const Rule* Registry::find(std::string_view overload) const { return find_in(rules(), overload); }
+const Rule* Registry::find(std::string_view overload) const {
+  return find_in(rules_of_all(), overload);
+}
 
 const Traits& Registry::traits(const c10::OperatorName& op) const {
   static const Traits kNone;
@@ -77,7 +79,7 @@ const Traits& Registry::traits(const c10::OperatorName& op) const {
 
 std::vector<std::string> Registry::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, rule] : rules()) names.push_back(name);
+  for (const auto& [name, rule] : rules_of_all()) names.push_back(name);
   return names;
 }
 

@@ -64,7 +64,7 @@ class Registry {
 bool is_constant(const lazy::Operator& op);
 
 // Registers a file's rules and traits before the first look at the registry:
-//   const Rules registered([](Registry& r) { r.add("aten::relu", relu); });
+//   const Rules relu_rules([](Registry& r) { r.add("aten::relu", relu); });
 class Rules {
  public:
   // Functions of stage Later may look at what those of stage First have registered.

@@ -215,7 +215,7 @@ void add(Registry& r, const std::string& name) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules resize_rules([](Registry& r) {
   add<1, false, make_nearest<false>>(r, "upsample_nearest1d");
   add<2, false, make_nearest<false>>(r, "upsample_nearest2d");
   add<3, false, make_nearest<false>>(r, "upsample_nearest3d");

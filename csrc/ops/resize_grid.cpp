@@ -60,13 +60,13 @@ Position padded(const Position& p, int64_t size, const Options& o) {
 
 // One of the elements that a sample reads along an axis: its index (a whole float that may lie
 // outside), its weight and the derivative of the weight by the position.
-struct Tap {
+struct SampledTap {
   Value index, weight, weight_slope;
 };
 
-struct Axis {
+struct SampledAxis {
   int64_t size;
-  std::vector<Tap> taps;
+  std::vector<SampledTap> taps;
   Value slope;      // of the position, by the grid's number
   Value undefined;  // where a sample has no weights, if it may; PyTorch gives nan there
 };
@@ -83,7 +83,7 @@ Value cubic_slope(const Value& x, bool near) {
   return (3 * c * x - 10 * c) * x + 8 * c;
 }
 
-Axis axis(const Value& coordinate, int64_t size, const Options& o) {
+SampledAxis axis(const Value& coordinate, int64_t size, const Options& o) {
   const double extent = static_cast<double>(size);
   Position p;
   if (o.align_corners) {
@@ -91,7 +91,7 @@ Axis axis(const Value& coordinate, int64_t size, const Options& o) {
   } else {
     p = {((coordinate + 1) * extent - 1) / 2, hlo::like(coordinate, extent / 2)};
   }
-  Axis a{.size = size, .taps = {}, .slope = {}, .undefined = {}};
+  SampledAxis a{.size = size, .taps = {}, .slope = {}, .undefined = {}};
   const bool may_be_undefined = o.interpolation == kBicubic || o.padding == kZeros;
   if (may_be_undefined && o.interpolation != kNearest) a.undefined = ~hlo::is_finite(p.at);
   const Value one = hlo::like(coordinate, 1), zero = hlo::like(coordinate, 0);
@@ -125,7 +125,7 @@ Axis axis(const Value& coordinate, int64_t size, const Options& o) {
 struct Sampling {
   Value input;  // [N, C, spatial], in the compute dtype
   int64_t batch, channels, spatial, samples;
-  std::vector<Axis> axes;  // by spatial dimension
+  std::vector<SampledAxis> axes;  // by spatial dimension
 };
 
 Sampling sampling(const Lowering& l, size_t input_arg, size_t n) {
@@ -190,7 +190,7 @@ std::vector<Corner> corners(const Sampling& s) {
 Value weight(const Sampling& s, const Corner& c, int64_t by = -1) {
   Value w;
   for (size_t i = 0; i < s.axes.size(); ++i) {
-    const Tap& tap = s.axes[i].taps[c.tap[i]];
+    const SampledTap& tap = s.axes[i].taps[c.tap[i]];
     const Value& factor = static_cast<int64_t>(i) == by ? tap.weight_slope : tap.weight;
     w = i == 0 ? factor : w * factor;
   }
@@ -355,7 +355,7 @@ void grid_sampler_backward_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules resize_grid_rules([](Registry& r) {
   r.add("aten::grid_sampler_2d", grid_sampler<2>);
   r.add("aten::grid_sampler_3d", grid_sampler<3>);
   r.add("aten::grid_sampler_2d_backward", grid_sampler_backward<2>);

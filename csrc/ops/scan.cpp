@@ -163,7 +163,7 @@ const RuleFunction cumprod = ops::cumprod;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules scan_rules([](Registry& r) {
   r.add("aten::cumsum", cumsum);
   r.add("aten::logcumsumexp", logcumsumexp);
   r.add("aten::cummax", cumulative_extreme<hlo::Direction::GE>);

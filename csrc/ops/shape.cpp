@@ -319,7 +319,7 @@ const RuleFunction view_dtype = ops::view_dtype;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules shape_rules([](Registry& r) {
   r.add("aten::_reshape_copy", same_elements);
   r.add("aten::select_scatter", select_scatter);
   r.add("aten::select_backward", select_backward);

@@ -203,7 +203,7 @@ const RuleFunction runs = ops::repeat_interleave;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules shape_join_rules([](Registry& r) {
   r.add("aten::cat", cat);
   r.add("aten::stack", stack_tensors);
   r.add("aten::repeat", repeat);

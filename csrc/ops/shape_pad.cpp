@@ -255,7 +255,7 @@ void pad_edges_backward_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules shape_pad_rules([](Registry& r) {
   r.add("aten::constant_pad_nd", constant_pad);
   for (const char* name :
        {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}) {

@@ -235,7 +235,7 @@ const RuleFunction as_strided_update = ops::as_strided_scatter<true>;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules shape_strided_rules([](Registry& r) {
   r.add("aten::as_strided_scatter", as_strided_scatter<false>);
 
   r.all("aten::as_strided_scatter").checks_call = check_as_strided_scatter;

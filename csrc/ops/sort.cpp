@@ -297,7 +297,7 @@ const RuleFunction nanmedian_along = ops::median_dim<true>;
 
 }  // namespace rules
 
-const Rules registered([](Registry& r) {
+const Rules sort_rules([](Registry& r) {
   r.add("aten::sort", sort);
   r.add("aten::sort.stable", sort_stable);
   r.add("aten::topk", topk);

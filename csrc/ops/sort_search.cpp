@@ -214,7 +214,7 @@ void histc_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules sort_search_rules([](Registry& r) {
   r.add("aten::searchsorted.Tensor", searchsorted);
   r.add("aten::searchsorted.Scalar", searchsorted);
   r.add("aten::bucketize.Tensor", bucketize);

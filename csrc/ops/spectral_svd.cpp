@@ -360,7 +360,7 @@ void matrix_exp_meta(MetaCall& call) {
 
 }  // namespace
 
-const Rules registered([](Registry& r) {
+const Rules spectral_svd_rules([](Registry& r) {
   r.add("aten::_linalg_svd", svd).on_cpu = faster_on_host<>;
   r.add("aten::_linalg_eigh", eigh).on_cpu = faster_on_host<>;
   r.add("aten::linalg_pinv.atol_rtol_tensor", pinv).on_cpu = faster_on_host<>;

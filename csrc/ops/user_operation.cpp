@@ -740,7 +740,7 @@ Values user_operation(Lowering& l) {
   return found->second(u);
 }
 
-const Rules registered([](Registry& r) { r.add(kUserOperation, user_operation); });
+const Rules user_operation_rules([](Registry& r) { r.add(kUserOperation, user_operation); });
 
 }  // namespace
 }  // namespace torch_xla::ops

@@ -238,7 +238,7 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
                           scale ? *scale : of_features());
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules attention_rules([](ops::Registry& r) {
   r.all("aten::_native_multi_head_attention").autocast = ops::Autocast::Narrow;
 });
 

@@ -72,7 +72,7 @@ void batch_norm_meta(ops::MetaCall& call) {
   call.results({ops::meta_of_sizes(x, x.sizes().vec()), statistics(), statistics()});
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules batch_norm_rules([](ops::Registry& r) {
   // A momentum of 1/steps changes at each step.
   r.add("aten::_native_batch_norm_legit.no_stats", ops::rules::batch_norm_without_statistics)
       .dynamic_floats = {4};

@@ -25,7 +25,7 @@ bool are_no_probabilities(const ops::KnownArguments& a) {
   return ops::exceeds(a, a[of_self ? 0 : 1], 0, 1);
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules bernoulli_rules([](ops::Registry& r) {
   r.add("aten::bernoulli", ops::rules::bernoulli);
   r.add("aten::bernoulli.Tensor", ops::rules::bernoulli_tensor);
   r.add("aten::bernoulli.p", ops::rules::bernoulli_number).dynamic_floats = {1};

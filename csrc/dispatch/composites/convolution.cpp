@@ -55,7 +55,7 @@ void shapes_of_gradients(ops::MetaCall& call) {
                 shaped(2, weight, {grad.size(1)})});
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules convolution_rules([](ops::Registry& r) {
   r.all("aten::convolution_overrideable").meta = shape_of_convolution;
   r.all("aten::convolution_backward_overrideable").meta = shapes_of_gradients;
 });

@@ -72,7 +72,7 @@ Tensor linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weigh
 
 }  // namespace
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules linear_rules([](ops::Registry& r) {
   r.add("aten::linear", ops::rules::linear).on_cpu = ops::rules::linear_on_host;
 });
 

@@ -34,7 +34,7 @@ void register_quantiles(torch::Library& library) {
   library.impl("nanquantile", TORCH_FN(checked<at::native::nanquantile>));
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules quantile_rules([](ops::Registry& r) {
   for (const char* name : {"aten::quantile", "aten::nanquantile"}) {
     r.all(name).autocast = ops::Autocast::Float32;
   }

@@ -387,7 +387,7 @@ void register_modules(torch::Library& m) {
   m.impl("rnn_relu.input", TORCH_FN(rnn_relu));
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules rnn_rules([](ops::Registry& r) {
   for (const char* name : {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"}) {
     r.all(name).autocast = ops::Autocast::Narrow;
   }

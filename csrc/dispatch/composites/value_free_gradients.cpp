@@ -282,7 +282,7 @@ void embedding_bag_backward_meta(ops::MetaCall& call) {
   call.results({ops::meta_of_sizes(grad, {call[6].toInt(), grad.size(1)})});
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules value_free_gradients_rules([](ops::Registry& r) {
   namespace rules = ops::rules;
   r.all("aten::_embedding_bag_backward").meta = embedding_bag_backward_meta;
   r.add("aten::max", rules::max_of_all);

@@ -376,7 +376,7 @@ LeastSquares linalg_lstsq_cpu(const Tensor& self, const Tensor& b, std::optional
   return {solution, residuals, rank, singular_values};
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules value_shapes_rules([](ops::Registry& r) {
   r.all("aten::linalg_lstsq").autocast = ops::Autocast::Float32;
 });
 

@@ -418,7 +418,7 @@ void add_in_place() {
        [] { return KernelFunction(&views::TurnedInPlace<InPlace>::call); }});
 }
 
-const ops::Rules registered([](ops::Registry& r) {
+const ops::Rules view_operators_rules([](ops::Registry& r) {
   namespace op = at::_ops;
   using ops::ViewKind;
   const ops::ViewTraits shape = {.kind = ViewKind::Shape, .inverse = back_to_shape};

@@ -537,7 +537,7 @@ int64_t failing_call_of(const XLA_FFI_CallFrame& frame) {
   return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(scalar)->value);
 }
 
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
+XLA_FFI_Error* run_kernel(XLA_FFI_CallFrame* frame) {
   if (!ffi_executes(*frame)) return nullptr;
   try {
     kernel_for(config_key(*frame))->run(*frame);
@@ -552,6 +552,6 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
 
 }  // namespace
 
-void* host_kernel_handler() { return reinterpret_cast<void*>(&handle); }
+void* host_kernel_handler() { return reinterpret_cast<void*>(&run_kernel); }
 
 }  // namespace torch_xla::ops

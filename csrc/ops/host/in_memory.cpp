@@ -9,14 +9,14 @@
 namespace torch_xla::ops {
 namespace {
 
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
+XLA_FFI_Error* leave_in_place(XLA_FFI_CallFrame* frame) {
   ffi_executes(*frame);  // results lie where the operands do
   return nullptr;
 }
 
 }  // namespace
 
-void* in_memory_handler() { return reinterpret_cast<void*>(&handle); }
+void* in_memory_handler() { return reinterpret_cast<void*>(&leave_in_place); }
 
 hlo::Values in_memory(const hlo::Values& values) {
   std::vector<hlo::Type> types;

@@ -8,7 +8,7 @@
 namespace torch_xla::ops {
 namespace {
 
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
+XLA_FFI_Error* cut(XLA_FFI_CallFrame* frame) {
   if (!ffi_executes(*frame)) return nullptr;
   int64_t next = 0;
   for (int64_t i = 0; i < frame->args.size; ++i) {
@@ -23,7 +23,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
 
 }  // namespace
 
-void* numbers_handler() { return reinterpret_cast<void*>(&handle); }
+void* numbers_handler() { return reinterpret_cast<void*>(&cut); }
 
 hlo::Values cut_numbers(std::span<const hlo::Value> packed) {
   std::vector<hlo::Type> types;
