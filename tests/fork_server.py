@@ -22,6 +22,9 @@ from types import CodeType
 # Another value of any other variable needs a start of its own.
 _READ_LATER = (
     *("CPU_", "GPU_", "HOME", "PJRT_", "PT_XLA_", "TPU_", "XDG_CACHE_", "XLA_", "XRT_"),
+    *("LOCAL_RANK", "RANK", "WORLD_SIZE"),
+    "TF_CPP_",  # by plugins, which are loaded later
+    "ORDER",  # by a program of the tests
     "PYTEST_",  # the name of the test
 )
 

@@ -3,10 +3,7 @@ memory, and its errors. tests/tpu/test_aot.py compiles."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -280,22 +277,28 @@ def test_a_topology_has_a_name(topology, error):
         aot.compile(model, torch.empty(2, device="meta"), topology=topology)
 
 
-def run_script(tmp_path, script, *options):
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    return subprocess.run(
-        [sys.executable, "-m", "torch_xla.aot", str(path), *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PJRT_DEVICE": "CPU"},
-    )
+@pytest.fixture
+def run_command(run_python, tmp_path):
+    """Runs `python -m torch_xla.aot` with a script."""
+
+    def run(script, *options):
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        code = f"""
+            import runpy, sys
+            sys.argv[1:] = {[str(path), *options]!r}
+            runpy.run_module("torch_xla.aot", run_name="__main__", alter_sys=True)
+        """
+        return run_python(code, env={"PJRT_DEVICE": "CPU"}, check=False)
+
+    return run
 
 
-def test_the_command_says_what_it_lacks(tmp_path):
-    result = run_script(tmp_path, "raise SystemExit('ran')", "--plugin", "CPU")
+def test_the_command_says_what_it_lacks(run_command):
+    result = run_command("raise SystemExit('ran')", "--plugin", "CPU")
     assert result.returncode == 2
     assert "devices that are not there" in result.stderr and "ran" not in result.stderr
-    result = run_script(tmp_path, "", "--plugin", "NOWHERE")
+    result = run_command("", "--plugin", "NOWHERE")
     assert result.returncode == 2 and "PJRT_DEVICE=NOWHERE" in result.stderr
 
 

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.conftest import Run
 from torch_xla.test import test_utils
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_example(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+@pytest.fixture
+def run_example(run_python: Run) -> Callable[..., str]:
+    """Runs a script of examples/ with these arguments, and returns what it prints."""
+
+    def run(name: str, *arguments: str) -> str:
+        script = ROOT / "examples" / name
+        # As `python script.py` begins: with the script's folder first, and its arguments.
+        code = f"""
+            import runpy, sys
+            sys.argv[:] = {[str(script), *arguments]!r}
+            sys.path.insert(0, {str(script.parent)!r})
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        """
+        return run_python(code, timeout=900).stdout
+
+    return run
 
 
 @pytest.mark.slow
-def test_train_digits():
+def test_train_digits(run_example):
     out = run_example("train_digits.py")
     assert float(re.search(r"test accuracy: ([\d.]+)%", out)[1]) >= 97
     assert re.search(r"^loss: \d+\.\d+$", out, re.MULTILINE)
@@ -41,7 +47,7 @@ def test_train_digits():
 
 
 @pytest.mark.slow
-def test_train_lm():
+def test_train_lm(run_example):
     out = run_example("train_lm.py", "--steps", "120", "--seed", "2")
     assert float(re.search(r"^loss: ([\d.]+)", out, re.MULTILINE)[1]) < 3.2  # ln 96 is 4.56
     assert re.search(r"sample:\nReturn the .{10,}", out)
@@ -49,7 +55,7 @@ def test_train_lm():
 
 
 @pytest.mark.slow
-def test_train_spmd(monkeypatch):
+def test_train_spmd(run_example, monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "4")
     found = {}
     for how in ("none", "data", "fsdp", "tensor"):
@@ -68,7 +74,7 @@ def test_train_spmd(monkeypatch):
     assert [sends for _, _, sends in found.values()] == [False, True, True, True], found
 
 
-def test_sequence_parallel(monkeypatch):
+def test_sequence_parallel(run_example, monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "8")
     out = run_example("sequence_parallel.py")
     whole = int(re.search(r"a tensor has (\d+)", out)[1])
@@ -79,7 +85,7 @@ def test_sequence_parallel(monkeypatch):
         assert float(off) < 1e-12 and int(size) == whole // 8, out
 
 
-def test_compiled_step():
+def test_compiled_step(run_example):
     out = run_example("compiled_step.py")
     losses = [float(loss) for loss in re.findall(r"loss:? ([\d.]+)$", out, re.MULTILINE)]
     assert len(losses) == 4
@@ -87,7 +93,7 @@ def test_compiled_step():
 
 
 @pytest.mark.slow
-def test_torch_compile():
+def test_torch_compile(run_example):
     out = run_example("torch_compile.py")
     launches = int(re.search(r"^launches in the last 12 steps: (\d+)$", out, re.MULTILINE)[1])
     assert 12 <= launches <= 14
@@ -96,7 +102,7 @@ def test_torch_compile():
 
 
 @pytest.mark.slow
-def test_sample_diffusion():
+def test_sample_diffusion(run_example):
     out = run_example("sample_diffusion.py")
     programs = int(re.search(r"loaded in 100 steps: (\d+)$", out, re.MULTILINE)[1])
     assert 1 <= programs <= 3  # the first step may differ, not the ones after it
@@ -104,13 +110,13 @@ def test_sample_diffusion():
     assert sampled < 0.1 < 0.4 < noise
 
 
-def test_export_model():
+def test_export_model(run_example):
     out = run_example("export_model.py")
     assert "tensor<?x16xf32>" in out and out.count("differs from PyTorch by at most") == 2
 
 
 @pytest.mark.slow
-def test_train_digits_follows_pytorch():
+def test_train_digits_follows_pytorch(run_example):
     """Few epochs, the same on both devices: data, model and loop are sound."""
     arguments = ("--epochs", "2", "--seed", "3")
     accuracies = {
@@ -152,7 +158,7 @@ def test_test_update_line(capsys):
     )
 
 
-def test_saved_step(tmp_path):
+def test_saved_step(run_example, tmp_path):
     out = run_example("saved_step.py", str(tmp_path / "step"))
     pairs = re.findall(r"this process: ([\d.]+)   the folder: ([\d.]+)", out)
     assert len(pairs) == 5

@@ -21,8 +21,8 @@ import torch_xla.core.xla_model as xm
 def test_exit_with_work_in_flight(run_python):
     code = """
         import torch, torch_xla
-        x = torch.randn(1500, 1500, device="xla")
-        for _ in range(8):
+        x = torch.randn(1000, 1000, device="xla")
+        for _ in range(8):  # a third of a second of two cores
             x = x @ x / 40
         torch_xla.sync()
         print("exit")

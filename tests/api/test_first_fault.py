@@ -181,7 +181,13 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("name", OWN)
+# Each compiles a program for each call.
+WIDE = {"double", "scaled", "RNN", "linear of a batch"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in WIDE else n for n in OWN]
+)
 def test_operators_that_pytorch_has_no_cpu_kernel_of(name):
     """They are compared with what PyTorch's operators make of the same operands, and with that of
     other operands they differ."""

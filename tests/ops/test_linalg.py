@@ -64,7 +64,8 @@ def in_loops(monkeypatch):
     monkeypatch.setenv("XLA_HOST_KERNELS", "none")
 
 
-QUICK = {"geqrf", "linalg.eigvalsh", "linalg.lu_solve", "linalg.qr"}
+# The tests of several panels have the factors of `geqrf` and `linalg.qr`.
+QUICK = {"linalg.eigvalsh", "linalg.lu_solve"}
 
 
 @pytest.mark.usefixtures("in_loops")
@@ -106,27 +107,37 @@ def assert_near(actual, expected, dtype, scale):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("full", [False, True], ids=["reduced", "full"])
 def test_singular_vectors(dtype, full):
-    matrices = {
-        "high": torch.randn(6, 4, dtype=dtype),
+    def of_rank_2(m, n):
+        return torch.randn(m, 2, dtype=dtype) @ torch.randn(2, n, dtype=dtype)
+
+    # Each shape is compiled for long, so matrices of one are a batch.
+    batches = {
         "wide": torch.randn(4, 7, dtype=dtype),
         "of one": torch.randn(1, 1, dtype=dtype),
         "batch": torch.randn(2, 3, 5, 4, dtype=dtype),
-        "of rank 1": torch.ones(5, 4, dtype=dtype),
-        "of rank 2": torch.randn(6, 2, dtype=dtype) @ torch.randn(2, 5, dtype=dtype),
-        "zero": torch.zeros(4, 3, dtype=dtype),
-        "huge": torch.randn(5, 5, dtype=dtype) * 1e18,
-        "tiny": torch.randn(5, 5, dtype=dtype) * 1e-18,
+        "high": torch.stack([torch.randn(6, 4, dtype=dtype), of_rank_2(6, 4)]),
+        "square": torch.stack(
+            [
+                torch.ones(5, 5, dtype=dtype),
+                torch.zeros(5, 5, dtype=dtype),
+                torch.randn(5, 5, dtype=dtype) * 1e18,
+                torch.randn(5, 5, dtype=dtype) * 1e-18,
+            ]
+        ),
     }
-    for a in matrices.values():
-        scale = max(a.abs().max().item(), 1e-30)
-        u, s, vh = (t.cpu() for t in torch.linalg.svd(a.to("xla"), full_matrices=full))
-        expected = torch.linalg.svd(a, full_matrices=full)
-        assert [t.shape for t in (u, s, vh)] == [t.shape for t in expected]
-        k = s.shape[-1]
-        assert_near((u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], a, dtype, scale)
-        assert_near(s, expected.S, dtype, scale)
-        assert_near(u.mH @ u, torch.eye(u.shape[-1], dtype=dtype), dtype, 1)
-        assert_near(vh @ vh.mH, torch.eye(vh.shape[-2], dtype=dtype), dtype, 1)
+    for name, batch in batches.items():
+        found = [t.cpu() for t in torch.linalg.svd(batch.to("xla"), full_matrices=full)]
+        is_mixed = name in ("high", "square")  # each matrix by its own size
+        for i, a in enumerate(batch if is_mixed else [batch]):
+            u, s, vh = (t[i] for t in found) if is_mixed else found
+            scale = max(a.abs().max().item(), 1e-30)
+            expected = torch.linalg.svd(a, full_matrices=full)
+            assert [t.shape for t in (u, s, vh)] == [t.shape for t in expected]
+            k = s.shape[-1]
+            assert_near((u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], a, dtype, scale)
+            assert_near(s, expected.S, dtype, scale)
+            assert_near(u.mH @ u, torch.eye(u.shape[-1], dtype=dtype), dtype, 1)
+            assert_near(vh @ vh.mH, torch.eye(vh.shape[-2], dtype=dtype), dtype, 1)
 
 
 @pytest.mark.usefixtures("in_loops")
@@ -151,6 +162,8 @@ def test_eigenvectors(dtype, triangle):
 
 # Sizes at which panels of columns, and halves of eigenvalue problems, end.
 BLOCKS = [(64, 64), (65, 40), (2, 2, 33, 70)]
+# One and three panels more; each size is compiled for long.
+PANELS = [BLOCKS, pytest.param([(100, 130), (130, 100)], marks=pytest.mark.slow)]
 
 
 def blocks(dtype, sizes=BLOCKS):
@@ -187,8 +200,9 @@ def assert_unitary(q, dtype):
 
 @pytest.mark.usefixtures("in_loops")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_lu_of_several_panels(dtype):
-    for a in blocks(dtype, [*BLOCKS, (100, 130), (130, 100)]):
+@pytest.mark.parametrize("sizes", PANELS, ids=["blocks", "larger"])
+def test_lu_of_several_panels(dtype, sizes):
+    for a in blocks(dtype, sizes):
         lu, pivots, info = (t.cpu() for t in torch.linalg.lu_factor_ex(a.to("xla")))
         expected = torch.linalg.lu_factor_ex(a)
         assert torch.equal(info, expected.info)
@@ -215,8 +229,9 @@ def test_systems_of_several_panels(dtype):
 @pytest.mark.usefixtures("in_loops")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", ["reduced", "complete"])
-def test_qr_of_several_panels(dtype, mode):
-    for a in blocks(dtype, [*BLOCKS, (100, 130), (130, 100)]):
+@pytest.mark.parametrize("sizes", PANELS, ids=["blocks", "larger"])
+def test_qr_of_several_panels(dtype, mode, sizes):
+    for a in blocks(dtype, sizes):
         q, r = (t.cpu() for t in torch.linalg.qr(a.to("xla"), mode))
         expected = torch.linalg.qr(a, mode)
         assert [q.shape, r.shape] == [t.shape for t in expected]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -86,7 +84,7 @@ def test_modes_are_checked(monkeypatch, matrix):
         large(matrix.to("xla"), matrix.to("xla"))
 
 
-def test_without_a_block_it_holds_for_the_process():
+def test_without_a_block_it_holds_for_the_process(run_python):
     program = """
 import os, torch_xla
 torch_xla.experimental.host_fallback("error")
@@ -95,5 +93,5 @@ try:
 except NotImplementedError:
     print("refused", os.environ["XLA_HOST_FALLBACK"])
 """
-    run = subprocess.run([sys.executable, "-c", DEFINE + program], capture_output=True, text=True)
+    run = run_python(DEFINE + program)
     assert run.stdout.split() == ["refused", "error"], run.stderr

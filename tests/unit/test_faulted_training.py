@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def check(run_python, fault_plugin):
     """Trains once for each place at which a call can fail."""
@@ -32,7 +36,7 @@ def check(run_python, fault_plugin):
     ("program", "wait"),
     [
         ("Training", True),
-        ("Adam", True),
+        slow("Adam", True),
         ("Adam", False),
         ("Accumulated", True),
         ("Compiled", False),
@@ -46,7 +50,7 @@ def test_a_run_that_is_refused(check, program, wait):
 
 @pytest.mark.parametrize(
     ("program", "wait"),
-    [("Momentum", True), ("Adam", True), ("Training", False), ("OpenxlaOptimizer", True)],
+    [("Momentum", True), slow("Adam", True), slow("Training", False), ("OpenxlaOptimizer", True)],
 )
 def test_a_run_that_fails_where_nothing_is_taken_over(check, program, wait):
     check(program, "RUN", late=True, wait=wait, env={"XLA_NO_DONATION": "1"})
@@ -57,14 +61,14 @@ def test_a_program_that_cannot_be_compiled(check, program):
     check(program, "COMPILE", wait=False, env={"XLA_BACKGROUND_COMPILE": "0"})
 
 
-@pytest.mark.parametrize("program", ["Momentum", "Openxla", "OpenxlaOptimizer"])
+@pytest.mark.parametrize("program", ["Momentum", slow("Openxla"), "OpenxlaOptimizer"])
 def test_a_program_that_cannot_be_compiled_in_the_background(check, program):
     check(program, "COMPILE", wait=False)
 
 
 @pytest.mark.parametrize(
     ("program", "kind"),
-    [("Adam", "UPLOAD"), ("OpenxlaOptimizer", "UPLOAD"), ("Training", "DOWNLOAD")],
+    [slow("Adam", "UPLOAD"), ("OpenxlaOptimizer", "UPLOAD"), ("Training", "DOWNLOAD")],
 )
 def test_a_copy_that_fails(check, program, kind):
     check(program, kind)

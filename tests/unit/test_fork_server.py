@@ -19,6 +19,7 @@ def server(fork_server):
 def test_other_tests_and_other_flags_fork_too(server):
     here = dict(os.environ)
     assert server.takes({**here, "PYTEST_CURRENT_TEST": "another", "XLA_ANY": "1"})
+    assert server.takes({**here, "WORLD_SIZE": "2", "TF_CPP_MIN_LOG_LEVEL": "0"})
     assert not server.takes({**here, "OMP_NUM_THREADS": "17"})
 
 

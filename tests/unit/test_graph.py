@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,11 +40,8 @@ torch_xla.sync(wait=True)
 """
 
 
-def test_xla_flags_dump_a_chain_as_one_fusion(tmp_path: Path):
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    subprocess.run(
-        [sys.executable, "-c", CHAIN], env={**os.environ, "XLA_FLAGS": flags}, check=True
-    )
+def test_xla_flags_dump_a_chain_as_one_fusion(run_python, tmp_path: Path):
+    run_python(CHAIN, env={"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"})
     before = [p.read_text() for p in tmp_path.glob("*before_optimizations.txt")]
     after = [p.read_text() for p in tmp_path.glob("*after_optimizations.txt")]
     before = [text for text in before if " divide(" in text]
@@ -93,6 +87,6 @@ print(*(after - before for before, after in zip(programs, programs[1:])))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells its maps")
-def test_programs_are_dropped_before_the_limit_of_memory_maps():
-    run = subprocess.run([sys.executable, "-c", MANY_MAPS], capture_output=True, text=True)
+def test_programs_are_dropped_before_the_limit_of_memory_maps(run_python):
+    run = run_python(MANY_MAPS)
     assert run.stdout.split() == ["1", "0", "1"], run.stderr
