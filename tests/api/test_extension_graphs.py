@@ -341,7 +341,7 @@ def test_inputs_of_a_lowered_function():
     context.build([held * 2 + like])
     found = assume_pure.prepare_computation_inputs(context, [like, 3], [x, 3])
     assert ids(*found) == ids(held, x)
-    with pytest.raises(ValueError, match="an input for each of 1 stand-ins, got 2"):
+    with pytest.raises(ValueError, match="an input for each of 1 placeholders, got 2"):
         assume_pure.prepare_computation_inputs(context, [like], [x, x])
 
 

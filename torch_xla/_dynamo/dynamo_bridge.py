@@ -70,10 +70,10 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
     """Returns a function that computes what the graph does, as one program a call.
 
     The first call with arguments of new shapes, or other numbers, runs the graph's operators once
-    on stand-ins and compiles what they record; later ones launch that. Arguments and buffers that
-    the graph writes are updated in place, and their memory is reused. A graph that needs values
-    while it runs, or calls what no program can hold, is recorded anew at each call, as without
-    torch.compile.
+    on placeholders and compiles what they record; later ones launch that. Arguments and buffers
+    that the graph writes are updated in place, and their memory is reused. A graph that needs
+    values while it runs, or calls what no program can hold, is recorded anew at each call, as
+    without torch.compile.
 
     Args:
         xla_model: A graph of tensors on `xla`.
@@ -161,7 +161,7 @@ def _clear_pending_irs_on_args(
 ) -> None:
     """Gives tensors back the values of their clones, where a graph has written them since.
 
-    Tracing runs on stand-ins here and writes no argument; this is for graphs that run otherwise.
+    Tracing runs on placeholders here and writes no argument; this is for graphs that run otherwise.
     """
     with torch.no_grad():
         for tensor, clone in zip(args_tensor_only, cloned_args, strict=True):

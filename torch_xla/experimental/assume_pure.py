@@ -129,7 +129,7 @@ def make_fake_inputs(input: Any) -> Any:
 def prepare_computation_inputs(
     fn_ctx: Any, flat_fake_inputs: Sequence[Any], flat_inputs: Sequence[Any]
 ) -> list[torch.Tensor]:
-    """The arguments of a function that was lowered for stand-ins of its inputs, in its order.
+    """The arguments of a function that was lowered for placeholders of its inputs, in its order.
 
     Args:
         fn_ctx: The `_XLAC.lowering.LoweringContext` that has been built.
@@ -140,12 +140,12 @@ def prepare_computation_inputs(
         Of each parameter, the input, or the tensor that the function closes over.
 
     Raises:
-        ValueError: There are not as many inputs as stand-ins.
+        ValueError: There are not as many inputs as placeholders.
     """
     if len(flat_fake_inputs) != len(flat_inputs):
         raise ValueError(
             f"prepare_computation_inputs: expected an input for each of {len(flat_fake_inputs)} "
-            f"stand-ins, got {len(flat_inputs)}."
+            f"placeholders, got {len(flat_inputs)}."
         )
     parameters = fn_ctx.device_parameter_id_tensor_mapping()
     for fake, input in zip(flat_fake_inputs, flat_inputs, strict=True):
@@ -201,8 +201,8 @@ class _Version:
         others: tuple[Any, ...],
         tensors: list[torch.Tensor],
     ):
-        def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
-            given = iter(stand_ins)
+        def flat(*placeholders: torch.Tensor) -> list[torch.Tensor]:
+            given = iter(placeholders)
             leaves = [next(given) if other is None else other[1] for other in others]
             args, kwargs = pytree.tree_unflatten(leaves, spec)
             found, self._spec = pytree.tree_flatten(fn(*args, **kwargs))

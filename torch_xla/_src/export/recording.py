@@ -1,4 +1,4 @@
-"""Records exported programs: their operators run once, on stand-ins, and give StableHLO."""
+"""Records exported programs: their operators run once, on placeholders, and give StableHLO."""
 
 from __future__ import annotations
 
@@ -288,13 +288,13 @@ def _record(
     as_calls: set[str],
     size_of: Callable[[Any], int] | None = None,
 ) -> _Recorded:
-    """Records the graph on stand-ins of the inputs. `size_of` gives the sizes of dynamic ones."""
+    """Records the graph on placeholders. `size_of` gives the sizes of dynamic inputs."""
     is_dynamic, size_of = size_of is not None, size_of or int
     results: list[Any] = []
     inlined: dict[int, torch.Tensor] = {}
 
-    def body(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
-        given = iter(stand_ins)
+    def body(placeholders: list[torch.Tensor]) -> list[torch.Tensor]:
+        given = iter(placeholders)
         placed: list[Any] = []
         for i, input in enumerate(inputs):
             if input.is_argument:
@@ -309,10 +309,10 @@ def _record(
         return [r for r in results if isinstance(r, torch.Tensor)]
 
     all_arguments = [i for i in inputs if i.is_argument]
-    stand_ins = [like(i.value, size_of) for i in all_arguments]
+    placeholders = [like(i.value, size_of) for i in all_arguments]
     kept = [i for i, a in enumerate(all_arguments) if dynamic_dims_of(a.value)]
     text, arguments, written = _XLAC._export_function(
-        stand_ins, kept, body, with_locations, is_dynamic
+        placeholders, kept, body, with_locations, is_dynamic
     )
     # A constant that the model writes is state of it: it cannot be a part of the program.
     state = [i for i, tensor in inlined.items() if tensor._version > 0]

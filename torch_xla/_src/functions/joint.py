@@ -12,7 +12,7 @@ from torch_xla import _XLAC
 class Joint:
     """`function`, recorded once for inputs of these shapes and these that require gradients.
 
-    The function runs on stand-ins, as if it had not run; then so does its backward pass.
+    The function runs on placeholders, as if it had not run; then so does its backward pass.
 
     Args:
         function: Takes tensors and returns a list of tensors. It may close over others.
@@ -46,8 +46,8 @@ class Joint:
         leaves: list[torch.Tensor] = []
         results: list[torch.Tensor] = []
 
-        def forward(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
-            leaves[:] = stand_ins
+        def forward(*placeholders: torch.Tensor) -> list[torch.Tensor]:
+            leaves[:] = placeholders
             for leaf, requires in zip(leaves, requires_grad, strict=True):
                 leaf.requires_grad_(requires)
             with torch.enable_grad():

@@ -40,11 +40,11 @@ class ExampleCall:
         }
         self.results: list[tuple[str, torch.Tensor]] = []  # of no memory, by name
 
-    def run(self, stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Calls the step on stand-ins of the tensors, and returns its tensors."""
+    def run(self, placeholders: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Calls the step on placeholders of the tensors, and returns its tensors."""
         leaves = list(self._leaves)
-        for i, stand_in in zip(self._places, stand_ins, strict=True):
-            leaves[i] = stand_in
+        for i, placeholder in zip(self._places, placeholders, strict=True):
+            leaves[i] = placeholder
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         result = self._step(*args, **kwargs)
         found = [
