@@ -99,6 +99,6 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
             )
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Of shape `[N, num_features, ...]`, as is the result."""
+        """Its shape is `[N, num_features, ...]`, as is the result's."""
         _replication.world_size()  # refuses a job of several, whose batches are not seen here yet
         return super().forward(batch)

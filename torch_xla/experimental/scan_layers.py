@@ -145,7 +145,7 @@ def _tell_of(differing: Sequence[tuple[int, same_layers.Difference]]) -> bool:
     return False
 
 
-# Of layers that are pure, so that `scan` knows their functions again: by the identities of the
+# For layers that are pure, so that `scan` knows their functions again: by the identities of the
 # partition and of the first layer, with which an entry goes; then for each mode of its parts.
 _ONE_LAYER_CACHE: dict[tuple[int, int], dict[tuple[bool, ...], Callable[..., Any]]] = {}
 

@@ -21,7 +21,7 @@ struct SplitPlan {
   std::shared_ptr<const ValueSplits> results;  // of calls
 };
 
-// What a planner is told of a graph.
+// The planner's view of a graph.
 struct PlanRequest {
   util::Hash128 structure;
   std::string platform;  // of the devices

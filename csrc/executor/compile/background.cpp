@@ -116,7 +116,7 @@ std::shared_ptr<Compilation> Compilation::start(Unmade unmade, const Cause& caus
   known()[made->program().key] = made;
   const bool is_started = Threads::compilers().start([made, ended = std::move(ended)]() mutable {
     made->compile();
-    // What is let go with a compilation may wait for any lock.
+    // Destroying a compilation may wait for any lock, so the launcher does it.
     Threads::launcher().start([made = std::move(made), ended = std::move(ended)] { ended(); });
   });
   if (!is_started) made->compile();

@@ -29,7 +29,7 @@ class Compilation {
   static void set_mode(Mode mode);
   struct Refused {};
 
-  // What is known of the program before it is there.
+  // The program, without its executables until it is there.
   const Program& program() const { return *unmade_.program; }
   bool ended() const;
   // Returns when the program is there, or cannot be had. Needs no lock, but may be called with the

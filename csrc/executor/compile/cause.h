@@ -10,7 +10,7 @@ struct Cause {
   std::string_view of_run;
   std::string_view of_compilation = of_run;
   std::string_view program = "read";  // Program::name, where it is not a sync's
-  // Whether the program is one of its line's, of which another one is a recompile.
+  // The program belongs to its line: another program of that line is a recompile.
   bool is_of_line = true;
   // Nobody waits for the run: it may wait for its program (step/deferred.h).
   bool is_barrier = false;

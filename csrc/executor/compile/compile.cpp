@@ -70,7 +70,7 @@ AlsoLowered& also_lowered() {  // guarded by the graph lock
   return all;
 }
 
-// How many parameters' memory results take over.
+// Counts the parameters whose memory results take over.
 size_t num_reused(const Program& program) {
   if (!program.reuses_buffers) return 0;
   return static_cast<size_t>(
@@ -216,7 +216,7 @@ void compile(const Unmade& unmade, const std::vector<size_t>& absent, Program& p
   }
 }
 
-// How the compiler has split the results.
+// Reads from the compiled module how the results are split.
 void read_shardings(Program& program) {
   if (program.interface.mesh == nullptr) return;
   static const debug::Counter of_dynamo("UncachedOutputSharding");
@@ -233,7 +233,7 @@ void read_shardings(Program& program) {
   }
 }
 
-// What launches ask of the executables.
+// Reads the facts of the executables that launches ask for.
 void read_facts(const Unmade& unmade, Program& program) {
   read_shardings(program);
   for (size_t i = 0; i < program.executables.size(); ++i) {

@@ -68,7 +68,7 @@ void add_frames(Block& block) {
   if (frames.size() > most) block.line("  ..........");
 }
 
-// Of a graph.
+// The facts of a graph that reports name.
 struct GraphInfo {
   std::string_view name;
   const util::Hash128& key;

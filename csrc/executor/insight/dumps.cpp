@@ -66,7 +66,7 @@ bool append(const std::string& path, const std::string& text) {
 
 namespace {
 
-// Of each result, whatever else the graph computes.
+// The hash of each result alone, whatever else the graph computes.
 std::string root_hashes(const Graph& graph) {
   std::string hashes;
   for (const lazy::Value& root : graph.results) {
@@ -76,7 +76,7 @@ std::string root_hashes(const Graph& graph) {
   return hashes;
 }
 
-// How the results are split among the devices.
+// The shardings of the results, as text.
 std::string output_shardings(const Graph& graph, const Program& program) {
   std::string text = "\n#OUTPUT_SHARDING_BEGIN\n\n";
   for (size_t i = 0; i < graph.results.size(); ++i) {

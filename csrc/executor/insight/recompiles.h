@@ -19,7 +19,7 @@ struct Recompile {
   double seconds;  // that the compiler took; 0 where it was not asked
   bool from_disk;
   std::string key, earlier_key;
-  // What differs: that of Difference::Kind, "memory", "sharding" or "settings"; and where.
+  // The kind is one of Difference::Kind, "memory", "sharding" or "settings"; then the place.
   std::string kind, what, line, earlier_line;
   std::string advice;
 

@@ -36,7 +36,7 @@ Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Tar
 // being Node::ordinal. No compiler takes it.
 std::string describe(const lazy::Function& function, const ops::Target& target, size_t num_devices);
 
-// What the program of a call alone tells.
+// Facts that the program of a call alone tells.
 struct CallFacts {
   bool can_fail = false;        // once it runs
   std::optional<int64_t> work;  // of its fusion, where the compiler may fuse it into its readers
@@ -55,15 +55,15 @@ struct SeedPlaces {
 struct PortableOptions {
   bool with_locations = util::flag::XLA_HLO_DEBUG();
   bool dynamic_sizes = false;  // the text is one of those for hlo::dynamic_program
-  // Of each argument, the result that takes over its buffer, or -1. Empty: none does.
+  // For each argument the result that takes over its buffer, or -1. Empty: none does.
   std::vector<int32_t> reused_by = {};
   // Seeds are drawn from a last argument, RandomState::as_seed(), whose new value is the last
   // result and takes over its buffer.
   std::optional<SeedPlaces> seeds = {};
   // The text is for this platform alone, by its rules.
   std::string_view platform = ops::kPortable;
-  // Of a program that is partitioned: what its shardings refer to, and how arguments and results
-  // are split. An argument without one is whole; a result, split as the compiler chooses.
+  // The mesh and the shardings of arguments and results, where the program is
+  // partitioned. An argument without one is whole; a result, split as the compiler chooses.
   const spmd::Mesh* mesh = nullptr;
   std::vector<const spmd::Sharding*> arguments = {}, results = {};
   std::shared_ptr<const ValueSplits> values = {};  // null: the compiler chooses for all

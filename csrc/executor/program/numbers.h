@@ -13,7 +13,7 @@ struct PackedNumbers {
   std::vector<int64_t> ints;
 
   void add(const lazy::Number& number, lazy::NumberKind kind);
-  // Whether the bits are the same: those of 0 and -0 are not.
+  // Returns whether the bits are the same: those of 0 and -0 are not.
   bool is_same(const PackedNumbers& other) const;
 };
 

@@ -34,7 +34,7 @@ struct LoweredPieces {
   Plan plan;
 };
 
-// What is worth pieces. Guarded by the GraphLock; tests change it.
+// Programs beyond these limits are cut. Guarded by the GraphLock; tests change it.
 struct PieceLimits {
   RepeatLimits repeats;
   size_t saved = 800;  // calls that need not be compiled

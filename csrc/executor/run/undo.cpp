@@ -42,7 +42,7 @@ OverwrittenStorages overwritten_by(const Program& program, const std::vector<con
     const auto it = past.empty() ? kept.end() : kept.find(past.front().node);
     if (it == kept.end()) continue;
     const Node& input = *inputs[it->second];
-    // What others hold too must not be held here: a later run may take it over.
+    // An array that others hold too must not be held here: a later run may take it over.
     const bool is_held = util::flag::XLA_NO_DONATION() || !input.data().donatable ||
                          program.interface.parameters[it->second].reused_by >= 0;
     all.push_back(overwritten_by(*storages[s], input, is_held));

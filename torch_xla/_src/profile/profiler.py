@@ -150,7 +150,7 @@ class ProfilerServer:
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(_SERVICE, self._service.handlers())]
         )
-        # Of the two addresses that this name has, one may be free where the other is taken.
+        # This name has two addresses: one may be free where the other is taken.
         address = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
         with contextlib.suppress(RuntimeError):
             self.port = self._server.add_insecure_port(address)

@@ -72,8 +72,8 @@ def dummy_all_reduce(
     scale: float = 1.0,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> torch.Tensor | None:
-    """What `xm.all_reduce` does where no other replica adds anything: a scaled tensor, or tensors
-    scaled in place.
+    """Does the work of `xm.all_reduce` where no other replica adds anything: scales a tensor, or
+    tensors in place.
     """
     if isinstance(inputs, torch.Tensor):
         return inputs * scale

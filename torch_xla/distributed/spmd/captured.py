@@ -46,7 +46,7 @@ def _uncaptured_call(
     return func(*args, **kwargs)
 
 
-# Of what a graph has made constants, torch._dynamo captures no function of pytrees.
+# torch._dynamo captures no function of pytrees over values that a graph has made constants.
 def first_of(values: Any, cls: type) -> Any:
     """The first value of a class among nested arguments; None without any."""
     if isinstance(values, cls):

@@ -85,7 +85,7 @@ def _einsum_linear_backward_fake(
 
 
 def _sum_of_products(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-    """Of (..., outputs) and (..., features) the sum over the leading dimensions."""
+    """The product of (..., outputs) and (..., features), summed over the leading dimensions."""
     if grad.dim() < 3:
         return torch.atleast_2d(grad).t() @ torch.atleast_2d(input)
     a, b = (t.flatten(0, -3) for t in (grad, input))

@@ -305,7 +305,7 @@ class XLAShardedTensor(DTensor):
                 raise ValueError(f"Placements not available: {e}") from e
         now = self.sharding_spec
         said, then = self._said or (None, None)
-        # Of a value that is computed, "" says that each device has the whole.
+        # For a value that is computed, "" says that each device has the whole.
         if said is not None and (now == then or (now, then) == ("", "{replicated}")):
             return said
         return placements_by_name(now, self._mesh_name, self.dim())
@@ -537,8 +537,8 @@ def _any_stands(values: Any) -> bool:
 def _of_tensors(
     given: XLAShardedTensor, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What `__torch_function__` does where an argument stands for a tensor: the call is one of that
-    tensor, and gives back what stands for it where it gives back the tensor.
+    """Does the work of `__torch_function__` where an argument stands for a tensor: the call is one
+    of that tensor, and gives back what stands for it where it gives back the tensor.
     """
     known: dict[int, XLAShardedTensor] = {}
 

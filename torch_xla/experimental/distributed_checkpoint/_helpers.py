@@ -148,7 +148,7 @@ def _is_empty(place: list[slice]) -> bool:
 
 
 def _distinct(copies: list[tuple[int, list[slice]]]) -> list[tuple[int, list[slice]]]:
-    """Of parts that (number among its copies, place) tell: the number in the list and the place of
+    """For parts that (number among its copies, place) tell: the number in the list and the place of
     each that differs and has elements. Where none has, the first."""
     parts = [(i, place) for i, (copy_of, place) in enumerate(copies) if copy_of == 0]
     return [part for part in parts if not _is_empty(part[1])] or parts[:1]

@@ -79,7 +79,7 @@ def _transpose(op: Operation, operands: list[Type], results: list[Type]) -> Rule
 
 
 def _reshape(op: Operation, operands: list[Type], results: list[Type]) -> Rule:
-    """Of dimensions that become one, and of one that becomes several, the first keep a split."""
+    """The first of the dimensions that are joined, or that one is cut into, keeps a split."""
     taken, made = operands[0].dims, results[0].dims
     rule = Rule([[None] * len(taken)], [[None] * len(made)])
     if 0 in taken:

@@ -121,7 +121,7 @@ class _Integer:
         from scipy.sparse import csr_array
 
         starts = np.cumsum([0] + [len(s) for s in self.seconds])
-        # Of equally fast ways the one that needs least memory.
+        # Among equally fast ways, the one that needs least memory.
         most = sum(float(b.max()) for b in self.bytes) or 1.0
         scale = max(sum(float(s.max()) for s in self.seconds), 1e-12)
         objective = [
