@@ -149,6 +149,7 @@ class _LoadedProgram:
         device: str,
         written_by: collections.abc.Sequence[int] = [],
     ) -> None: ...
+    def argument_types(self) -> list[str]: ...
 
 class XlaBuilder:
     pass

@@ -22,9 +22,11 @@
 #include "lazy/tensor.h"
 #include "ops/dtypes.h"
 #include "ops/target.h"
+#include "pjrt/executable.h"
 #include "python/init.h"
 #include "python/program_data.h"
 #include "python/values.h"
+#include "spmd/compiled_module.h"
 
 namespace py = pybind11;
 
@@ -100,6 +102,12 @@ class LoadedProgram {
     program_ = executor::compile_stablehlo(name, stablehlo, std::move(takes), device_);
   }
 
+  // As StableHLO writes them; empty where the plugin does not tell.
+  std::vector<std::string> argument_types() const {
+    const pjrt::OptimizedModule module = program_->executables[0]->optimized_module();
+    return spmd::read_argument_types(module.bytes, module.with_config());
+  }
+
   // Returns the results that are no argument's new value; those arguments, which share no storage,
   // have it then.
   Tensors call(const Tensors& arguments) const {
@@ -154,6 +162,7 @@ void init_export(py::module_& m) {
                     std::vector<int32_t>>(),
            py::arg("stablehlo"), py::arg("like"), py::arg("name"), py::arg("device"),
            py::arg("written_by") = std::vector<int32_t>())
+      .def("argument_types", &LoadedProgram::argument_types)
       .def("__call__", &LoadedProgram::call);
 }
 

@@ -14,7 +14,13 @@ namespace {
 
 // Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
 constexpr uint64_t kModuleOfConfigured = 1;
-enum Module : uint64_t { Computations = 3, OutputSharding = 12, StackFrames = 17 };
+enum Module : uint64_t {
+  Computations = 3,
+  ProgramShape = 4,
+  OutputSharding = 12,
+  StackFrames = 17
+};
+enum ProgramShapeField : uint64_t { Parameters = 1 };
 enum Computation : uint64_t { Instructions = 2, ComputationId = 5 };
 enum Instruction : uint64_t {
   Name = 1,
@@ -222,6 +228,31 @@ int64_t bytes_of_shape(std::string_view shape) {
 }
 
 }  // namespace
+
+std::vector<std::string> read_argument_types(std::string_view module, bool with_config) {
+  // By xla.PrimitiveType.
+  static constexpr std::string_view kNames[] = {
+      "",    "i1",  "i8",  "i16", "i32", "i64",          "ui8",  "ui16", "ui32",        "ui64",
+      "f16", "f32", "f64", "",    "",    "complex<f32>", "bf16", "",     "complex<f64>"};
+  std::vector<std::string> types;
+  for (Fields fields(without_config(module, with_config)); fields.next();) {
+    if (fields.number() != ProgramShape) continue;
+    for (Fields program(fields.bytes()); program.next();) {
+      if (program.number() != Parameters) continue;
+      std::vector<int64_t> sizes;
+      uint64_t type = 0;
+      for (Fields shape(program.bytes()); shape.next();) {
+        if (shape.number() == ElementType) type = shape.value();
+        if (shape.number() == Dimensions) shape.add_to(sizes);
+      }
+      if (type >= std::size(kNames) || kNames[type].empty()) return {};
+      std::string& text = types.emplace_back("tensor<");
+      for (const int64_t size : sizes) text += std::to_string(size) + "x";
+      text += std::string(kNames[type]) + ">";
+    }
+  }
+  return types;
+}
 
 std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
                                                    const Mesh* mesh) {

@@ -17,6 +17,10 @@ namespace torch_xla::spmd {
 std::vector<const Sharding*> read_output_shardings(std::string_view module, bool with_config,
                                                    const Mesh* mesh);
 
+// Returns the types of a program's arguments as StableHLO writes them, "tensor<2x3xf32>"; empty
+// where the module does not tell, or where one has a type that StableHLO lacks.
+std::vector<std::string> read_argument_types(std::string_view module, bool with_config);
+
 // The purpose of an instruction, "Model.forward/aten::mm", and the line of the program that it
 // comes from, "file:line"; empty where the compiler does not tell.
 struct Origin {

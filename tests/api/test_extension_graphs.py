@@ -247,6 +247,14 @@ def test_stablehlo_runs(program):
         _XLAC._run_stablehlo(program, [a, b])
 
 
+@needs_jaxlib
+def test_bytecode_is_not_run_on_other_types():
+    x = torch.ones(3).to("xla")
+    message = "types tensor<3xf32>, tensor<3xf32>, got tensor<3xf32>, tensor<3xi32>"
+    with pytest.raises(RuntimeError, match=message):
+        _XLAC._run_stablehlo(mlir.artifact(ADD), [x, x.int()])
+
+
 def test_what_is_no_stablehlo():
     with pytest.raises(TypeError, match="_run_stablehlo: expected StableHLO .* got a int"):
         _XLAC._run_stablehlo(3, [])

@@ -7,7 +7,6 @@ their graph as constants, and take its leaves alone.
 from __future__ import annotations
 
 import functools
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -272,16 +271,6 @@ def _run_cached_graph(hash: bytes | str, inputs: Sequence[torch.Tensor]) -> list
     return [result for graph in of_key.values() for result in graph.run(inputs)]
 
 
-_MAIN = re.compile(r"@main\((.*?)\) -> ", re.DOTALL)
-_ARGUMENT = re.compile(r"%\w+: (tensor<[^>]*>+)")
-
-
-def _argument_types(text: str) -> list[str]:
-    """Those of a text from elsewhere, in whatever form; what is compiled knows only their sizes."""
-    found = _MAIN.search(text)
-    return _ARGUMENT.findall(found.group(1)) if found else []
-
-
 @_name
 def _run_stablehlo(bytecode: str | bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Runs a StableHLO module, text or a portable artifact, on tensors of xla."""
@@ -291,14 +280,6 @@ def _run_stablehlo(bytecode: str | bytes, inputs: Sequence[torch.Tensor]) -> lis
         )
     program = bytecode.encode() if isinstance(bytecode, str) else bytecode
     _check_allowed("_run_stablehlo")
-    given = tuple(type_of(t) for t in inputs)
-    is_text = not program.startswith(b"ML\xefR")  # which bytecode begins with
-    expected = _argument_types(program.decode()) if is_text else []
-    if expected and "?" not in "".join(expected) and expected != list(given):
-        raise RuntimeError(
-            f"_run_stablehlo: expected inputs of types {', '.join(expected)}, got "
-            f"{', '.join(given) or 'none'}."
-        )
     for tensor in inputs:
         if not is_xla_tensor(tensor):
             raise TypeError(
@@ -307,7 +288,14 @@ def _run_stablehlo(bytecode: str | bytes, inputs: Sequence[torch.Tensor]) -> lis
             )
     device = str(inputs[0].device) if inputs else _XLAC._xla_get_default_device()
     shapes = tuple((tuple(t.shape), t.dtype) for t in inputs)
-    return _loaded(program, shapes, device)([t.detach() for t in inputs])
+    loaded = _loaded(program, shapes, device)
+    expected, given = loaded.argument_types(), [type_of(t) for t in inputs]
+    if expected and expected != given:
+        raise RuntimeError(
+            f"_run_stablehlo: expected inputs of types {', '.join(expected)}, got "
+            f"{', '.join(given) or 'none'}."
+        )
+    return loaded([t.detach() for t in inputs])
 
 
 @functools.lru_cache(maxsize=64)
