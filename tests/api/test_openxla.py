@@ -483,3 +483,29 @@ def test_no_decomposition_is_traced(run_python):
         torch.testing.assert_close(found.cpu(), plain(*arguments("cpu")))
         """
     )
+
+
+def test_what_capturing_leaves_in_circles_is_no_result_of_the_step():
+    """torch._dynamo's circles hold tensors of the step in which it captures, here one does."""
+    weight = torch.randn(4, 4, device="xla", requires_grad=True)
+    run = compiled(lambda x: (x @ weight).sin())
+    x = torch.randn(3, 4).to("xla")
+    torch_xla.sync(wait=True)
+    made = []
+    gc.disable()
+    try:
+        for step in range(3):
+            before = compiles()
+            y = run(x)
+            y.sum().backward()
+            if step == 0:
+                circle = [y]
+                circle.append(circle)
+                del circle
+            del y
+            torch_xla.sync(wait=True)
+            made.append(compiles() - before)
+            weight.grad = None
+    finally:
+        gc.enable()
+    assert made == [1, 0, 0]

@@ -17,6 +17,7 @@ from torch_xla import _XLAC
 from torch_xla._dynamo import config
 from torch_xla._src.device.names import is_xla_tensor
 from torch_xla._src.dynamo.graph_lines import tell_lines
+from torch_xla._src.functions import step
 from torch_xla._src.functions.held_tensors import Place, named_places, replaced
 
 _log = logging.getLogger("torch_xla._dynamo.dynamo_bridge")
@@ -69,6 +70,7 @@ class CompiledGraph:
                 _log.info("A graph is recorded at each call, since %s", error)
                 self._told.recorded(error)
             else:
+                step.has_captured = True
                 self._told.version(args, time.perf_counter() - begin)
                 return self(*args)
         return self._module(*args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,11 @@ CLEARS = "torch_xla.compile clear the pending graph prior calling the target fun
 # The name of programs that no torch_xla.compile names: set by `_XLAC._set_current_graph_name`.
 named: _XLAC._Region | None = None
 named_name = ""
+
+
+# Set where torch._dynamo has captured a graph since the last barrier. It leaves circles behind that
+# hold tensors of the step: these would be results of its program, and of no later step's.
+has_captured = False
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
@@ -53,6 +59,10 @@ def barrier(
     `cause` and `graph_name` are what `PT_XLA_DEBUG_LEVEL` tells of it. `region` is what
     `torch_xla.compile` ends with this, which has a name of its own.
     """
+    global has_captured
+    if has_captured:
+        has_captured = False
+        gc.collect()
     _XLAC._xla_step_marker(
         device, [], wait, region=region or named, cause=cause, graph_name=graph_name
     )
