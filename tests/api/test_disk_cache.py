@@ -491,7 +491,8 @@ def test_an_empty_path_is_no_cache(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "home", [None, "relative", "/proc/nothing", *map(slow, ["", "/dev/null", "locked"])]
+    "home",
+    [None, "relative", *map(slow, ["/proc/nothing", "", "/dev/null", "locked"])],
 )
 @pytest.mark.parametrize("read_only", ["0", slow("1")])
 def test_no_cache_where_the_user_can_have_none(run, tmp_path, home, read_only):

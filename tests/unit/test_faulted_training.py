@@ -50,13 +50,13 @@ def test_a_run_that_is_refused(check, program, wait):
 
 @pytest.mark.parametrize(
     ("program", "wait"),
-    [("Momentum", True), slow("Adam", True), slow("Training", False), ("OpenxlaOptimizer", True)],
+    [("Momentum", True), slow("Adam", True), ("Training", False), slow("OpenxlaOptimizer", True)],
 )
 def test_a_run_that_fails_where_nothing_is_taken_over(check, program, wait):
     check(program, "RUN", late=True, wait=wait, env={"XLA_NO_DONATION": "1"})
 
 
-@pytest.mark.parametrize("program", ["Adam", "OpenxlaOptimizer"])
+@pytest.mark.parametrize("program", ["Adam", slow("OpenxlaOptimizer")])
 def test_a_program_that_cannot_be_compiled(check, program):
     check(program, "COMPILE", wait=False, env={"XLA_BACKGROUND_COMPILE": "0"})
 
@@ -68,7 +68,7 @@ def test_a_program_that_cannot_be_compiled_in_the_background(check, program):
 
 @pytest.mark.parametrize(
     ("program", "kind"),
-    [slow("Adam", "UPLOAD"), ("OpenxlaOptimizer", "UPLOAD"), ("Training", "DOWNLOAD")],
+    [("Adam", "UPLOAD"), slow("OpenxlaOptimizer", "UPLOAD"), ("Training", "DOWNLOAD")],
 )
 def test_a_copy_that_fails(check, program, kind):
     check(program, kind)

@@ -135,6 +135,7 @@ def test_gradients_of_many():
         torch.testing.assert_close(a.grad.cpu(), b.grad)
 
 
+@pytest.mark.slow  # the whole is compiled for half a minute
 def test_random_numbers_are_those_of_the_whole(monkeypatch):
     found = []
     for where in ("auto", "0"):
