@@ -182,7 +182,7 @@ OWN = {
 
 
 # Each compiles a program for each call.
-WIDE = {"double", "scaled", "RNN", "linear of a batch"}
+WIDE = {"double", "scaled", "LSTM", "RNN", "linear of a batch"}
 
 
 @pytest.mark.parametrize(
