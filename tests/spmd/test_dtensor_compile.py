@@ -69,7 +69,9 @@ def run(run_python):
     return runner(run_python, PRELUDE + DTENSOR + COMPILED)
 
 
-@pytest.mark.parametrize("backend", ["openxla", "aot_eager", "eager"])
+@pytest.mark.parametrize(
+    "backend", ["openxla", pytest.param("aot_eager", marks=pytest.mark.slow), "eager"]
+)
 def test_arguments_and_results(run, backend):
     run(
         """

@@ -52,7 +52,9 @@ def run(run_python):
     return run
 
 
-@pytest.mark.parametrize("backend", ["openxla", "aot_eager", "eager"])
+@pytest.mark.parametrize(
+    "backend", ["openxla", pytest.param("aot_eager", marks=pytest.mark.slow), "eager"]
+)
 def test_activations_are_split_without_a_graph_break(run, backend):
     run(f"""
     plain, split = both()
