@@ -68,8 +68,8 @@ executor::PluginChoice choice_from(const py::dict& d) {
   return choice;
 }
 
-void sync(const std::string& device, bool wait, executor::Region* region, const std::string& cause,
-          const std::string& graph_name) {
+void sync(const std::string& device, bool wait, executor::CompiledRegion* region,
+          const std::string& cause, const std::string& graph_name) {
   dispatch::refresh_debug_flags();
   // Recording needs no client. Where there is no tensor either, there is nothing to do, and
   // programs that only call this must not create one.
@@ -217,24 +217,24 @@ void bind_devices(py::module_& m) {
 }
 
 void bind_runs(py::module_& m) {
-  using executor::Region;
-  py::class_<Region, std::shared_ptr<Region>>(m, "_Region")
-      .def(py::init<std::string, bool, std::optional<size_t>, const Region*>(), py::arg("name"),
-           py::arg("whole"), py::arg("most_graphs"), py::arg("like") = nullptr)
-      .def_property_readonly("name", &Region::name)
-      .def("enter", &Region::enter);
+  using executor::CompiledRegion;
+  py::class_<CompiledRegion, std::shared_ptr<CompiledRegion>>(m, "_Region")
+      .def(py::init<std::string, bool, std::optional<size_t>, const CompiledRegion*>(),
+           py::arg("name"), py::arg("whole"), py::arg("most_graphs"), py::arg("like") = nullptr)
+      .def_property_readonly("name", &CompiledRegion::name)
+      .def("enter", &CompiledRegion::enter);
   m.def(
       "_xla_step_marker",
       [](const std::string& device, const std::vector<std::string>&, bool wait, bool,
-         Region* region, const std::string& cause,
+         CompiledRegion* region, const std::string& cause,
          const std::string& graph_name) { sync(device, wait, region, cause, graph_name); },
       py::arg("device") = "", py::arg("devices") = std::vector<std::string>(),
       py::arg("wait") = true, py::arg("reset_scope") = true, py::arg("region") = nullptr,
       py::arg("cause") = "user torch_xla.sync", py::arg("graph_name") = "");
-  m.def("_xla_leave_region", &Region::leave);
-  m.def("_xla_in_region", [] { return Region::current() != nullptr; });
+  m.def("_xla_leave_region", &CompiledRegion::leave);
+  m.def("_xla_in_region", [] { return CompiledRegion::current() != nullptr; });
   m.def("_get_current_graph_name", [] {
-    const Region* region = Region::current();
+    const CompiledRegion* region = CompiledRegion::current();
     return region == nullptr ? std::string() : region->name();
   });
   m.def("_set_use_eager_mode", &dispatch::set_eager_mode);

@@ -1,6 +1,6 @@
 """torch_xla.compile and eager mode: graphs, values, limits, errors.
 
-Units: executor/step/region, _src/functions/compiling.
+Units: executor/step/compiled_region, _src/functions/compiling.
 """
 
 from __future__ import annotations

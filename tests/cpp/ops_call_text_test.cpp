@@ -10,11 +10,11 @@
 namespace torch_xla::ops {
 namespace {
 
-using Argument = CallText::Argument;
+using ArgumentText = CallText::ArgumentText;
 using Constant = CallText::Constant;
 using Kind = CallText::Kind;
 
-Argument constant(Constant value) { return {.constant = std::move(value)}; }
+ArgumentText constant(Constant value) { return {.constant = std::move(value)}; }
 
 // Every letter of the grammar, and the numbers and strings that a reader may stumble on.
 CallText every_kind() {

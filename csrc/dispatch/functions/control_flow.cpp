@@ -5,7 +5,6 @@
 #include <torch/library.h>
 
 #include "dispatch/functions/recording.h"
-#include "dispatch/record/context.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -64,10 +63,7 @@ void check_count(const char* name, const char* what, size_t expected, size_t got
 Tensors while_loop(Body condition, Body body, const Tensors& carried) {
   constexpr const char* kName = "while_loop";
   TXLA_CHECK(!carried.empty(), kName, ": expected at least one carried tensor, got none.");
-  Tensors results;
-  std::optional<int> device;
-  {
-    const lazy::GraphLock lock;
+  return recorded([&](std::optional<int>& device) {
     const std::vector<Value> init = values_of(kName, carried, device);
     const Geometries given = result_geometries(carried);
     Geometries decision, next;
@@ -83,20 +79,15 @@ Tensors while_loop(Body condition, Body body, const Tensors& carried) {
     call.list(init);
     call.list(go_on.captured);
     call.list(step.captured);
-    results = record_call(call, {&go_on, &step}, next, *device);
-  }
-  after_record(*device);
-  return results;
+    return record_call(call, {&go_on, &step}, next, *device);
+  });
 }
 
 Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false) {
   constexpr const char* kName = "cond";
   TXLA_CHECK(predicate.dim() == 0 && predicate.scalar_type() == at::kBool, kName,
              ": expected a 0-dim bool, got ", predicate.scalar_type(), predicate.sizes(), ".");
-  Tensors results;
-  std::optional<int> device;
-  {
-    const lazy::GraphLock lock;
+  return recorded([&](std::optional<int>& device) {
     const Value chooses = values_of(kName, {predicate}, device)[0];
     Geometries first, second;
     const RecordedFunction yes = record(kName, *device, {}, on_true, first);
@@ -111,10 +102,8 @@ Tensors cond(const at::Tensor& predicate, Body on_true, Body on_false) {
     call.operand(chooses);
     call.list(yes.captured);
     call.list(no.captured);
-    results = record_call(call, {&yes, &no}, first, *device);
-  }
-  after_record(*device);
-  return results;
+    return record_call(call, {&yes, &no}, first, *device);
+  });
 }
 
 Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse) {
@@ -125,10 +114,7 @@ Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse)
                ": expected tensors of one length to scan, got ", xs[0].sizes(), " and ", x.sizes(),
                ".");
   }
-  Tensors results;
-  std::optional<int> device;
-  {
-    const lazy::GraphLock lock;
+  return recorded([&](std::optional<int>& device) {
     const std::vector<Value> carried = values_of(kName, init, device);
     const std::vector<Value> rows = values_of(kName, xs, device);
     Geometries given = result_geometries(init);
@@ -152,10 +138,8 @@ Tensors scan(Body combine, const Tensors& init, const Tensors& xs, bool reverse)
     call.list(rows);
     call.list(step.captured);
     call.fixed(c10::IValue(reverse));
-    results = record_call(call, {&step}, outputs, *device);
-  }
-  after_record(*device);
-  return results;
+    return record_call(call, {&step}, outputs, *device);
+  });
 }
 
 }  // namespace torch_xla::dispatch

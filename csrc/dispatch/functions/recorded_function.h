@@ -11,6 +11,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include "dispatch/functions/draws.h"
+#include "dispatch/record/context.h"
 #include "lazy/function.h"
 #include "lazy/signature.h"
 #include "lazy/tensor.h"
@@ -61,6 +62,18 @@ class FunctionCall {
   std::shared_ptr<const lazy::KeptFunction> expansion_;
 };
 
+// Records a call by `record`, which takes the GraphLock for granted and sets the device.
+template <class Record>
+Tensors recorded(Record record) {
+  Tensors results;
+  std::optional<int> device;
+  {
+    const lazy::GraphLock lock;
+    results = record(device);
+  }
+  after_record(*device);
+  return results;
+}
 // Makes a tensor of each result of a node.
 Tensors result_tensors(const c10::intrusive_ptr<lazy::Node>& node, const Geometries& geometries,
                        int device);

@@ -147,7 +147,7 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
   counter.add();
   const int device = arguments_.device;
   // A region of torch_xla.compile runs as one.
-  const bool is_apart = executor::Region::current() == nullptr && recording == nullptr;
+  const bool is_apart = executor::CompiledRegion::current() == nullptr && recording == nullptr;
   if (is_apart) launching.before_call(device);
   std::vector<Value> computed;
   {

@@ -4,7 +4,6 @@
 
 #include <torch/library.h>
 
-#include "dispatch/record/context.h"
 #include "executor/program/lower.h"
 #include "util/error.h"
 
@@ -211,10 +210,7 @@ Tensors call_computation(const std::string& name, const Tensors& inputs,
   TXLA_CHECK(inputs.size() == taken.size(), name, ": expected ", taken.size(), " tensors, got ",
              inputs.size(), ".");
   const Geometries given = computation.result.arrays();
-  std::optional<int> device;
-  Tensors results;
-  {
-    const lazy::GraphLock lock;
+  return recorded([&](std::optional<int>& device) {
     const std::vector<Value> values = values_of(name.c_str(), inputs, device);
     for (size_t i = 0; i < inputs.size(); ++i) {
       TXLA_CHECK(inputs[i].scalar_type() == taken[i]->dtype && inputs[i].sizes() == taken[i]->sizes,
@@ -226,10 +222,8 @@ Tensors call_computation(const std::string& name, const Tensors& inputs,
     call.list(values);
     call.fixed(c10::IValue(name));
     call.expansion(computation.function);
-    results = result_tensors(call.record(given, {}, *device), given, *device);
-  }
-  after_record(*device);
-  return results;
+    return result_tensors(call.record(given, {}, *device), given, *device);
+  });
 }
 
 }  // namespace torch_xla::dispatch

@@ -46,7 +46,7 @@ bool is_eager_mode() { return eager_mode; }
 void after_record(int device) {
   const bool eager =
       eager_flag.load(std::memory_order_relaxed) | eager_mode.load(std::memory_order_relaxed);
-  if (eager && executor::Region::current() == nullptr) {
+  if (eager && executor::CompiledRegion::current() == nullptr) {
     executor::sync_device(device, false, executor::kEagerMode);
   }
 }

@@ -9,7 +9,7 @@
 #include "executor/program/lower.h"
 #include "executor/run/array_types.h"
 #include "executor/run/runtime.h"
-#include "executor/step/region.h"
+#include "executor/step/compiled_region.h"
 #include "hlo/pretty.h"
 #include "lazy/lock.h"
 #include "lazy/print.h"
@@ -52,7 +52,7 @@ std::string text_in(std::string_view form, const Graph& graph) {
 
 std::string_view graph_name(const Cause& cause) {
   if (!cause.graph_name.empty()) return cause.graph_name;
-  const Region* region = Region::current();
+  const CompiledRegion* region = CompiledRegion::current();
   return region == nullptr ? std::string_view() : region->name();
 }
 

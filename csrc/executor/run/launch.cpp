@@ -101,9 +101,9 @@ bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) 
   return (is_large || calls_host) && pjrt::is_cheap(executable);
 }
 
-pjrt::Executable::ArrayResult launch(const Program& program, std::vector<const pjrt::Array*> arrays,
-                                     const PackedNumbers& numbers, int device, bool is_awaited,
-                                     std::span<const int64_t> kept, bool is_eager) {
+pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pjrt::Array*> arrays,
+                                    const PackedNumbers& numbers, int device, bool is_awaited,
+                                    std::span<const int64_t> kept, bool is_eager) {
   const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
   debug::Span span("launch");
   add_details(program, span);

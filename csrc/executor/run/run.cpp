@@ -139,8 +139,8 @@ Launched launch(const Run& run) {
       if (poisons) arrays.back() = stand_ins.of(array);
     }
     scope.reset();
-    result = launch(run.program, std::move(arrays), run.numbers, run.device, run.is_awaited, kept,
-                    run.is_eager);
+    result = start(run.program, std::move(arrays), run.numbers, run.device, run.is_awaited, kept,
+                   run.is_eager);
   } catch (const pjrt::Error&) {
     stand_ins.poison_taken(launched.taken_over);
     throw;

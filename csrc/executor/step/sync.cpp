@@ -394,10 +394,9 @@ std::vector<Value> take_results(const Pending& pending, const Graph& graph, Give
 // Launches the run, and does that. Throws RunFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph,
                            const std::shared_ptr<const Program>& program, bool replay_views,
-                           const Cause& cause, bool is_awaited) {
+                           const Cause& cause, bool is_awaited, Observer* watching) {
   OverwrittenStorages overwritten =
       overwritten_by(*program, graph.parameters, pending.storages, pending.root_of);
-  Observer* const watching = observing();
   std::unordered_set<const Storage*> may_go_back;
   std::optional<InFlight::Run> started;
   Given given = run(graph, *program, cause, is_awaited, watching, started);
@@ -471,11 +470,13 @@ void remember(Repeatable run, int device) {
 
 }  // namespace
 
-void sync_device(int device, bool wait, const Cause& cause, Region* region) {
+void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* region) {
   util::log::refresh();
   const debug::Span span("sync");
   report_failures(device);
-  if (Observer* const watching = observing()) watching->report(device, /*wait=*/false);
+  Observer* const watching = observing();
+  if (watching != nullptr) [[unlikely]]
+    watching->report(device, /*wait=*/false);
   std::exception_ptr failure;
   bool complete = false;
   const auto attempt = [&](Search& search) {
@@ -484,9 +485,10 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
     complete = true;
     if (pending.roots.empty()) return true;
     const Graph graph = graph_of_run(pending, device, true);
-    if (const Region* broken = Region::current()) broken->check_run("a sync", graph, cause);
+    if (const CompiledRegion* broken = CompiledRegion::current())
+      broken->check_run("a sync", graph, cause);
     // What is left over of a graph that failed is none that the region would have.
-    Region* const counting = failure == nullptr ? region : nullptr;
+    CompiledRegion* const counting = failure == nullptr ? region : nullptr;
     if (counting != nullptr) counting->check_number(graph);
     std::string_view name = "sync";
     if (region != nullptr) name = "compile";
@@ -502,7 +504,7 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
         return is_put_off;
       }
       if (counting != nullptr) counting->add(graph);
-      compute(pending, graph, program, true, cause, wait || util::flag::XLA_SYNC_WAIT());
+      compute(pending, graph, program, true, cause, wait || util::flag::XLA_SYNC_WAIT(), watching);
     } catch (const RunFailed& failed) {
       undo(failed.calls, device);
       if (failure == nullptr) failure = failed.why;
@@ -517,7 +519,9 @@ void sync_device(int device, bool wait, const Cause& cause, Region* region) {
 }
 
 void materialize(std::vector<Value>& values, int device, const Cause& cause) {
-  if (Observer* const watching = observing()) watching->report(device, /*wait=*/false);
+  Observer* const watching = observing();
+  if (watching != nullptr) [[unlikely]]
+    watching->report(device, /*wait=*/false);
   bool complete = false;
   std::optional<Repeatable> repeated;
   const auto attempt = [&](Search& search) {
@@ -544,7 +548,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
       if (!value.node->is_data()) pending.ending.push_back(value.node.get());
     }
     const Graph graph = graph_of_run(pending, device, cause.takes_offers || reads_take_offers());
-    if (const Region* broken = Region::current()) {
+    if (const CompiledRegion* broken = CompiledRegion::current()) {
       broken->check_run("a value that is read", graph, cause);
     }
     std::vector<bool> waits;
@@ -571,8 +575,8 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
           return true;
         }
       }
-      const std::vector<Value> leaves =
-          compute(pending, graph, program, program->reuses_buffers, cause, !cause.is_barrier);
+      const std::vector<Value> leaves = compute(pending, graph, program, program->reuses_buffers,
+                                                cause, !cause.is_barrier, watching);
       take(leaves);
       if (may_repeat && program->remembered.comes_again(graph.numbers)) {
         repeated = {program, graph.numbers, leaves};

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/compile/cause.h"
-#include "executor/step/region.h"
+#include "executor/step/compiled_region.h"
 #include "lazy/tensor.h"
 #include "util/hash.h"
 
@@ -16,7 +16,7 @@ namespace torch_xla::executor {
 // Computes everything that is pending on a device; buffers of overwritten tensors are donated.
 // Returns once the run is launched, or done if `wait`. When it throws, all values stay recorded.
 // `region` is the one that ends with this.
-void sync_device(int device, bool wait, const Cause& cause, Region* region = nullptr);
+void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* region = nullptr);
 
 // Computes these values and replaces them by data. Pending values that depend on what is computed
 // on the way are computed too; the rest of the graph stays recorded.

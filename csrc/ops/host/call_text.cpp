@@ -11,7 +11,7 @@ namespace torch_xla::ops {
 namespace {
 
 using Constant = CallText::Constant;
-using Argument = CallText::Argument;
+using ArgumentText = CallText::ArgumentText;
 using Result = CallText::Result;
 using Kind = CallText::Kind;
 
@@ -43,7 +43,7 @@ struct ConstantWriter {
   }
 };
 
-std::string str(const Argument::Element& e) {
+std::string str(const ArgumentText::Element& e) {
   if (e.operand < 0) return "-";
   if (e.dim >= 0) return "p" + std::to_string(e.operand) + "/" + std::to_string(e.dim);
   if (e.row >= 0) return "r" + std::to_string(e.operand) + "/" + std::to_string(e.row);
@@ -51,7 +51,7 @@ std::string str(const Argument::Element& e) {
   return "u" + std::to_string(e.operand) + ":" + std::to_string(e.result);
 }
 
-std::string str(const Argument& a) {
+std::string str(const ArgumentText& a) {
   switch (a.kind) {
     case Kind::Constant:
       return std::visit(ConstantWriter(), a.constant.value);
@@ -62,7 +62,7 @@ std::string str(const Argument& a) {
     }
     case Kind::SharedOut: {
       std::string text = "{";
-      for (const Argument::Element& e : a.list) text += str(e) + " ";
+      for (const ArgumentText::Element& e : a.list) text += str(e) + " ";
       return text + "}";
     }
     default: {
@@ -116,7 +116,7 @@ class Reader {
     return word;
   }
 
-  Argument argument() {
+  ArgumentText argument() {
     if (accept('(')) return {.kind = Kind::List, .list = elements(')')};
     if (accept('{')) return {.kind = Kind::SharedOut, .list = elements('}')};
     TXLA_CHECK(!empty(), "host kernel: the text of a call ends early.");
@@ -124,7 +124,7 @@ class Reader {
       return {.constant = constant()};
     }
     const std::string_view w = word();
-    Argument a{.kind = static_cast<Kind>(w.front())};
+    ArgumentText a{.kind = static_cast<Kind>(w.front())};
     const size_t end = a.is_part() ? w.find('/') : w.size();
     TXLA_CHECK(end != std::string_view::npos, "host kernel: expected a dimension in '", w, "'.");
     a.operand = static_cast<size_t>(position(w.substr(1, end - 1)));
@@ -153,8 +153,8 @@ class Reader {
     return true;
   }
 
-  std::vector<Argument::Element> elements(char end) {
-    std::vector<Argument::Element> list;
+  std::vector<ArgumentText::Element> elements(char end) {
+    std::vector<ArgumentText::Element> list;
     while (!accept(end)) {
       const std::string_view w = word();
       const size_t middle = w.find_first_of(":/");
@@ -224,13 +224,13 @@ class Reader {
 
 }  // namespace
 
-bool CallText::Argument::is_part() const {
+bool CallText::ArgumentText::is_part() const {
   return kind == Kind::Part || kind == Kind::TransposedPart;
 }
 
 std::string CallText::str() const {
   std::string text = op;
-  for (const Argument& a : arguments) text += " " + ops::str(a);
+  for (const ArgumentText& a : arguments) text += " " + ops::str(a);
   text += " =";
   for (const Result& r : results) text += " " + ops::str(r);
   return text;

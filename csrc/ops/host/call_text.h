@@ -73,7 +73,7 @@ struct CallText {
     SharedOut = '{',
   };
 
-  struct Argument {
+  struct ArgumentText {
     Kind kind = Kind::Constant;
     size_t operand = 0;
     int64_t dim = Partition::kWhole;  // of a part
@@ -90,7 +90,7 @@ struct CallText {
 
     bool is_part() const;  // one of the kinds that may be a part of an operand
 
-    friend bool operator==(const Argument&, const Argument&) = default;
+    friend bool operator==(const ArgumentText&, const ArgumentText&) = default;
   };
 
   struct Result {
@@ -102,7 +102,7 @@ struct CallText {
   };
 
   std::string op;  // "aten::convolution" or "aten::sum.dim_IntList"
-  std::vector<Argument> arguments = {};
+  std::vector<ArgumentText> arguments = {};
   std::vector<Result> results = {};
 
   std::string str() const;

@@ -46,7 +46,7 @@ bool is_arithmetic(std::string_view op) {
 HostCall::HostCall(hlo::Builder& b, std::string_view op, Fails fails)
     : b_(b), can_fail_(fails == Fails::Perhaps && !is_arithmetic(op)), text_{std::string(op)} {}
 
-HostCall& HostCall::argument(CallText::Argument argument) {
+HostCall& HostCall::argument(CallText::ArgumentText argument) {
   text_.arguments.push_back(std::move(argument));
   return *this;
 }
@@ -86,7 +86,7 @@ HostCall& HostCall::fixed(const c10::IValue& value) {
 }
 
 HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
-  CallText::Argument argument{.kind = Kind::List};
+  CallText::ArgumentText argument{.kind = Kind::List};
   for (const std::optional<Value>& x : list) {
     argument.list.push_back({.operand = x ? add_operand(*x) : -1});
   }
@@ -94,13 +94,13 @@ HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
 }
 
 HostCall& HostCall::parts(std::span<const Value> list, int64_t dim) {
-  CallText::Argument argument{.kind = Kind::List};
+  CallText::ArgumentText argument{.kind = Kind::List};
   for (const Value& x : list) argument.list.push_back({.operand = add_operand(x), .dim = dim});
   return this->argument(std::move(argument));
 }
 
 HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
-  CallText::Argument argument{.kind = Kind::SharedOut};
+  CallText::ArgumentText argument{.kind = Kind::SharedOut};
   for (const Value& x : list) {
     // A layer's gradient among those of all layers, say: the kernel finds it there.
     const hlo::Builder::Row* row = updated ? nullptr : b_.row_of(x);
@@ -119,8 +119,8 @@ Values HostCall::updates() {
   std::vector<hlo::Type> types;
   for (const auto& [result, operand] : updates_) types.push_back(operands_[operand].type());
   // A row of what may lie in memory that the call updates is copied before.
-  for (CallText::Argument& a : text_.arguments) {
-    for (CallText::Argument::Element& e : a.list) {
+  for (CallText::ArgumentText& a : text_.arguments) {
+    for (CallText::ArgumentText::Element& e : a.list) {
       if (e.row < 0) continue;
       const Value whole = operands_[e.operand];
       const auto is_as_large = [&](const hlo::Type& t) {

@@ -65,7 +65,7 @@ class HostCall {
   hlo::Values updates();
 
  private:
-  HostCall& argument(CallText::Argument argument);
+  HostCall& argument(CallText::ArgumentText argument);
   HostCall& operand(CallText::Kind kind, const hlo::Value& x, int64_t dim = Partition::kWhole);
   int64_t add_operand(const hlo::Value& x);
   int64_t known_operand(const hlo::Value& x);  // adds it once

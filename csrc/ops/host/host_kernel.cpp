@@ -205,10 +205,10 @@ class HostKernel {
  private:
   using Kind = CallText::Kind;
   using Result = CallText::Result;
-  using Element = CallText::Argument::Element;
+  using Element = CallText::ArgumentText::Element;
   using Tensors = std::vector<at::Tensor>;
 
-  struct KernelArgument : CallText::Argument {
+  struct KernelArgument : CallText::ArgumentText {
     IValue value;  // of a constant
     bool optional_list = false;
   };

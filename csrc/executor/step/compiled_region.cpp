@@ -1,4 +1,4 @@
-#include "executor/step/region.h"
+#include "executor/step/compiled_region.h"
 
 #include <algorithm>
 #include <string_view>
@@ -72,25 +72,28 @@ std::string parting(const Recipe& recipe, const std::vector<Recipe>& others) {
 
 }  // namespace
 
-Region::Region(std::string name, bool whole, std::optional<size_t> most_graphs, const Region* like)
+CompiledRegion::CompiledRegion(std::string name, bool whole, std::optional<size_t> most_graphs,
+                               const CompiledRegion* like)
     : name_(std::move(name)),
       whole_(whole),
       most_graphs_(most_graphs),
       known_(like == nullptr ? std::make_shared<Known>() : like->known_) {}
 
-void Region::enter(std::shared_ptr<Region> region) {
+void CompiledRegion::enter(std::shared_ptr<CompiledRegion> region) {
   c10::ThreadLocalDebugInfo::_push(region_kind(), std::move(region));
 }
 
-void Region::leave() { c10::ThreadLocalDebugInfo::_pop(region_kind()); }
+void CompiledRegion::leave() { c10::ThreadLocalDebugInfo::_pop(region_kind()); }
 
-const Region* Region::current() {
-  return static_cast<const Region*>(c10::ThreadLocalDebugInfo::get(region_kind()));
+const CompiledRegion* CompiledRegion::current() {
+  return static_cast<const CompiledRegion*>(c10::ThreadLocalDebugInfo::get(region_kind()));
 }
 
-std::string Region::title() const { return name_.empty() ? "the block" : "\"" + name_ + "\""; }
+std::string CompiledRegion::title() const {
+  return name_.empty() ? "the block" : "\"" + name_ + "\"";
+}
 
-void Region::check_run(const char* wanted, const Graph& graph, const Cause& cause) const {
+void CompiledRegion::check_run(const char* wanted, const Graph& graph, const Cause& cause) const {
   if (!whole_) return;
   observer().unexpected(graph, cause);
   util::fail(util::ErrorKind::Runtime,
@@ -100,7 +103,7 @@ void Region::check_run(const char* wanted, const Graph& graph, const Cause& caus
              " inside it. Do that outside, or leave full_graph out.");
 }
 
-void Region::check_number(const Graph& graph) const {
+void CompiledRegion::check_number(const Graph& graph) const {
   if (!most_graphs_ || known_->keys.size() < *most_graphs_) return;
   if (known_->keys.contains(graph.key)) return;
   const Recipe recipe(graph);
@@ -111,7 +114,7 @@ void Region::check_number(const Graph& graph) const {
              ". Give its arguments the shapes of an earlier call, or raise max_different_graphs.");
 }
 
-void Region::add(const Graph& graph) {
+void CompiledRegion::add(const Graph& graph) {
   if (!most_graphs_ || !known_->keys.insert(graph.key).second) return;
   known_->recipes.emplace_back(graph);
 }

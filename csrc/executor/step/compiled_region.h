@@ -1,5 +1,5 @@
-// Region, a part of the user's program that is to be one graph: what torch_xla.compile makes of a
-// function or a block.
+// CompiledRegion, a part of the user's program that is to be one graph: what torch_xla.compile
+// makes of a function or a block.
 #pragma once
 
 #include <memory>
@@ -18,19 +18,19 @@ namespace torch_xla::executor {
 
 struct Graph;
 
-class Region : public c10::DebugInfoBase {
+class CompiledRegion : public c10::DebugInfoBase {
  public:
   // `whole`: no run may happen before its end. `most_graphs`: how many different graphs it may have
   // over all calls, with those of regions that are `like` it: of the same function.
-  Region(std::string name, bool whole, std::optional<size_t> most_graphs,
-         const Region* like = nullptr);
+  CompiledRegion(std::string name, bool whole, std::optional<size_t> most_graphs,
+                 const CompiledRegion* like = nullptr);
 
   // From here to leave(), what this thread does, and the backward passes that it starts, belongs to
   // the region.
-  static void enter(std::shared_ptr<Region> region);
+  static void enter(std::shared_ptr<CompiledRegion> region);
   static void leave();
   // Returns the one that the calling thread is in, or null.
-  static const Region* current();
+  static const CompiledRegion* current();
 
   const std::string& name() const { return name_; }  // empty where it was given none
   // Throws, and tells it, where no run may happen now. `wanted` is what asks for one.
