@@ -15,7 +15,6 @@
 #include "executor/run/offers.h"
 #include "executor/run/runtime.h"
 #include "executor/step/sync.h"
-#include "hlo/pretty.h"
 #include "lazy/function.h"
 #include "lazy/print.h"
 #include "lazy/tensor.h"
@@ -240,8 +239,7 @@ void init_graph(py::module_& m) {
   m.def("_take_also_lowered", [] {
     py::list all;
     for (const executor::Elsewhere& program : executor::take_also_lowered()) {
-      const std::string text = program.text.empty() ? "" : hlo::pretty(program.text);
-      all.append(py::make_tuple(program.name, text, program.refusal));
+      all.append(py::make_tuple(program.name, program.text, program.refusal));
     }
     return all;
   });

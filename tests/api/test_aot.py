@@ -317,6 +317,7 @@ except NotImplementedError as error:
     print(error)
 for name, text, refusal in _XLAC._take_also_lowered():
     print(name, "aliasing" in text, refusal.partition(":")[0])
+    assert refusal or _XLAC._read_program(text)["mesh"] is None  # as the compiler asks
 assert _XLAC._take_also_lowered() == []
 """)
     assert done.stdout.splitlines() == [
