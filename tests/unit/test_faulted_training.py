@@ -41,7 +41,7 @@ def check(run_python, fault_plugin):
         ("Accumulated", True),
         ("Compiled", False),
         ("Openxla", True),
-        ("OpenxlaOptimizer", False),
+        slow("OpenxlaOptimizer", False),
     ],
 )
 def test_a_run_that_is_refused(check, program, wait):
