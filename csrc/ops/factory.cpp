@@ -1,4 +1,6 @@
 // Tensors made from nothing: filled, counted, spaced, triangular.
+#include "ops/factory.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -6,6 +8,7 @@
 
 #include "ops/common.h"
 #include "ops/meta.h"
+#include "ops/registry.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -174,6 +177,8 @@ void steps_meta(MetaCall& call) {
 }
 
 }  // namespace
+
+bool makes_zeros(const lazy::Operator& op) { return op.rule != nullptr && op.rule->lower == zeros; }
 
 // Composite operators recorded whole on purpose: all of them but tril and triu; a composite here is
 // an empty tensor and a write to it.

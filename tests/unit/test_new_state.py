@@ -4,12 +4,15 @@ its state of is data before the step runs (executor/compile/new_state.h)."""
 from __future__ import annotations
 
 import copy
+import pathlib
+import resource
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import torch_xla
+import torch_xla.runtime as xr
 from torch_xla.debug import metrics
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -158,3 +161,45 @@ def test_constants_need_no_value_of_what_they_resemble():
     assert z.tolist() == [[0.0] * 4] * 3
     full = torch.full_like(x.to(torch.int32), 7)
     assert full.dtype == torch.int32 and full.tolist() == [[7] * 4] * 3
+
+
+def resident() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.process_memory
+@pytest.mark.skipif(xr.device_type() != "CPU", reason="reads the memory of the process")
+def test_new_state_of_zeros_takes_no_memory_before_it_is_written():
+    size = 64 << 20  # bytes
+    weight = torch.nn.Parameter(torch.zeros(size // 4, device="xla"))
+    optimizer = torch.optim.Adam([weight])
+    torch_xla.sync(wait=True)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    before = resident()
+    weight.sum().backward()
+    optimizer.step()
+    torch_xla.sync(wait=True)
+    status = pathlib.Path("/proc/self/status").read_text()
+    grown = (int(status.split("VmHWM:")[1].split()[0]) << 10) - before
+    # The gradient at most, the new weight and two moments; not the moments of zeros besides.
+    assert grown < 4.5 * size, f"{grown / 2**20:.0f} MiB"
+
+
+def test_state_of_zeros_is_no_memory_that_a_run_writes():
+    """A program that has run takes inputs over, as the second model does here."""
+    results = []
+    for device in ("cpu", "xla", "xla"):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(300, 200).to(device)  # moments of several pages
+        optimizer = torch.optim.Adam(net.parameters(), amsgrad=True)
+        batch = torch.randn(4, 300).to(device)
+        torch_xla.sync()
+        for _ in range(3):
+            train(net, optimizer, batch)
+            torch_xla.sync()
+        state = optimizer.state[net.weight]
+        results.append([net.weight, state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"]])
+    for want, first, second in zip(*results, strict=True):
+        assert torch.equal(first.cpu(), second.cpu())
+        # A tenth of what one step moves a weight by.
+        torch.testing.assert_close(first.detach().cpu(), want.detach(), rtol=1e-4, atol=1e-4)

@@ -1,9 +1,11 @@
 #include "executor/run/transfer.h"
 
 #include <optional>
+#include <utility>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <sys/mman.h>
 
 #include "debug/metrics.h"
 #include "debug/trace.h"
@@ -14,6 +16,7 @@
 #include "lazy/function.h"
 #include "lazy/lock.h"
 #include "ops/dtypes.h"
+#include "ops/factory.h"
 #include "ops/manual_sharding.h"
 #include "ops/sharding_constraint.h"
 #include "ops/target.h"
@@ -286,6 +289,50 @@ std::vector<std::pair<pjrt::Device, at::Tensor>> download_shards_of_data(const l
     shards.emplace_back(buffers[i].first->device(), tensors[i]);
   }
   return shards;
+}
+
+namespace {
+
+constexpr size_t kWorthPages = 1 << 16;  // bytes: smaller arrays are made sooner than mapped
+
+// Null where the kernel maps no more memory.
+std::shared_ptr<const void> untouched_memory(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return {memory, [bytes](const void* p) { munmap(const_cast<void*>(p), bytes); }};
+}
+
+size_t bytes_of(const lazy::Geometry& g) {
+  return static_cast<size_t>(g.numel) * c10::elementSize(ops::device_dtype(g.dtype));
+}
+
+}  // namespace
+
+std::vector<lazy::Value> materialize_zeros(std::vector<lazy::Value> constants, int device) {
+  Runtime& runtime = Runtime::get();
+  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  if (runtime.device_type() != "CPU" || devices.size() != 1) return constants;
+  std::vector<lazy::Value> others;
+  try {
+    for (lazy::Value& v : constants) {
+      lazy::Node& node = *v.node;
+      const lazy::Geometry& g = v.geometry();
+      const bool is_one = !node.is_data() && node.num_outputs() == 1 &&
+                          ops::makes_zeros(*node.signature().op) && bytes_of(g) >= kWorthPages;
+      const std::shared_ptr<const void> memory = is_one ? untouched_memory(bytes_of(g)) : nullptr;
+      if (memory == nullptr) {
+        others.push_back(std::move(v));
+        continue;
+      }
+      std::unique_ptr<pjrt::Buffer> buffer = pjrt::Buffer::from_host(
+          runtime.client(), memory.get(), to_pjrt(ops::device_dtype(g.dtype)), g.sizes,
+          std::nullopt, pjrt::HostSemantics::ZeroCopy, devices[0], [memory] { (void)memory; });
+      node.become_data(counted(pjrt::Array(std::move(*buffer)), device, &node.source()));
+    }
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
+  return others;
 }
 
 }  // namespace torch_xla::executor

@@ -38,5 +38,10 @@ at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
 // Returns how a value is split among the devices, as far as that is decided; null where each has
 // the whole, or will.
 const spmd::Sharding* sharding_of(const lazy::Value& value);
+// Makes data of the large zeros among `constants`, where programs run in the host's memory, and
+// returns the others. They take no memory: nobody has written to their pages, and the kernel shows
+// one page for all. Programs only read them; one that may take them over copies them first. The
+// caller holds the GraphLock.
+std::vector<lazy::Value> materialize_zeros(std::vector<lazy::Value> constants, int device);
 
 }  // namespace torch_xla::executor

@@ -300,6 +300,10 @@ void settle(Search& search, int device, const Cause& cause) {
                  [&](NewState& state) {
                    Cause before = cause;  // the program of the line is the one that comes after
                    before.is_of_line = false;
+                   {
+                     const lazy::GraphLock lock;
+                     state.constants = materialize_zeros(std::move(state.constants), device);
+                   }
                    materialize(state.constants, device, before);
                  },
                  [&](const Unplanned& unplanned) {
