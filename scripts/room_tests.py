@@ -80,10 +80,10 @@ ROOMS: dict[str, str] = {
     # several devices
     "spmd": """
         unit/auto_sharding_choices
-        spmd/auto_sharding spmd/collectives spmd/gspmd spmd/local_map spmd/manual_gradients
-        spmd/manual_sharding spmd/marks spmd/programs_for_pods spmd/sharded_memory
-        spmd/sharded_operators spmd/sharding spmd/sharding_in_graphs spmd/spmd_mode spmd/spmd_models
-        spmd/spmd_training spmd/torus
+        spmd/auto_sharding spmd/collectives spmd/exchanges spmd/gspmd spmd/job_of_two
+        spmd/local_map spmd/manual_gradients spmd/manual_sharding spmd/marks
+        spmd/programs_for_pods spmd/sharded_memory spmd/sharded_operators spmd/sharding
+        spmd/sharding_in_graphs spmd/spmd_mode spmd/spmd_models spmd/spmd_training spmd/torus
     """,
     # DTensor, FSDP2 and checkpoints
     "dtensor": """

@@ -171,6 +171,12 @@ def fault_plugin() -> Path:
 
 
 @pytest.fixture(scope="session")
+def half_plugin() -> Path:
+    """Builds the CPU plugin of which one process of a job of two has half of the devices."""
+    return built("half_plugin") / "half_plugin.so"
+
+
+@pytest.fixture(scope="session")
 def plugin_without_shardy() -> Path:
     """The CPU plugin that refuses programs in Shardy's words (tests/cpp/fake_plugin, the 8th)."""
     return built("fake_plugin_8") / "fake_plugin_8.so"

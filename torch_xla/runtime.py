@@ -98,7 +98,7 @@ def use_spmd(auto: bool | None = False) -> None:
 
 
 def is_spmd() -> bool:
-    """True if SPMD mode is on: all devices of this process are one logical device."""
+    """True if SPMD mode is on: all devices of the job are one logical device."""
     return _XLAC._xla_is_spmd()
 
 

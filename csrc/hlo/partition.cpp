@@ -23,14 +23,14 @@ Value called(const Value& x, std::string_view function, std::string_view shardin
 }  // namespace
 
 Attribute sharding_attribute(const Builder& b, const spmd::Sharding& sharding) {
-  if (b.lacks().shardy) return {"mhlo.sharding", attr::string(sharding.tiles())};
+  if (b.lacks().shardy) return {"mhlo.sharding", attr::string(sharding.tiles().text())};
   return {"sdy.sharding", in_mesh(sharding.shardy())};
 }
 
 Value constrained(const Value& x, const spmd::Sharding& sharding) {
   Builder& b = x.builder();
   if (b.mesh() == nullptr) return x;
-  if (b.lacks().shardy) return called(x, "Sharding", sharding.tiles(), x.type());
+  if (b.lacks().shardy) return called(x, "Sharding", sharding.tiles().text(), x.type());
   return b.op("sdy.sharding_constraint", {x}, x.type(), {{"sharding", in_mesh(sharding.shardy())}});
 }
 
@@ -127,7 +127,7 @@ Values between_boundaries(Builder& b, std::span<const Value> operands,
   for (const Value& part : parts) {
     const Split whole = joined(part.type());
     const Value made = called(part, "Sharding", "{manual}", part.type());
-    wholes.push_back(called(made, "SPMDShardToFullShape", whole.sharding->tiles(), whole.whole));
+    wholes.push_back(called(made, "SPMDShardToFullShape", whole.sharding->tiles().text(), whole.whole));
   }
   return wholes;
 }

@@ -413,8 +413,8 @@ const Buffer& Array::whole() const {
   return first_;
 }
 
-Array Array::copy_to(std::span<const Device> devices) const {
-  Array copy(std::move(*whole().copy_to_device(devices[0])));
+Array Array::copy_to(const Devices& devices) const {
+  Array copy(std::move(*whole().copy_to_device(devices.mine[0])));
   copy.extend_to(devices);
   return copy;
 }
@@ -443,10 +443,10 @@ std::vector<char> padded_part(const char* data, std::span<const int64_t> strides
 
 }  // namespace
 
-size_t Array::extend_to(std::span<const Device> devices) {
+size_t Array::extend_to(const Devices& devices) {
   if (host_data() == nullptr) {
-    for (size_t i = num_buffers(); i < devices.size(); ++i) {
-      add(std::move(*whole().copy_to_device(devices[i])));
+    for (size_t i = num_buffers(); i < devices.mine.size(); ++i) {
+      add(std::move(*whole().copy_to_device(devices.mine[i])));
     }
     return 0;
   }
@@ -457,13 +457,13 @@ size_t Array::extend_to(std::span<const Device> devices) {
   for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * all[i];
   size_t bytes = 0;
   std::vector<std::unique_ptr<Buffer>> sent;
-  for (size_t d = 0; d < devices.size(); ++d) {
+  for (size_t d = 0; d < devices.mine.size(); ++d) {
     const auto* data = static_cast<const char*>(host_data().get());
     std::vector<char> padded;
     if (split != nullptr) {
       std::vector<int64_t> there;  // without padding
       int64_t i = 0;
-      for (const auto [start, end] : spmd::place_of(*split, static_cast<int64_t>(d), all)) {
+      for (const auto [start, end] : spmd::place_of(*split, devices.positions[d], all)) {
         data += start * strides[i++];
         there.push_back(end - start);
       }
@@ -476,7 +476,7 @@ size_t Array::extend_to(std::span<const Device> devices) {
     sent.push_back(Buffer::from_host(
         *first_.client_, data, dtype(), part,
         is_strided ? std::optional(std::span<const int64_t>(strides)) : std::nullopt,
-        HostSemantics::ImmutableOnlyDuringCall, devices[d]));
+        HostSemantics::ImmutableOnlyDuringCall, devices.mine[d]));
     bytes += sent.back()->host_size();
   }
   first_ = std::move(*sent[0]);

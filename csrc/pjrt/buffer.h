@@ -100,8 +100,8 @@ class Buffer {
   PJRT_Buffer* buffer_;
 };
 
-// A value on the devices that a program runs on: its shape, its sharding, and one buffer on each
-// device, in their order.
+// A value on the devices that a program runs on: its shape, its sharding, and one buffer on each of
+// Devices::mine, in their order.
 class Array {
  public:
   // Nearly all arrays have one buffer, which needs no memory of its own.
@@ -111,8 +111,9 @@ class Array {
   // Copies dense row-major host memory to each device; `data` is free again on return.
   static Array from_host(const Client& client, const void* data, DType dtype,
                          std::span<const int64_t> dims, std::span<const Device> devices);
-  // A value that is still in dense row-major host memory; extend_to() sends each device what it is
-  // to hold, a part padded with zeros where parts would not be equal, and lets the memory go.
+  // A value that is still in dense row-major host memory; extend_to() sends each device of this
+  // process what it is to hold, a part padded with zeros where parts would not be equal, and lets
+  // the memory go.
   static Array on_host(const Client& client, std::shared_ptr<const void> data, DType dtype,
                        std::span<const int64_t> dims, const spmd::Sharding* sharding);
   // A value of one device whose run is still to be launched: fulfil() gives it its buffer.
@@ -133,10 +134,10 @@ class Array {
   long waiting_runs() const { return waiting_runs_; }
   void add_waiting_runs(long more) { waiting_runs_ += more; }
   // Copies the whole value to other devices.
-  Array copy_to(std::span<const Device> devices) const;
-  // Copies the value to the devices that lack it; `devices` begins with those that have it. Returns
-  // the bytes that were sent from the host.
-  size_t extend_to(std::span<const Device> devices);
+  Array copy_to(const Devices& devices) const;
+  // Copies the value to the devices that lack it; those of this process begin with the ones that
+  // have it. Returns the bytes that were sent from the host.
+  size_t extend_to(const Devices& devices);
   // Says that each buffer is the part of a value of these sizes that the sharding gives its device.
   void set_sharding(const spmd::Sharding* sharding, std::vector<int64_t> dims);
 

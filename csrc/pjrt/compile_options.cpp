@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "pjrt/device.h"
+
 namespace torch_xla::pjrt {
 
 namespace {
@@ -93,6 +95,15 @@ Message env_override(const std::string& name, const OptionValue& value) {
 }
 
 }  // namespace
+
+void CompileOptions::set_devices(const Devices& devices, Over over) {
+  device_ids.clear();
+  for (const Device& device : devices.all) device_ids.push_back(device.id());
+  const auto count = static_cast<int>(devices.all.size());
+  num_partitions = over == Over::Partitions ? count : 1;
+  num_replicas = over == Over::Replicas ? count : 1;
+  use_spmd = num_partitions > 1;
+}
 
 // Field numbers are those of xla/pjrt/proto/compile_options.proto and xla/xla_data.proto.
 std::string CompileOptions::serialize() const {

@@ -9,6 +9,12 @@
 
 namespace torch_xla::pjrt {
 
+struct Devices;
+
+// What the devices of a program are: each has its part of one program's work, or does all of it, on
+// data of its own.
+enum class Over { Partitions, Replicas };
+
 struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
@@ -26,6 +32,8 @@ struct CompileOptions {
   // Compiler flags by name, such as {"xla_cpu_enable_fast_math", false}; no list values.
   Options env_overrides;
 
+  // Has the program run on all of these, in their order.
+  void set_devices(const Devices& devices, Over over);
   std::string serialize() const;
 };
 

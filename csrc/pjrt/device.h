@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "pjrt/plugin.h"
 
@@ -53,6 +55,22 @@ class Device {
 
  private:
   const DeviceInfo* info_;
+};
+
+// The devices that programs run on, of which other processes may address some. Device assignments
+// and shardings count positions in `all`; an array has a buffer on each of `mine`.
+struct Devices {
+  std::vector<Device> all;
+  std::vector<Device> mine;        // those that this process addresses, in the order of `all`
+  std::vector<int64_t> positions;  // of `mine`, in `all`
+
+  explicit Devices(std::vector<Device> given) : all(std::move(given)) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].addressable()) continue;
+      mine.push_back(all[i]);
+      positions.push_back(static_cast<int64_t>(i));
+    }
+  }
 };
 
 }  // namespace torch_xla::pjrt

@@ -59,7 +59,7 @@ py::tuple record_step(const Tensors& arguments, const py::function& body,
                       const std::string& platform, const std::vector<std::string>& shardings) {
   std::vector<const spmd::Sharding*> given;
   for (const std::string& text : shardings) {
-    given.push_back(text.empty() ? nullptr : spmd::Sharding::find(text));
+    given.push_back(text.empty() ? nullptr : spmd::Sharding::read(text));
   }
   const dispatch::RecordedStep step = dispatch::record_step(
       arguments, [&](const Tensors& stand_ins) { return body(stand_ins).cast<Tensors>(); },

@@ -154,7 +154,7 @@ std::string tensor_report(size_t id, int device, const std::string& shape, size_
                           const lazy::Source& source, const std::string& text) {
   const std::string name = executor::is_spmd()
                                ? "SPMD:0"
-                               : real_device_name(executor::Runtime::get().devices(device).front());
+                               : real_device_name(executor::Runtime::get().devices(device).mine.front());
   std::string report = "Tensor: id=" + std::to_string(id) + ", shape=" + shape +
                        ", device=" + name + ", ir_nodes=" + std::to_string(nodes) + "\n";
   const lazy::SourceFrames frames = source.frames();

@@ -107,7 +107,7 @@ std::vector<std::string> real_devices(const std::optional<std::vector<std::strin
   executor::Runtime& runtime = executor::Runtime::get();
   std::vector<std::string> names;
   for (const int index : indices_or_all(devices.value_or(std::vector<std::string>()))) {
-    for (const pjrt::Device& d : runtime.devices(index)) names.push_back(real_device_name(d));
+    for (const pjrt::Device& d : runtime.devices(index).mine) names.push_back(real_device_name(d));
   }
   return names;
 }
@@ -123,7 +123,7 @@ py::dict attributes(const pjrt::Device& device) {
 // The sums over the real devices; empty where the plugin keeps no statistics.
 py::dict memory_info(const std::string& device) {
   int64_t used = 0, limit = 0, peak = 0;
-  for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device))) {
+  for (const pjrt::Device& d : executor::Runtime::get().devices(device_index(device)).mine) {
     const auto stats = d.memory_stats();
     if (!stats) return {};
     used += stats->bytes_in_use;
@@ -174,7 +174,7 @@ void bind_devices(py::module_& m) {
         [] { return executor::Runtime::get().client().addressable_devices().size(); });
   m.def("_xla_real_devices", &real_devices, py::arg("devices") = py::none());
   m.def("_xla_get_device_attributes", [](const std::string& device) {
-    return attributes(executor::Runtime::get().devices(device_index(device)).front());
+    return attributes(executor::Runtime::get().devices(device_index(device)).mine.front());
   });
   m.def("_xla_get_all_device_attributes", [] {
     std::vector<py::dict> all;
@@ -209,7 +209,7 @@ void bind_devices(py::module_& m) {
   m.def(
       "_xla_device_kind",
       [](const std::string& device) {
-        return executor::Runtime::get().devices(device_index(device)).front().kind();
+        return executor::Runtime::get().devices(device_index(device)).mine.front().kind();
       },
       py::arg("device") = "");
   m.def("_xla_memory_info", settled(&memory_info));

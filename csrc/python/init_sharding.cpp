@@ -35,6 +35,8 @@ namespace py = pybind11;
 namespace torch_xla::python {
 namespace {
 
+using Dims = std::vector<int64_t>;
+
 // The numbers of torch_xla.distributed.spmd.ShardingType.
 enum class Type : int {
   Replicated = 0,
@@ -53,7 +55,7 @@ struct OpSharding {
 
   const spmd::Sharding* of_rank(int64_t rank) const {
     if (sharding != nullptr) return sharding;
-    const size_t n = executor::Runtime::get().devices(0).size();
+    const size_t n = executor::Runtime::get().devices(0).all.size();
     if (is_manual) {
       std::vector<int64_t> devices(n);
       std::iota(devices.begin(), devices.end(), int64_t{0});
@@ -77,9 +79,7 @@ struct OpSharding {
 Type type_of(const spmd::Sharding& s) {
   if (s.is_manual) return Type::Manual;
   if (s.is_replicated()) return Type::Replicated;
-  int64_t parts = 1;
-  for (const int64_t n : s.parts()) parts *= n;
-  return parts == static_cast<int64_t>(s.num_devices()) ? Type::Tiled : Type::Partial;
+  return s.num_parts() == s.num_devices() ? Type::Tiled : Type::Partial;
 }
 
 // Appends the numbers of nested lists, and their lengths.
@@ -187,12 +187,10 @@ std::vector<std::vector<std::pair<at::Tensor, std::string>>> shards_of_devices(
 std::vector<std::vector<std::pair<int64_t, py::object>>> replicas_and_indices(
     const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<std::pair<int64_t, py::object>>> all;
-  const size_t n = executor::Runtime::get().devices(0).size();
   for (const at::Tensor& t : tensors) {
     const spmd::Sharding* s = held_sharding(t, "_get_local_shard_replica_and_indices");
     auto& shards = all.emplace_back();
-    for (size_t i = 0; i < n; ++i) {
-      const auto device = static_cast<int64_t>(i);
+    for (const int64_t device : executor::Runtime::get().devices(0).positions) {
       const int64_t replica = s == nullptr ? device : s->is_manual ? 0 : s->replica_of(device);
       shards.emplace_back(replica, slices(s, t, device));
     }
@@ -200,10 +198,10 @@ std::vector<std::vector<std::pair<int64_t, py::object>>> replicas_and_indices(
   return all;
 }
 
-// The value whose parts on all devices these are, in the devices' order.
-at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding& s,
-                    at::IntArrayRef sizes, const char* who) {
-  const size_t n = executor::Runtime::get().devices(0).size();
+// The value whose parts on the devices of this process these are, in the devices' order.
+at::Tensor tensor_of(const std::vector<at::Tensor>& shards, const spmd::Sharding& s,
+                     at::IntArrayRef sizes, const char* who) {
+  const size_t n = executor::Runtime::get().devices(0).mine.size();
   TXLA_CHECK(shards.size() == n, who, ": expected a shard for each of ", n, " devices, got ",
              shards.size(), ".");
   TXLA_CHECK(sizes.size() == s.dims.size(), who, ": expected the sizes of the whole, of ",
@@ -214,11 +212,9 @@ at::Tensor whole_of(const std::vector<at::Tensor>& shards, const spmd::Sharding&
                at::IntArrayRef(part), ", padding included, got ", shard.sizes(), " on ",
                shard.device().str(), ".");
   }
-  std::vector<at::Tensor> parts;
-  for (const int64_t device : executor::holders_of(s)) {
-    parts.push_back(shards[static_cast<size_t>(device)]);
-  }
-  return executor::assemble(s, sizes, parts);
+  lazy::Value value = executor::upload_parts(shards, sizes, 0, &s);
+  const lazy::Geometry* geometry = &value.geometry();
+  return lazy::make_tensor(std::move(value), geometry, 0);
 }
 
 // torch_xla's functions at the boundaries of manual code.
@@ -254,7 +250,7 @@ void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& 
   TXLA_CHECK(shards.size() == devices.size(), kWho, ": expected a device for each of ",
              shards.size(), " shards, got ", devices.size(), ".");
   std::vector<at::Tensor> by_device;
-  for (const pjrt::Device& real : executor::Runtime::get().devices(0)) {
+  for (const pjrt::Device& real : executor::Runtime::get().devices(0).mine) {
     const auto it = std::ranges::find(devices, real_device_name(real));
     TXLA_CHECK(std::ranges::count(devices, real_device_name(real)) == 1, kWho,
                ": expected one shard for ", real_device_name(real), ", got ",
@@ -270,7 +266,7 @@ void load_local_shards(const at::Tensor& tensor, const std::vector<at::Tensor>& 
              ": expected a tensor that is split, got one that each device has the whole of. Use "
              "copy_().");
   at::Tensor target = tensor;
-  target.copy_(whole_of(by_device, *split, tensor.sizes(), kWho));
+  target.copy_(tensor_of(by_device, *split, tensor.sizes(), kWho));
 }
 
 at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpSharding& op_sharding,
@@ -287,9 +283,7 @@ at::Tensor from_cpu_shards(const std::vector<at::Tensor>& shards, const OpShardi
              ".");
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] *= parts[i];
   if (global_shape) sizes = *global_shape;
-  lazy::Value value = executor::upload(whole_of(shards, *s, sizes, kWho), 0, s);
-  const lazy::Geometry* geometry = &value.geometry();
-  const at::Tensor made = lazy::make_tensor(std::move(value), geometry, 0);
+  const at::Tensor made = tensor_of(shards, *s, sizes, kWho);
   dispatch::mark_sharding(made, s);
   return made;
 }
@@ -360,6 +354,15 @@ void init_sharding(py::module_& m) {
       .def("__eq__", [](const OpSharding& a, const OpSharding& b) { return a.text() == b.text(); })
       .def("__hash__", [](const OpSharding& s) { return std::hash<std::string>()(s.text()); })
       .def_property_readonly("axes", &axes_of)
+      // The sizes of a tile assignment, of which the last counts copies, and its devices row by row,
+      // as its text says them; None for a text that splits nothing.
+      .def_static("tiles",
+                  [](const std::string& text) -> std::optional<std::pair<Dims, Dims>> {
+                    auto tiles = spmd::TileAssignment::read(text);
+                    if (!tiles || tiles->parts.empty()) return std::nullopt;
+                    if (!tiles->replicates) tiles->parts.push_back(1);
+                    return std::pair(std::move(tiles->parts), std::move(tiles->devices));
+                  })
       // The text that torch_xla::sharding_constraint takes.
       .def("constraint", [](const OpSharding& s, int64_t rank) { return s.of_rank(rank)->text; });
   // The text of what mark_sharding() has said, as torch_xla::sharding_constraint takes it.
@@ -387,7 +390,7 @@ void init_sharding(py::module_& m) {
   });
   m.def("_xla_clear_sharding", &dispatch::clear_sharding);
   m.def("_send_to_all_devices", [](const std::vector<at::Tensor>& tensors) {
-    const std::vector<pjrt::Device>& devices = executor::Runtime::get().devices(0);
+    const pjrt::Devices& devices = executor::Runtime::get().devices(0);
     int device = 0;
     const std::vector<lazy::Value> values =
         present_values(tensors, "_send_to_all_devices", &device);
@@ -422,10 +425,8 @@ void init_sharding(py::module_& m) {
   });
   // On how many devices each part is, by the text of a sharding.
   m.def("_copies_of_parts", [](const std::string& text) {
-    const spmd::Sharding* s = spmd::Sharding::find(text);
-    int64_t parts = 1;
-    for (const int64_t n : s->parts()) parts *= n;
-    return static_cast<int64_t>(s->num_devices()) / parts;
+    const spmd::Sharding* s = spmd::Sharding::read(text);
+    return s->num_devices() / s->num_parts();
   });
   m.def("_mark_manual_sharding", [](const at::Tensor& t, const OpSharding& s) {
     TXLA_CHECK_KIND(util::ErrorKind::Value, s.is_manual,

@@ -1,6 +1,7 @@
 #include "spmd/place.h"
 
 #include <algorithm>
+#include <set>
 
 namespace torch_xla::spmd {
 
@@ -13,6 +14,17 @@ std::vector<Span> place_of(const Sharding& sharding, int64_t device,
     place.push_back({start, std::min(start + part[i], sizes[i])});
   }
   return place;
+}
+
+std::vector<int64_t> holders_of(const Sharding& sharding, std::span<const int64_t> devices) {
+  std::set<std::vector<int64_t>> seen;
+  std::vector<int64_t> holders;
+  for (const int64_t device : sharding.mesh->devices) {  // which is the order of copies
+    if (!std::ranges::binary_search(devices, device)) continue;
+    if (seen.insert(sharding.part_of(device)).second) holders.push_back(device);
+  }
+  std::ranges::sort(holders);
+  return holders;
 }
 
 }  // namespace torch_xla::spmd

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -183,7 +184,118 @@ Dims counted(size_t n) {
   return all;
 }
 
+// Takes a text from its beginning.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : rest_(text) {}
+  bool at_end() const { return rest_.empty(); }
+  bool take(std::string_view expected) {
+    if (!rest_.starts_with(expected)) return false;
+    rest_.remove_prefix(expected.size());
+    return true;
+  }
+  bool take(int64_t& number) {
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
+    if (error != std::errc()) return false;
+    rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+    return true;
+  }
+  // "name"
+  bool take(std::string& name) {
+    const size_t end = rest_.find('"', 1);
+    if (!rest_.starts_with('"') || end == rest_.npos) return false;
+    name = rest_.substr(1, end - 1);
+    rest_.remove_prefix(end + 1);
+    return true;
+  }
+  // As many as there are, with `separator` between them.
+  template <class Take>
+  bool take_all(std::string_view separator, const Take& take_one) {
+    do {
+      if (!take_one()) return false;
+    } while (take(separator));
+    return true;
+  }
+  bool take(Dims& numbers) {
+    return take_all(",", [&] { return take(numbers.emplace_back()); });
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+// Mesh::text; null where that does not come.
+const Mesh* read_mesh(Reader& text) {
+  std::vector<std::string> names;
+  Dims sizes, devices;
+  const auto axis = [&] {
+    return text.take(names.emplace_back()) && text.take("=") && text.take(sizes.emplace_back());
+  };
+  if (!text.take("<[") || !text.take_all(", ", axis) || !text.take("]")) return nullptr;
+  if (text.take(", device_ids=[")) {
+    if (!text.take(devices) || !text.take("]")) return nullptr;
+  } else {
+    devices = counted(static_cast<size_t>(product(sizes)));
+  }
+  return text.take(">") ? Mesh::of(std::move(names), std::move(sizes), std::move(devices))
+                        : nullptr;
+}
+
+// Sharding::shardy().
+bool read_axes(Reader& text, const Mesh& mesh, std::vector<std::vector<Axis>>& dims) {
+  const auto axis = [&] {
+    std::string name;
+    if (!text.take(name)) return false;
+    const auto at = std::ranges::find(mesh.names, name) - mesh.names.begin();
+    if (at == std::ssize(mesh.names)) return false;
+    Axis& axis = dims.back().emplace_back(Axis{static_cast<size_t>(at), 1, mesh.sizes[at]});
+    if (!text.take(":(")) return true;
+    return text.take(axis.before) && text.take(")") && text.take(axis.size) && axis.before > 0 &&
+           axis.size > 0 && mesh.sizes[at] % (axis.before * axis.size) == 0;
+  };
+  const auto dim = [&] {
+    dims.emplace_back();
+    return text.take("{") && (text.take("}") || (text.take_all(", ", axis) && text.take("}")));
+  };
+  return text.take("[") && (text.take("]") || (text.take_all(", ", dim) && text.take("]")));
+}
+
+// Reads a text that no sharding of this process had yet.
+const Sharding* read_new(const std::string& text) {
+  if (const auto tiles = TileAssignment::read(text); tiles && !tiles->parts.empty()) {
+    return tiles->sharding();
+  }
+  Reader reader(text);
+  std::vector<std::vector<Axis>> dims;
+  if (const Mesh* mesh = read_mesh(reader); mesh != nullptr && reader.take(" ")) {
+    const bool is_manual = reader.take("manual ");
+    if (read_axes(reader, *mesh, dims) && reader.at_end() && !(is_manual && dims.empty())) {
+      return is_manual ? Sharding::manual(mesh, dims.size() - 1)
+                       : Sharding::of(mesh, std::move(dims));
+    }
+  }
+  util::fail(util::ErrorKind::Value,
+             "sharding: expected a text such as <[\"x\"=4]> [{\"x\"}, {}] or "
+             "{devices=[4,1]0,1,2,3}, got '",
+             text, "'.");
+}
+
 }  // namespace
+
+std::optional<TileAssignment> TileAssignment::read(std::string_view text) {
+  TileAssignment tiles;
+  if (text == tiles.text()) return tiles;
+  Reader reader(text);
+  if (!reader.take("{devices=[") || !reader.take(tiles.parts) || !reader.take("]") ||
+      !reader.take(tiles.devices)) {
+    return std::nullopt;
+  }
+  tiles.replicates = reader.take(" last_tile_dim_replicate");
+  const bool is_whole = reader.take("}") && reader.at_end() &&
+                        std::ranges::all_of(tiles.parts, [](int64_t n) { return n > 0; }) &&
+                        product(tiles.parts) == std::ssize(tiles.devices);
+  return is_whole ? std::optional(std::move(tiles)) : std::nullopt;
+}
 
 const Mesh* Mesh::of(std::vector<std::string> names, Dims sizes, Dims devices) {
   const auto check = [&](bool good, const std::string& expected) {
@@ -197,7 +309,7 @@ const Mesh* Mesh::of(std::vector<std::string> names, Dims sizes, Dims devices) {
         "as many devices as the sizes of the axes multiply to");
   Dims sorted = devices;
   std::ranges::sort(sorted);
-  check(in_order(sorted), "each device of the process once");
+  check(in_order(sorted), "each device once");
   Mesh mesh{std::move(names), std::move(sizes), std::move(devices), "<["};
   for (size_t i = 0; i < mesh.names.size(); ++i) {
     const std::string& name = mesh.names[i];
@@ -253,10 +365,9 @@ const Sharding* Sharding::manual(const Mesh* mesh, size_t rank) {
   return shardings().add(std::move(made));
 }
 
-const Sharding* Sharding::find(const std::string& text) {
+const Sharding* Sharding::read(const std::string& text) {
   const Sharding* known = shardings().find(text);
-  TXLA_CHECK(known != nullptr, "sharding: expected one that was made in this process, got ", text);
-  return known;
+  return known != nullptr ? known : read_new(text);
 }
 
 Dims Sharding::held_sizes(std::span<const int64_t> sizes) const {
@@ -291,6 +402,8 @@ Dims Sharding::parts() const {
   }
   return parts;
 }
+
+size_t Sharding::num_parts() const { return static_cast<size_t>(product(parts())); }
 
 namespace {
 
@@ -360,22 +473,27 @@ std::string Sharding::shardy() const {
   return text + "]";
 }
 
-std::string Sharding::gspmd() const { return is_manual ? "{manual}" : tiles(); }
+std::string Sharding::gspmd() const { return is_manual ? "{manual}" : tiles().text(); }
 
-std::string Sharding::tiles() const {
-  if (is_replicated()) return "{replicated}";
-  Dims tiles = parts();
-  const int64_t replicas = static_cast<int64_t>(num_devices()) / product(tiles);
+TileAssignment Sharding::tiles() const {
+  if (is_replicated()) return {};
+  TileAssignment tiles{parts(), {}};
+  const int64_t replicas = static_cast<int64_t>(num_devices()) / product(tiles.parts);
   // By part, then by the order of the mesh.
   std::vector<std::pair<Dims, int64_t>> order;
   const std::vector<Dims>& at = mesh->coordinates;
   for (const int64_t device : mesh->devices) order.emplace_back(part_at(*this, at[device]), device);
   std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
-  Dims devices;
-  for (const auto& [part, device] : order) devices.push_back(device);
-  if (replicas > 1) tiles.push_back(replicas);
-  return "{devices=[" + joined(tiles) + "]" + joined(devices) +
-         (replicas > 1 ? " last_tile_dim_replicate}" : "}");
+  for (const auto& [part, device] : order) tiles.devices.push_back(device);
+  tiles.replicates = replicas > 1;
+  if (tiles.replicates) tiles.parts.push_back(replicas);
+  return tiles;
+}
+
+std::string TileAssignment::text() const {
+  if (parts.empty()) return "{replicated}";
+  return "{devices=[" + joined(parts) + "]" + joined(devices) +
+         (replicates ? " last_tile_dim_replicate}" : "}");
 }
 
 const Sharding* TileAssignment::sharding(const Mesh* mesh) const {

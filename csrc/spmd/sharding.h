@@ -6,13 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "util/hash.h"
 
 namespace torch_xla::spmd {
+
+struct TileAssignment;
 
 struct Mesh {
   std::vector<std::string> names;  // of the axes
@@ -57,17 +61,19 @@ struct Sharding {
   static const Sharding* manual(const Mesh* mesh, size_t rank);
   // Returns whether manual() was ever called: nothing is manual before.
   static bool any_manual();
-  // Returns the sharding with this text, which there is.
-  static const Sharding* find(const std::string& text);
+  // Returns the sharding with this text, or of a tile assignment with it. Throws a ValueError for
+  // what is neither.
+  static const Sharding* read(const std::string& text);
 
   size_t num_devices() const { return mesh->devices.size(); }
   // Returns the sizes, padded to equal parts, of the array that a program holds for a value of
   // these.
   std::vector<int64_t> held_sizes(std::span<const int64_t> sizes) const;
   bool is_replicated() const;  // each device holds all of the value
-  // The next four are not of manual values.
+  // The next five are not of manual values.
   // Along each dimension: into how many parts it is split, and which of them a device holds.
   std::vector<int64_t> parts() const;
+  size_t num_parts() const;  // different ones
   std::vector<int64_t> part_of(int64_t device) const;
   // Numbers the devices that hold the same part.
   int64_t replica_of(int64_t device) const;
@@ -82,19 +88,23 @@ struct Sharding {
   bool has_whole_axes() const;
 
   std::string shardy() const;  // [{"data"}, {}]
-  // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}, {replicated} or {manual}
-  std::string gspmd() const;
-  // The same of the array that a program holds.
-  std::string tiles() const;
+  std::string gspmd() const;    // that of tiles(), or {manual}
+  // Of the array that a program holds.
+  TileAssignment tiles() const;
 };
 
 // A tile assignment, which is how GSPMD writes shardings: `devices` go through the parts of a value
-// row by row; those in a row along a last dimension beyond the value's hold the same part.
+// row by row; those in a row along a last dimension beyond the value's hold the same part. Without
+// parts, each device has the whole.
 struct TileAssignment {
   std::vector<int64_t> parts;  // and the number of replicas, where `replicates`
   std::vector<int64_t> devices;
   bool replicates = false;
 
+  // {devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate} or {replicated}
+  std::string text() const;
+  // Returns the one with this text, or nothing.
+  static std::optional<TileAssignment> read(std::string_view text);
   // Returns the sharding, along the axes of `mesh` where that can say it.
   const Sharding* sharding(const Mesh* mesh = nullptr) const;
 };

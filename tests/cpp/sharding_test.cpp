@@ -28,7 +28,7 @@ TEST(Sharding, EqualOnesAreOneObject) {
   EXPECT_NE(grid(), Mesh::of({"x", "model"}, {4, 2}, counted(8)));
   const Sharding* s = Sharding::of(grid(), {{{0, 1, 4}}, {}});
   EXPECT_EQ(s, Sharding::of(grid(), {{{0, 1, 4}}, {}}));
-  EXPECT_EQ(s, Sharding::find(s->text));
+  EXPECT_EQ(s, Sharding::read(s->text));
   EXPECT_EQ(grid()->text, "<[\"data\"=4, \"model\"=2]>");
   EXPECT_EQ(Mesh::of({"x"}, {2}, {1, 0})->text, "<[\"x\"=2], device_ids=[1,0]>");
 }
@@ -54,6 +54,23 @@ TEST(Sharding, SaysWhatEachDeviceHolds) {
   EXPECT_EQ(half->part_of(4), (Dims{0}));  // data 2, model 0
   EXPECT_TRUE(Sharding::replicated(grid(), 3)->is_replicated());
   EXPECT_EQ(Sharding::replicated(grid(), 3)->gspmd(), "{replicated}");
+}
+
+TEST(Sharding, ReadsTextsOfOtherProcesses) {
+  const Sharding* s = Sharding::read("<[\"a b\"=4, \"c\"=2], device_ids=[7,6,5,4,3,2,1,0]> "
+                                     "[{\"a b\":(2)2, \"c\"}, {}, {\"a b\":(1)2}]");
+  EXPECT_EQ(s, Sharding::of(Mesh::of({"a b", "c"}, {4, 2}, {7, 6, 5, 4, 3, 2, 1, 0}),
+                            {{{0, 2, 2}, {1, 1, 2}}, {}, {{0, 1, 2}}}));
+  const Sharding* scalar = Sharding::read("<[\"scalar\"=2]> []");
+  EXPECT_EQ(scalar, Sharding::replicated(Mesh::of({"scalar"}, {2}, {0, 1}), 0));
+  const Sharding* manual = Sharding::read("<[\"manual\"=2]> manual [{\"manual\"}, {}]");
+  EXPECT_EQ(manual, Sharding::manual(Mesh::of({"manual"}, {2}, {0, 1}), 1));
+  for (const Sharding* one : {s, Sharding::of(grid(), {{{0, 1, 4}}, {}})}) {
+    EXPECT_EQ(Sharding::read(one->gspmd())->gspmd(), one->gspmd());
+    EXPECT_EQ(TileAssignment::read(one->gspmd())->text(), one->gspmd());
+  }
+  EXPECT_TRUE(TileAssignment::read("{replicated}")->parts.empty());
+  EXPECT_FALSE(TileAssignment::read("{manual}").has_value());
 }
 
 TEST(Sharding, SplitsEvenlyOnly) {
@@ -131,9 +148,12 @@ TEST(Sharding, CommonMesh) {
 TEST(Sharding, RefusesWhatDoesNotFit) {
   expect_error([] { Mesh::of({"x"}, {3}, counted(4)); }, "as many devices");
   expect_error([] { Mesh::of({"x", "x"}, {2, 2}, counted(4)); }, "names that differ");
-  expect_error([] { Mesh::of({"x"}, {2}, {0, 0}); }, "each device of the process");
+  expect_error([] { Mesh::of({"x"}, {2}, {0, 0}); }, "each device once");
   expect_error([] { Sharding::of(grid(), {{{0, 1, 4}}, {{0, 2, 2}}}); }, "twice");
-  expect_error([] { Sharding::find("nothing"); }, "made in this process");
+  for (const char* text : {"nothing", "<[\"x\"=2]>", "<[\"x\"=2]> [{\"y\"}]", "{devices=[2]0}",
+                           "{devices=[2]0,1", "{replicated}"}) {
+    expect_error([&] { Sharding::read(text); }, text);
+  }
 }
 
 TEST(Sharding, ReadsCompiledModules) {

@@ -145,7 +145,7 @@ void plan(executor::PortableOptions& options, const StepRun& run,
   const lazy::KeptFunction& function = *run.recorded.function;
   executor::PlanRequest request;
   request.platform = options.platform;
-  request.num_devices = executor::Runtime::get().devices(0).size();
+  request.num_devices = executor::Runtime::get().devices(0).all.size();
   if (request.num_devices == 1) return;
   for (size_t i = 0; i < function.calls.size(); ++i) {
     function.calls[i]->ordinal = static_cast<uint32_t>(i);

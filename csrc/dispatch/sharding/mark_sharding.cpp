@@ -26,9 +26,9 @@ void check(const at::Tensor& tensor, const spmd::Sharding* sharding, const char*
   TXLA_CHECK_KIND(util::ErrorKind::Value, !sharding->is_manual, who,
                   ": expected a sharding that splits a value, got {manual}. Use "
                   "_mark_manual_sharding.");
-  const size_t devices = executor::Runtime::get().devices(0).size();
+  const size_t devices = executor::Runtime::get().devices(0).all.size();
   TXLA_CHECK_KIND(util::ErrorKind::Value, sharding->num_devices() == devices, who,
-                  ": expected a mesh of the ", devices, " devices of this process, got one of ",
+                  ": expected a mesh of the ", devices, " devices of SPMD mode, got one of ",
                   sharding->num_devices(), ": ", sharding->mesh->text, ".");
   TXLA_CHECK_KIND(
       util::ErrorKind::Value, static_cast<int64_t>(sharding->dims.size()) == tensor.dim(), who,
@@ -62,7 +62,7 @@ bool split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
     value = impl.read();
   }
   const int device = impl.device_index();
-  if (is_known(value) && is_whole(impl)) {
+  if (is_known(value) && is_whole(impl) && executor::has_all_parts(value)) {
     lazy::Value split = executor::reshard(value, device, sharding);
     const lazy::GraphLock lock;
     if (split == value) return false;

@@ -1,4 +1,4 @@
-// Says of tensors how they are split among the devices of the process.
+// Says of tensors how they are split among the devices of the job.
 #pragma once
 
 #include <ATen/core/Tensor.h>

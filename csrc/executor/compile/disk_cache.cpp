@@ -188,14 +188,24 @@ void DiskCache::give_up(const pjrt::Error& error) {
                     << error.what() << ". The cache is off; every process compiles.";
 }
 
+namespace {
+
+// A program knows those of its devices that this process addresses.
+bool runs_on(const pjrt::Executable& executable, std::vector<int> devices) {
+  const pjrt::Client& client = Runtime::get().client();
+  std::erase_if(devices, [&](int id) { return !client.device_by_id(id).addressable(); });
+  return std::ranges::equal(executable.devices(), devices, {}, &pjrt::Device::id);
+}
+
+}  // namespace
+
 DiskCache::Loaded DiskCache::load(std::string_view program, const pjrt::CompileOptions& options) {
   static const debug::Counter hits("PersistentCacheHit"), misses("PersistentCacheMiss");
   if (!usable_) return {};
   const util::Unlocked unlocked;
   const std::string key = key_of(program, options);
   auto executable = load_file(key, options);
-  if (executable != nullptr &&
-      !std::ranges::equal(executable->devices(), options.device_ids, {}, &pjrt::Device::id)) {
+  if (executable != nullptr && !runs_on(*executable, options.device_ids)) {
     if (options.device_ids.size() == 1) movable_ = false;
     if (key_of(program, options) != key) return load(program, options);
     executable = nullptr;

@@ -52,7 +52,7 @@ Graph::Graph(std::vector<Value> values, int device_index, const std::vector<cons
   for (const Node* leaf : parameters) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) h.add(leaf->ordinal).add(s->hash);
   }
-  if (Runtime::get().devices(device).size() > 1) choose_shardings(wanted);
+  if (Runtime::get().devices(device).all.size() > 1) choose_shardings(wanted);
   for (const spmd::Sharding* s : shardings) h.add(s == nullptr ? util::Hash128() : s->hash);
   reused_by.assign(parameters.size(), -1);
   if (ending != nullptr) {
@@ -62,7 +62,7 @@ Graph::Graph(std::vector<Value> values, int device_index, const std::vector<cons
   for (const int32_t result : reused_by) {
     h.add(static_cast<uint64_t>(static_cast<int64_t>(result)));
   }
-  h.add(static_cast<uint64_t>(device)).add(Runtime::get().devices(device).size());
+  h.add(static_cast<uint64_t>(device)).add(Runtime::get().devices(device).all.size());
   h.add_bytes(util::flags::cache_key_text());
   h.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   key = h.finish();

@@ -11,7 +11,7 @@ namespace torch_xla::executor {
 Unplanned unplanned(const Graph& graph) {
   Unplanned all;
   const Runtime& runtime = Runtime::get();
-  const size_t num_devices = runtime.devices(graph.device).size();
+  const size_t num_devices = runtime.devices(graph.device).all.size();
   if (num_devices == 1 || !has_split_planner()) return all;
   if (graph.plan == nullptr) {
     PlanRequest request;

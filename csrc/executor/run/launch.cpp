@@ -104,7 +104,7 @@ bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) 
 pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pjrt::Array*> arrays,
                                     const PackedNumbers& numbers, int device, bool is_awaited,
                                     std::span<const int64_t> kept, bool is_eager) {
-  const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
+  const pjrt::Devices& devices = Runtime::get().devices(device);
   debug::Span span("launch");
   add_details(program, span);
   const Interface& takes = program.interface;
@@ -117,10 +117,10 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
   pjrt::Executable::ArrayResult result;
   try {
     if (program.plan) {
-      result = run_pieces(program, std::move(arrays), numbers, devices, !is_awaited, kept);
+      result = run_pieces(program, std::move(arrays), numbers, devices.mine, !is_awaited, kept);
     } else {
       const bool has_gate = !is_awaited && !program.need_gates.empty() && program.need_gates[0];
-      result = run(*program.executables[0], std::move(arrays), numbers, devices, has_gate, kept);
+      result = run(*program.executables[0], std::move(arrays), numbers, devices.mine, has_gate, kept);
     }
   } catch (...) {
     time->end();
@@ -128,8 +128,8 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
   }
   result.done.back().on_ready([time](std::exception_ptr) { time->end(); });
   static const debug::Counter runs("ExecuteComputation");
-  if (devices.size() == 1) runs.add();
-  if (devices.size() > 1) {
+  if (devices.all.size() == 1) runs.add();
+  if (devices.all.size() > 1) {
     static const debug::Counter of_several("ExecuteReplicated"), shardings("SetShardingSpec");
     of_several.add();
     shardings.add(static_cast<int64_t>(result.outputs.size()));

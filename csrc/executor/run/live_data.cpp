@@ -134,6 +134,14 @@ std::vector<LiveData> live_data() {
   return all;
 }
 
+std::string line_of(const pjrt::Array& array) {
+  std::string line;
+  registry().for_each([&](const Counted& data) {
+    if (&data.array == &array) line = data.maker.str();
+  });
+  return line;
+}
+
 int64_t live_bytes(int device) {
   const bool is_shared = Runtime::get().device_type() == "CPU";
   int64_t bytes = 0;

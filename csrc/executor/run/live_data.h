@@ -28,6 +28,8 @@ struct LiveData {
 };
 // Returns the data that lives now, without what a run has taken over.
 std::vector<LiveData> live_data();
+// Returns the line that made it, for an error; "" where that is not known.
+std::string line_of(const pjrt::Array& array);
 
 // Returns their bytes on the fullest real device; on the CPU, which has one memory, on all.
 int64_t live_bytes(int device);

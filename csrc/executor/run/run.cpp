@@ -74,7 +74,7 @@ bool check_memory(const Program& program, int device) {
   const std::optional<int64_t> all = device_memory();
   if (!all || !program.needs) return false;
   // On the CPU all devices have one memory.
-  const int64_t runs = runtime.device_type() == "CPU" ? runtime.devices(device).size() : 1;
+  const int64_t runs = runtime.device_type() == "CPU" ? runtime.devices(device).mine.size() : 1;
   const int64_t more = program.needs->more() * runs, most = more + program.needs->reused * runs;
   constexpr int64_t kSmall = 64;  // part of the memory: what needs less is not worth a look
   if (most < *all / kSmall) return true;
@@ -114,7 +114,7 @@ const debug::OftenTimed& wrapping_time() {
 Launched launch(const Run& run) {
   const bool has_room = check_memory(run.program, run.device);
   const bool keeps_inputs = run.keeps_inputs || (has_room && !run.program.has_run);
-  const std::vector<pjrt::Device>& devices = Runtime::get().devices(run.device);
+  const pjrt::Devices& devices = Runtime::get().devices(run.device);
   std::vector<const pjrt::Array*> arrays;
   arrays.reserve(run.inputs.size() + 2);  // the program's launch adds the numbers
   const bool poisons = donation_check() == DonationCheck::Poison;

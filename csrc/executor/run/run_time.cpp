@@ -27,7 +27,7 @@ debug::OpenSample sample(int device, bool is_eager) {
   static const debug::Metric times[] = {debug::Metric("ExecuteTime"),
                                         debug::Metric("ExecuteReplicatedTime"),
                                         debug::Metric("EagerOpExecuteTime")};
-  const bool on_several = Runtime::get().devices(device).size() > 1;
+  const bool on_several = Runtime::get().devices(device).all.size() > 1;
   return debug::OpenSample(times[is_eager ? 2 : on_several ? 1 : 0]);
 }
 

@@ -92,8 +92,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
     }
   }
   client_ = pjrt::Client::create(plugin, choice.options);
-  for (const pjrt::Device& device : client_->addressable_devices()) apart_.push_back({device});
-  together_ = {client_->addressable_devices()};
+  together_ = {pjrt::Devices(client_->devices())};
+  for (const pjrt::Device& device : together_[0].mine) apart_.emplace_back(std::vector{device});
   // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
@@ -116,15 +116,14 @@ void Runtime::use_spmd() {
 
 // Shardy, unless the plugin refuses a program that speaks of it or the user wants none; then GSPMD.
 void Runtime::choose_partitioner() {
-  const std::vector<pjrt::Device>& devices = together_[0];
-  if (devices.size() < 2) return;
+  const size_t num_devices = together_[0].all.size();
+  if (num_devices < 2) return;
   target_.lacks.shardy = !util::flag::XLA_USE_SHARDY();
   if (target_.lacks.shardy) return;
-  const std::string count = std::to_string(devices.size()), type = "tensor<" + count + "xi32>";
+  const std::string count = std::to_string(num_devices), type = "tensor<" + count + "xi32>";
   pjrt::CompileOptions options;
-  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
-  options.num_partitions = static_cast<int>(devices.size());
-  options.use_spmd = options.use_shardy = true;
+  options.set_devices(together_[0], pjrt::Over::Partitions);
+  options.use_shardy = true;
   try {
     pjrt::Executable::compile(*client_,
                               "module {\n  sdy.mesh @mesh = <[\"x\"=" + count +
@@ -145,14 +144,15 @@ pjrt::Options Runtime::compile_options() const {
   return options;
 }
 
-const std::vector<pjrt::Device>& Runtime::devices(int index) const {
+const pjrt::Devices& Runtime::devices(int index) const {
   const DeviceLists& lists = logical_devices();
   if (index >= 0 && index < static_cast<int>(lists.size())) return lists[index];
-  const size_t count = client_->addressable_devices().size();
+  const pjrt::Devices& together = together_[0];
+  const size_t count = together.mine.size();
   if (spmd_) {
     util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected xla:0, which stands for the ",
-               count, " ", device_type_,
-               " device(s) of this process in SPMD mode. See torch_xla.device().");
+               together.all.size(), " ", device_type_,
+               " device(s) of SPMD mode. See torch_xla.device().");
   }
   util::fail(util::ErrorKind::Runtime, "xla:", index, ": expected one of the ", count, " ",
              device_type_, " device(s) of this process. See torch_xla.devices().");
@@ -183,11 +183,8 @@ bool request_spmd() {
 pjrt::CompileOptions compile_options_of(int device) {
   const lazy::GraphLock lock;
   const Runtime& runtime = Runtime::get();
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
   pjrt::CompileOptions options;
-  for (const pjrt::Device& d : devices) options.device_ids.push_back(d.id());
-  options.num_partitions = static_cast<int>(devices.size());
-  options.use_spmd = devices.size() > 1;
+  options.set_devices(runtime.devices(device), pjrt::Over::Partitions);
   options.use_shardy = options.use_spmd && !runtime.target().lacks.shardy;
   options.env_overrides = runtime.compile_options();
   return options;

@@ -1,6 +1,6 @@
 // Runtime holds the process's PJRT client and its devices; the first use of a device creates it. A
-// logical device, xla:<index>, is what tensors live on and programs run on: one of the client's
-// devices or, in SPMD mode, all of them together as xla:0.
+// logical device, xla:<index>, is what tensors live on and programs run on: one of the devices that
+// this process addresses or, in SPMD mode, all of the job together as xla:0.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ class Runtime {
   int device_count() const { return static_cast<int>(logical_devices().size()); }
   // Returns the client's devices that the logical device stands for; throws when there is no such
   // device.
-  const std::vector<pjrt::Device>& devices(int index) const;
+  const pjrt::Devices& devices(int index) const;
   // Returns the compiler flags of every program; the user's override the plugin's. The caller holds
   // the GraphLock.
   pjrt::Options compile_options() const;
@@ -48,7 +48,7 @@ class Runtime {
   void use_spmd();
 
  private:
-  using DeviceLists = std::vector<std::vector<pjrt::Device>>;
+  using DeviceLists = std::vector<pjrt::Devices>;
 
   Runtime(const PluginChoice& choice, bool spmd);
   const DeviceLists& logical_devices() const { return spmd_ ? together_ : apart_; }

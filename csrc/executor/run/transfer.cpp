@@ -1,10 +1,13 @@
 #include "executor/run/transfer.h"
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 
 #include "debug/metrics.h"
@@ -56,17 +59,17 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
   span.detail("bytes", [&] { return std::to_string(tensor.nbytes()); });
   at::Tensor dense = tensor.to(ops::device_dtype(tensor.scalar_type())).contiguous();
   Runtime& runtime = Runtime::get();
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
+  const pjrt::Devices& devices = runtime.devices(device);
   std::optional<pjrt::Array> array;
   try {
-    if (devices.size() > 1) {
+    if (devices.all.size() > 1) {
       if (dense.is_alias_of(tensor)) dense = dense.clone();
       array = array_on_host(dense, held_sharding(sharding, dense.sizes()));
       if (array->sharding() != nullptr) send(*array, devices);
     } else {
       outbound_bytes().add(static_cast<double>(dense.nbytes()));
       array = pjrt::Array::from_host(runtime.client(), dense.const_data_ptr(),
-                                     to_pjrt(dense.scalar_type()), dense.sizes(), devices);
+                                     to_pjrt(dense.scalar_type()), dense.sizes(), devices.mine);
     }
   } catch (const pjrt::Error& e) {
     fail(e);
@@ -75,8 +78,46 @@ lazy::Value upload(const at::Tensor& tensor, int device, const spmd::Sharding* s
                     counted(std::move(*array), device));
 }
 
-void send(pjrt::Array& array, const std::vector<pjrt::Device>& devices) {
-  if (array.num_buffers() == devices.size()) return;
+lazy::Value upload_parts(const std::vector<at::Tensor>& parts, at::IntArrayRef sizes, int device,
+                         const spmd::Sharding* sharding) {
+  if (held_sharding(sharding, sizes) == nullptr) return upload(parts.at(0), device);
+  Runtime& runtime = Runtime::get();
+  const pjrt::Devices& devices = runtime.devices(device);
+  std::optional<pjrt::Array> array;
+  double bytes = 0;
+  try {
+    for (size_t i = 0; i < devices.mine.size(); ++i) {
+      const at::Tensor& part = parts.at(i);
+      const auto held = at::TensorOptions().dtype(ops::device_dtype(part.scalar_type()));
+      const at::Tensor dense = at::zeros(part.sizes(), held.device(at::kCPU));
+      at::Tensor to = dense, from = part;
+      int64_t dim = 0;
+      for (const auto [start, end] : spmd::place_of(*sharding, devices.positions[i], sizes)) {
+        to = to.slice(dim, 0, end - start);
+        from = from.slice(dim++, 0, end - start);
+      }
+      to.copy_(from);
+      const auto sent = pjrt::Buffer::from_host(
+          runtime.client(), dense.const_data_ptr(), to_pjrt(dense.scalar_type()), dense.sizes(),
+          std::nullopt, pjrt::HostSemantics::ImmutableOnlyDuringCall, devices.mine[i]);
+      bytes += static_cast<double>(dense.nbytes());
+      if (array) {
+        array->add(std::move(*sent));
+      } else {
+        array.emplace(std::move(*sent));
+      }
+    }
+  } catch (const pjrt::Error& e) {
+    fail(e);
+  }
+  outbound_bytes().add(bytes);
+  array->set_sharding(sharding, sizes.vec());
+  return data_value(lazy::intern_contiguous(parts[0].scalar_type(), sizes), device,
+                    counted(std::move(*array), device));
+}
+
+void send(pjrt::Array& array, const pjrt::Devices& devices) {
+  if (array.num_buffers() == devices.mine.size()) return;
   if (const size_t bytes = array.extend_to(devices)) {
     outbound_bytes().add(static_cast<double>(bytes));
   }
@@ -186,28 +227,46 @@ std::vector<at::Tensor> read(
 
 }  // namespace
 
-std::vector<int64_t> holders_of(const spmd::Sharding& sharding) {
-  std::vector<int64_t> devices;
-  for (int64_t d = 0; d < static_cast<int64_t>(sharding.num_devices()); ++d) {
-    if (sharding.replica_of(d) == 0) devices.push_back(d);
-  }
-  return devices;
-}
+namespace {
 
-at::Tensor assemble(const spmd::Sharding& sharding, at::IntArrayRef sizes,
-                    const std::vector<at::Tensor>& parts) {
-  at::Tensor whole = at::empty(sizes, parts.at(0).options());
-  size_t next = 0;
-  for (const int64_t device : holders_of(sharding)) {
-    at::Tensor place = whole, part = parts.at(next++);
+// Puts a value together of parts that one device each holds.
+at::Tensor assemble(const spmd::Sharding& sharding, std::span<const int64_t> holders,
+                    at::IntArrayRef sizes, std::span<const at::Tensor> parts) {
+  at::Tensor whole = at::empty(sizes, parts[0].options());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    at::Tensor place = whole, part = parts[i];
     int64_t dim = 0;
-    for (const auto [start, end] : spmd::place_of(sharding, device, sizes)) {
+    for (const auto [start, end] : spmd::place_of(sharding, holders[i], sizes)) {
       place = place.slice(dim, start, end);
       part = part.slice(dim++, 0, end - start);
     }
     place.copy_(part);
   }
   return whole;
+}
+
+const std::vector<int64_t>& positions_of(const lazy::Value& data) {
+  return Runtime::get().devices(data.node->device()).positions;
+}
+
+[[noreturn]] void fail_elsewhere(const pjrt::Array& array, const spmd::Sharding& sharding,
+                                 size_t here) {
+  const std::string line = line_of(array);
+  util::fail(util::ErrorKind::Runtime,
+             "to('cpu'): expected a value of which this process has all parts, got one of the sizes ",
+             at::IntArrayRef(array.dims()), line.empty() ? "" : " of " + line, ", split as ",
+             sharding.gspmd(), ", of which it has ", here, " of ", sharding.num_parts(),
+             ". In all processes, call mark_sharding with a spec of None for each dimension and "
+             "sync before, so that each device has the whole, or read XLAShardedTensor.local_shards.");
+}
+
+}  // namespace
+
+bool has_all_parts(const lazy::Value& data) {
+  const pjrt::Array& array = *data.node->data().array;
+  const spmd::Sharding* s = array.sharding();
+  if (s == nullptr || s->is_manual || array.num_buffers() == 0) return true;
+  return spmd::holders_of(*s, positions_of(data)).size() == s->num_parts();
 }
 
 std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values) {
@@ -222,6 +281,7 @@ std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values) {
   using Buffers = std::vector<std::pair<const pjrt::Buffer*, const lazy::Geometry*>>;
   Buffers buffers;
   std::vector<std::shared_ptr<const void>> on_host(values.size());
+  std::vector<std::vector<int64_t>> holders(values.size());  // of values that are split
   {
     const lazy::GraphLock lock;  // a run may send an array
     static const debug::Counter reads("ReplicateShardedData");
@@ -235,8 +295,13 @@ std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values) {
         buffers.emplace_back(&array.whole(), &values[v].geometry());
         continue;
       }
-      for (const int64_t d : holders_of(*array.sharding())) {
-        const pjrt::Buffer& part = array.buffer(static_cast<size_t>(d));
+      const spmd::Sharding& split = *array.sharding();
+      const std::vector<int64_t>& mine = positions_of(values[v]);
+      holders[v] = spmd::holders_of(split, mine);
+      if (holders[v].size() != split.num_parts()) fail_elsewhere(array, split, holders[v].size());
+      for (const int64_t d : holders[v]) {
+        const auto place = std::ranges::lower_bound(mine, d) - mine.begin();
+        const pjrt::Buffer& part = array.buffer(static_cast<size_t>(place));
         buffers.emplace_back(&part,
                              lazy::intern_contiguous(values[v].geometry().dtype, part.dims()));
       }
@@ -259,10 +324,9 @@ std::vector<at::Tensor> download_data(const std::vector<lazy::Value>& values) {
       tensors.push_back(read_parts[next++]);
       continue;
     }
-    const size_t count = holders_of(*array.sharding()).size();
-    const auto first = read_parts.begin() + static_cast<std::ptrdiff_t>(next);
-    tensors.push_back(
-        assemble(*array.sharding(), g.sizes, {first, first + static_cast<std::ptrdiff_t>(count)}));
+    const size_t count = holders[v].size();
+    tensors.push_back(assemble(*array.sharding(), holders[v], g.sizes,
+                               std::span<const at::Tensor>(read_parts).subspan(next, count)));
     next += count;
   }
   return tensors;

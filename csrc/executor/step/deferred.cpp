@@ -252,7 +252,7 @@ class Queue {
 bool allows(const Program& program, int device) {
   return !program.can_fail && util::flag::XLA_BACKGROUND_COMPILE() &&
          !util::flag::XLA_SYNC_WAIT() && observer().may_defer() &&
-         Runtime::get().devices(device).size() == 1;
+         Runtime::get().devices(device).all.size() == 1;
 }
 
 }  // namespace

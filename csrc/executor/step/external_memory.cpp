@@ -55,8 +55,8 @@ at::Tensor lend(lazy::Value& value, int device) {
   }
   const at::ScalarType dtype = value.geometry().dtype;
   if (held_dtype(*array) != dtype) return read_data(values, device)[0];  // XLA_USE_BF16: a copy
-  const std::vector<pjrt::Device>& devices = Runtime::get().devices(device);
-  if (devices.size() == 1) {
+  const pjrt::Devices& devices = Runtime::get().devices(device);
+  if (devices.all.size() == 1) {
     const lazy::GraphLock lock;  // a run may send it
     send(*array, devices);
   }
@@ -82,10 +82,10 @@ at::Tensor lend(lazy::Value& value, int device) {
 lazy::Value borrow(const at::Tensor& tensor, int device) {
   const at::Tensor dense = tensor.contiguous();
   Runtime& runtime = Runtime::get();
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  TXLA_CHECK(devices.size() == 1, "DLPack: expected a tensor for one device, got SPMD mode, where ",
+  const pjrt::Devices& devices = runtime.devices(device);
+  TXLA_CHECK(devices.all.size() == 1, "DLPack: expected a tensor for one device, got SPMD mode, where ",
              "all devices are one. Copy it with .to('xla') instead.");
-  const pjrt::Device& place = devices[0];
+  const pjrt::Device& place = devices.mine[0];
   const auto keep = [dense] { (void)dense; };
   const pjrt::DType dtype = to_pjrt(dense.scalar_type());
   try {
@@ -113,7 +113,7 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
 
 at::Tensor on_host(lazy::Value& value, int device) {
   Runtime& runtime = Runtime::get();
-  if (runtime.device_type() == "CPU" && runtime.devices(device).size() == 1) {
+  if (runtime.device_type() == "CPU" && runtime.devices(device).all.size() == 1) {
     return lend(value, device);
   }
   std::vector<lazy::Value> values = {value};

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import collections
 import math
-import re
 from enum import IntEnum
 from typing import Any
 
@@ -47,13 +46,12 @@ class ShardingType(IntEnum):
 MANUAL = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
 
 
-_TILED = re.compile(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}")
 _MESH_LABELS: dict[tuple[Any, ...], str] = {}
 _LABELLED_MESHES: dict[str, Mesh] = {}
 
 
 class Mesh:
-    """The devices of the process in a grid with named axes.
+    """The devices of the job in a grid with named axes.
 
     Args:
         device_ids: All devices, as positions among `xr.global_runtime_device_count()`, in the
@@ -62,7 +60,7 @@ class Mesh:
         axis_names: A name for each axis; without them axes are told by their indices.
 
     Raises:
-        ShardingError: The arguments do not fit together, or, in SPMD mode, a device of the process
+        ShardingError: The arguments do not fit together, or, in SPMD mode, a device of the job
             is missing.
     """
 
@@ -357,11 +355,8 @@ def tiles_of(sharding: str) -> np.ndarray | None:
         An array with the number of parts along each dimension of the tensor, and a last dimension
         of the devices that hold the same part; None for a sharding that splits no dimension.
     """
-    match = _TILED.fullmatch(sharding)
-    if match is None:
-        return None
-    sizes = [int(size) for size in match[1].split(",")] + ([] if match[3] else [1])
-    return np.array([int(device) for device in match[2].split(",")]).reshape(sizes)
+    tiles = _XLAC.OpSharding.tiles(sharding)
+    return None if tiles is None else np.array(tiles[1]).reshape(tiles[0])
 
 
 def _get_group_assignment(

@@ -338,7 +338,7 @@ class XLAShardedTensor(DTensor):
         if self._mesh_name is not None:
             mesh, said = self.device_mesh, self.placements
         else:
-            grid: Any = torch.arange(_XLAC._xla_num_real_devices()).reshape(sizes)
+            grid: Any = torch.arange(_XLAC._xla_num_global_devices()).reshape(sizes)
             grid = grid if self.mesh is None else self.mesh.get_logical_mesh()
             mesh, said = (
                 DeviceMesh("xla", grid),
@@ -443,7 +443,7 @@ class XLAShardedTensor(DTensor):
         if self.mesh_shape is not None:
             mesh = self.device_mesh
         else:  # along whichever
-            mesh = DeviceMesh("xla", list(range(_XLAC._xla_num_real_devices())))
+            mesh = DeviceMesh("xla", list(range(_XLAC._xla_num_global_devices())))
         whole = self.redistribute(mesh, [Replicate()] * mesh.ndim)
         return whole.to_local(grad_placements=grad_placements)
 
@@ -469,7 +469,7 @@ class XLAShardedTensor(DTensor):
         return format(self.global_tensor, format_spec)
 
     def __repr__(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
-        if self.sharding_spec == "{manual}":  # it has no one value
+        if _XLAC._is_manual(self.global_tensor):  # it has no one value
             return f"XLAShardedTensor(sizes={list(self.shape)}, dtype={self.dtype}, {{manual}})"
         named = self._mesh_name is not None
         where = f", device_mesh={self.device_mesh}, placements={self.placements}" if named else ""
