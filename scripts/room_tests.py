@@ -32,7 +32,7 @@ ROOMS: dict[str, str] = {
     "executor": """
         unit/background unit/compile_progress unit/deferred unit/donation unit/faulted_training
         unit/graph unit/in_flight unit/many_values unit/new_state unit/numbers unit/offers
-        unit/pieces unit/program unit/program_cache unit/read unit/undo
+        unit/pieces unit/program unit/program_cache unit/read unit/replicas unit/undo
         api/compile api/disk_cache api/sync api/training
     """,
     # kernels registered with PyTorch

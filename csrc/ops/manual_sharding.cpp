@@ -92,7 +92,7 @@ hlo::Groups groups_of(const spmd::Sharding& s) {
   std::map<std::vector<int64_t>, std::vector<int64_t>> of_part;
   for (const int64_t device : s.mesh->devices) of_part[s.part_of(device)].push_back(device);
   hlo::Groups groups;
-  for (auto& [part, devices] : of_part) groups.push_back(std::move(devices));
+  for (auto& [part, devices] : of_part) groups.members.push_back(std::move(devices));
   return groups;
 }
 
@@ -109,61 +109,10 @@ hlo::Values shard_to_full(Lowering& l) {
       [&](const hlo::Value& given) {
         const hlo::Value part = hlo::reshape(given, to.part.dims);
         const auto groups = groups_of(*s);
-        return sum && groups[0].size() != 1 ? hlo::all_reduce(part, "add", groups) : part;
+        if (!sum || groups.size() == 1) return part;
+        return hlo::all_reduce(part, hlo::reduction_by("add"), groups);
       },
       to)};
-}
-
-// The groups that a collective operation names by their members, one group after the other; all
-// devices where it names none. Empty in the program of one device.
-hlo::Groups groups_named(Lowering& l, size_t members, size_t size) {
-  const std::vector<int64_t> named = l.ints(members);
-  const spmd::Mesh* mesh = l.b.apart();
-  const char* who = l.signature().op->name.c_str();
-  if (mesh == nullptr) {
-    TXLA_CHECK_KIND(util::ErrorKind::Value, l.b.mesh() == nullptr && l.integer(size) <= 1, who,
-                    ": expected a manual tensor, of which each device has its own, got one of all "
-                    "devices. Use enable_manual_sharding.");
-    return {};
-  }
-  if (named.empty()) return {mesh->devices};
-  std::vector<int64_t> sorted = named, all = mesh->devices;
-  std::ranges::sort(sorted);
-  std::ranges::sort(all);
-  TXLA_CHECK_KIND(util::ErrorKind::Value, sorted == all, who, ": expected groups of the devices ",
-                  at::IntArrayRef(all), ", each once, got ", at::IntArrayRef(named), ".");
-  hlo::Groups groups;
-  for (auto at = named.begin(); at != named.end(); at += l.integer(size)) {
-    groups.emplace_back(at, at + l.integer(size));
-  }
-  return groups;
-}
-
-hlo::Value times(const hlo::Value& x, double scale) {
-  if (scale == 1) return x;
-  return hlo::binary("multiply", x, hlo::splat(x.builder(), scale, x.type()));
-}
-
-// manual_all_reduce(self, reduction, scale, members, size)
-hlo::Values manual_all_reduce(Lowering& l) {
-  const hlo::Groups groups = groups_named(l, 3, 4);
-  const hlo::Value x = l.in(0);
-  return {times(groups.empty() ? x : hlo::all_reduce(x, l.text(1), groups), l.floating(2))};
-}
-
-// manual_reduce_scatter(self, reduction, scale, dim, members, size)
-hlo::Values manual_reduce_scatter(Lowering& l) {
-  const hlo::Groups groups = groups_named(l, 4, 5);
-  const hlo::Value x = l.in(0);
-  return {times(groups.empty() ? x : hlo::reduce_scatter(x, l.text(1), l.integer(3), groups),
-                l.floating(2))};
-}
-
-// manual_all_gather(self, dim, members, size)
-hlo::Values manual_all_gather(Lowering& l) {
-  const hlo::Groups groups = groups_named(l, 2, 3);
-  const hlo::Value x = l.in(0);
-  return {groups.empty() ? x : hlo::all_gather(x, l.integer(1), groups)};
 }
 
 }  // namespace
@@ -176,15 +125,8 @@ Boundary boundary_of(const lazy::Signature& signature) {
   return rule->lower == shard_to_full ? Boundary::Leaves : Boundary::None;
 }
 
-bool exchanges(const lazy::Signature& signature) {
-  const Rule* rule = signature.op->rule;
-  return rule != nullptr &&
-         (rule->lower == manual_all_reduce || rule->lower == manual_reduce_scatter ||
-          rule->lower == manual_all_gather);
-}
-
 const spmd::Sharding& sharding_named_by(const lazy::Signature& signature) {
-  return *spmd::Sharding::find(signature.arguments[1].value.toStringRef());
+  return *spmd::Sharding::read(signature.arguments[1].value.toStringRef());
 }
 
 namespace {
@@ -292,9 +234,6 @@ namespace rules {
 const RuleFunction full_to_shard = ops::full_to_shard;
 const RuleFunction mark_manual = ops::mark_manual;
 const RuleFunction shard_to_full = ops::shard_to_full;
-const RuleFunction manual_all_reduce = ops::manual_all_reduce;
-const RuleFunction manual_reduce_scatter = ops::manual_reduce_scatter;
-const RuleFunction manual_all_gather = ops::manual_all_gather;
 }  // namespace rules
 
 }  // namespace torch_xla::ops

@@ -4,10 +4,7 @@
 //   torch_xla::mark_manual(self, sharding): each device has all of it, and goes on by itself;
 //   torch_xla::shard_to_full(self, sharding, sum): a value of which these are the parts. Of devices
 //     that have the same part one may be taken, or the sum of what they have.
-// and within it devices exchange what they have by
-//   torch_xla::manual_all_reduce(self, reduction, scale, members, size),
-//   torch_xla::manual_reduce_scatter(self, reduction, scale, dim, members, size), and
-//   torch_xla::manual_all_gather(self, dim, members, size).
+// Within it devices exchange what they have by ops/collectives.h.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +22,6 @@ namespace torch_xla::ops {
 
 enum class Boundary : uint8_t { None, Enters, Marks, Leaves };
 Boundary boundary_of(const lazy::Signature& signature);
-// Returns whether devices exchange in a call what each has of a manual value.
-bool exchanges(const lazy::Signature& signature);
 // Returns the sharding that a boundary, or a sharding_constraint, has as its argument.
 const spmd::Sharding& sharding_named_by(const lazy::Signature& signature);
 
@@ -60,7 +55,6 @@ hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands
 
 namespace rules {
 extern const RuleFunction full_to_shard, mark_manual, shard_to_full;
-extern const RuleFunction manual_all_reduce, manual_reduce_scatter, manual_all_gather;
 }  // namespace rules
 
 }  // namespace torch_xla::ops

@@ -44,7 +44,7 @@ def gathered(values, dim, groups):
 
 def gather(part, dim, groups):
     members = [d for group in groups for d in group]
-    return torch.ops.torch_xla.manual_all_gather(part, dim, members, len(groups[0]))
+    return torch.ops.torch_xla.all_gather(part, dim, members, len(groups[0]))
 
 def leaves(value):
     return value.clone().requires_grad_(), value.to(device).requires_grad_()
@@ -226,7 +226,7 @@ def test_in_compiled_functions(run, backend):
 
     def normed(x):
         part = xs.enable_manual_sharding(x, ("data", "model"), mesh=mesh)
-        total = torch.ops.torch_xla.manual_all_reduce(
+        total = torch.ops.torch_xla.all_reduce(
             (part * part).sum(1, keepdim=True), "add", 1.0, members, 2)
         return xs.disable_manual_sharding(part / total.sqrt(), ("data", "model"), x.shape,
                                           mesh=mesh)

@@ -27,7 +27,7 @@ const OwnOperator sharding_constraint("sharding_constraint(Tensor self, str shar
 enum class Sizes { DividedByParts, TimesParts };
 
 at::Tensor resized(const at::Tensor& self, c10::string_view sharding, Sizes how, const char* who) {
-  const spmd::Sharding* s = spmd::Sharding::find(std::string(sharding));
+  const spmd::Sharding* s = spmd::Sharding::read(std::string(sharding));
   c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
   TXLA_CHECK_KIND(util::ErrorKind::Value, !s->is_manual && s->dims.size() == sizes.size(), who,
                   ": expected a sharding of the ", sizes.size(), " dimensions of the tensor, got ",
@@ -49,7 +49,7 @@ at::Tensor resized(const at::Tensor& self, c10::string_view sharding, Sizes how,
 at::Tensor part_of(const at::Tensor& self, c10::string_view sharding) {
   at::Tensor part = resized(self, sharding, Sizes::DividedByParts, "full_to_shard");
   // Makes any_manual() true before there is a call.
-  spmd::Sharding::manual(spmd::Sharding::find(std::string(sharding))->mesh,
+  spmd::Sharding::manual(spmd::Sharding::read(std::string(sharding))->mesh,
                          static_cast<size_t>(self.dim()));
   return part;
 }
@@ -62,40 +62,11 @@ const OwnOperator to_shard("full_to_shard(Tensor self, str sharding) -> Tensor",
                            ops::rules::full_to_shard);
 const OwnOperator to_full("shard_to_full(Tensor self, str sharding, bool sum=False) -> Tensor",
                           whole_of, ops::rules::shard_to_full);
-at::Tensor reduced(const at::Tensor& self, c10::string_view /*reduction*/, double /*scale*/,
-                   c10::IntArrayRef /*members*/, int64_t /*size*/) {
-  return at::empty_like(self);
-}
-
-at::Tensor scattered(const at::Tensor& self, c10::string_view /*reduction*/, double /*scale*/,
-                     int64_t dim, c10::IntArrayRef /*members*/, int64_t size) {
-  c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
-  sizes.at(dim) = sizes[dim] / size;
-  return self.new_empty_symint(sizes);
-}
-
-at::Tensor gathered(const at::Tensor& self, int64_t dim, c10::IntArrayRef /*members*/,
-                    int64_t size) {
-  c10::SymDimVector sizes(self.sym_sizes().begin(), self.sym_sizes().end());
-  sizes.at(dim) = sizes[dim] * size;
-  return self.new_empty_symint(sizes);
-}
-
-const OwnOperator all_reduce(
-    "manual_all_reduce(Tensor self, str reduction, float scale, int[] members, int size) -> Tensor",
-    reduced, ops::rules::manual_all_reduce);
-const OwnOperator reduce_scatter(
-    "manual_reduce_scatter(Tensor self, str reduction, float scale, int dim, int[] members, "
-    "int size) -> Tensor",
-    scattered, ops::rules::manual_reduce_scatter);
-const OwnOperator all_gather(
-    "manual_all_gather(Tensor self, int dim, int[] members, int size) -> Tensor", gathered,
-    ops::rules::manual_all_gather);
 const OwnOperator to_manual("mark_manual(Tensor self, str sharding) -> Tensor", same_shape,
                             ops::rules::mark_manual);
 
 at::Tensor& mark_sharding_(at::Tensor& self, c10::string_view sharding) {
-  mark_sharding(self, spmd::Sharding::find(std::string(sharding)));
+  mark_sharding(self, spmd::Sharding::read(std::string(sharding)));
   return self;
 }
 

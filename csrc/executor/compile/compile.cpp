@@ -23,9 +23,11 @@
 #include "executor/program/pieces.h"
 #include "executor/run/in_flight.h"
 #include "executor/run/launch.h"
+#include "executor/run/replicas.h"
 #include "executor/run/runtime.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
+#include "ops/collectives.h"
 #include "spmd/compiled_module.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -112,7 +114,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   debug::Span span("lower");
   span.detail("graph", [&] { return graph.key.hex(); });
   std::optional<LoweredPieces> pieces;
-  if (runtime.devices(graph.device).size() == 1) {
+  if (runtime.devices(graph.device).all.size() == 1) {
     pieces = lower_in_pieces(graph, program.interface, runtime.target());
   }
   if (pieces) {
@@ -129,6 +131,11 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
+  if (std::ranges::any_of(graph.calls, [](const auto* call) {
+        return ops::needs_replicas(call->signature());
+      })) {
+    unmade.options.set_devices(replicas_of(graph.device), pjrt::Over::Replicas);
+  }
   for (const spmd::Sharding* s : graph.shardings) {
     unmade.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
   }

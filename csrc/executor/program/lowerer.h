@@ -17,6 +17,7 @@
 #include "executor/program/stretch.h"
 #include "hlo/partition.h"
 #include "lazy/operator.h"
+#include "ops/collectives.h"
 #include "ops/host/host_kernel.h"
 #include "ops/host/in_memory.h"
 #include "ops/host/on_host.h"
@@ -112,7 +113,7 @@ class Lowerer {
   // A call by itself, of these tensors and of numbers that are all zero. A boundary of manual code
   // is one in the programs of a mesh alone.
   void lower_alone(const Signature& s, const hlo::Values& tensors) {
-    if (ops::boundary_of(s) != ops::Boundary::None || ops::exchanges(s)) return;
+    if (ops::boundary_of(s) != ops::Boundary::None || ops::is_collective(s)) return;
     hlo::Values numbers;
     for (const NumberKind kind : s.numbers) numbers.push_back(constant_number({}, kind));
     size_t next = 0;

@@ -53,10 +53,14 @@ def own(t: torch.Tensor) -> torch.Tensor:
 # Gradients of the operators. A gradient may be one that all devices share, as the first one is.
 
 
+def _of_each(grad: torch.Tensor, replicas: bool) -> torch.Tensor:
+    return grad if replicas else own(grad)
+
+
 def _share_of_extremes(ctx: Any) -> torch.Tensor:
     """1 where a device alone has the largest, a share where several have it, else 0."""
     (t,) = ctx.saved_tensors
-    call = torch.ops.torch_xla.manual_all_reduce
+    call = torch.ops.torch_xla.all_reduce
     found = call(t.detach(), ctx.reduction, 1.0, *ctx.group)
     has = (t.detach() == found).to(t.dtype)
     return has / call(has, "add", 1.0, *ctx.group)
@@ -79,32 +83,33 @@ def _keep_reduction(
 
 
 def _keep_all_reduce(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    _, reduction, scale, members, size = inputs
-    _keep_reduction(ctx, inputs, reduction, scale, (members, size))
+    _, reduction, scale, *group = inputs
+    _keep_reduction(ctx, inputs, reduction, scale, tuple(group))
 
 
 def _all_reduce_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    _expect_gradient(ctx, "manual_all_reduce")
-    call = torch.ops.torch_xla.manual_all_reduce
-    back = call(own(grad), "add", ctx.scale, *ctx.group)
+    _expect_gradient(ctx, "all_reduce")
+    call = torch.ops.torch_xla.all_reduce
+    back = call(_of_each(grad, ctx.group[-1]), "add", ctx.scale, *ctx.group)
     if ctx.reduction != "add":
         back = back * _share_of_extremes(ctx)
-    return back, None, None, None, None
+    return back, None, None, None, None, None
 
 
 def _keep_reduce_scatter(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    _, reduction, scale, ctx.dim, members, size = inputs
-    _keep_reduction(ctx, inputs, reduction, scale, (members, size))
+    _, reduction, scale, ctx.dim, *group = inputs
+    _keep_reduction(ctx, inputs, reduction, scale, tuple(group))
 
 
 def _reduce_scatter_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    _expect_gradient(ctx, "manual_reduce_scatter")
-    back = torch.ops.torch_xla.manual_all_gather(own(grad), ctx.dim, *ctx.group)
+    _expect_gradient(ctx, "reduce_scatter")
+    call = torch.ops.torch_xla.all_gather
+    back = call(_of_each(grad, ctx.group[-1]), ctx.dim, *ctx.group)
     if ctx.scale != 1:
         back = back * ctx.scale
     if ctx.reduction != "add":
         back = back * _share_of_extremes(ctx)
-    return back, None, None, None, None, None
+    return back, None, None, None, None, None, None
 
 
 def _keep_all_gather(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -112,8 +117,36 @@ def _keep_all_gather(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) ->
 
 
 def _all_gather_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    call = torch.ops.torch_xla.manual_reduce_scatter
-    return call(own(grad), "add", 1.0, ctx.dim, *ctx.group), None, None, None
+    call = torch.ops.torch_xla.reduce_scatter
+    back = call(_of_each(grad, ctx.group[-1]), "add", 1.0, ctx.dim, *ctx.group)
+    return back, None, None, None, None
+
+
+def _keep_all_to_all(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    _, ctx.split, ctx.join, *ctx.group = inputs
+
+
+def _all_to_all_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    call = torch.ops.torch_xla.all_to_all
+    back = call(_of_each(grad, ctx.group[-1]), ctx.join, ctx.split, *ctx.group)
+    return back, None, None, None, None, None
+
+
+def _keep_permute(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    _, ctx.members, ctx.replicas = inputs
+
+
+def _permute_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    back = [member for pair in zip(ctx.members[1::2], ctx.members[::2]) for member in pair]
+    call = torch.ops.torch_xla.collective_permute
+    return call(_of_each(grad, ctx.replicas), back, ctx.replicas), None, None
+
+
+def _broadcast_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    raise NotImplementedError(
+        "collective_broadcast: expected a tensor without a gradient, got one that has. Detach what "
+        "is sent, or use collective_permute."
+    )
 
 
 def _mark_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -122,9 +155,12 @@ def _mark_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
 
 _library = torch.library.Library("torch_xla", "FRAGMENT")
 for _name, _backward, _keep in (
-    ("manual_all_reduce", _all_reduce_backward, _keep_all_reduce),
-    ("manual_reduce_scatter", _reduce_scatter_backward, _keep_reduce_scatter),
-    ("manual_all_gather", _all_gather_backward, _keep_all_gather),
+    ("all_reduce", _all_reduce_backward, _keep_all_reduce),
+    ("reduce_scatter", _reduce_scatter_backward, _keep_reduce_scatter),
+    ("all_gather", _all_gather_backward, _keep_all_gather),
+    ("all_to_all", _all_to_all_backward, _keep_all_to_all),
+    ("collective_permute", _permute_backward, _keep_permute),
+    ("collective_broadcast", _broadcast_backward, None),
     ("mark_manual", _mark_backward, None),
 ):
     torch.library.register_autograd(
@@ -189,7 +225,7 @@ def all_reduce(
         return _all_reduce_bits(t, reduction, device_mesh, dims)
     operation = _operation(reduction, "all_reduce", [*OF_BITS])
     members, size = _group(device_mesh, dims)
-    made = torch.ops.torch_xla.manual_all_reduce(own(t), operation, 1.0, members, size)
+    made = torch.ops.torch_xla.all_reduce(own(t), operation, 1.0, members, size)
     return averaged(made, size) if reduction == "avg" else made
 
 
@@ -219,7 +255,7 @@ def reduce_scatter(
             f"reduce_scatter: expected a dimension that {size} devices divide, got {dim} of "
             f"{list(t.shape)}."
         )
-    call = torch.ops.torch_xla.manual_reduce_scatter
+    call = torch.ops.torch_xla.reduce_scatter
     made = call(own(t), operation, 1.0, dim % t.dim(), members, size)
     return averaged(made, size) if reduction == "avg" else made
 
@@ -235,4 +271,4 @@ def all_gather(
     if not -t.dim() <= dim < t.dim():
         raise ValueError(f"all_gather: expected a dimension of {list(t.shape)}, got {dim}.")
     members, size = _group(device_mesh, dims)
-    return torch.ops.torch_xla.manual_all_gather(own(t), dim % t.dim(), members, size)
+    return torch.ops.torch_xla.all_gather(own(t), dim % t.dim(), members, size)

@@ -211,7 +211,7 @@ def all_reduce(
         >>> total = xs.all_reduce("sum", part.sum())
     """
     reduction, members, size = _groups("all_reduce", reduce_type, input, groups)
-    call = torch.ops.torch_xla.manual_all_reduce
+    call = torch.ops.torch_xla.all_reduce
     return call(input, reduction, scale, members, size)
 
 
@@ -233,13 +233,13 @@ def reduce_scatter(
         raise IndexError(
             f"reduce_scatter: expected a dimension of {tuple(input.shape)} to scatter, got {dim}."
         )
-    count = size or _XLAC._xla_num_real_devices()
+    count = size or _XLAC._xla_num_global_devices()
     if input.shape[dim] % count:
         raise ValueError(
             f"reduce_scatter: expected a dimension that the {count} devices of a group divide, got "
             f"{dim} of {tuple(input.shape)}."
         )
-    call = torch.ops.torch_xla.manual_reduce_scatter
+    call = torch.ops.torch_xla.reduce_scatter
     return call(input, reduction, scale, dim % input.dim(), members, count)
 
 
@@ -252,7 +252,7 @@ def _reduce_scatter(
     groups: Sequence[Sequence[int]] = (),
 ) -> torch.Tensor:
     """`_XLAC._xla_spmd_reduce_scatter`, which also takes the number of parts."""
-    count = len(groups[0]) if groups else _XLAC._xla_num_real_devices()
+    count = len(groups[0]) if groups else _XLAC._xla_num_global_devices()
     if shard_count != count:
         raise ValueError(
             f"reduce_scatter: expected {count} parts, as many as a group has devices, got "
@@ -269,7 +269,7 @@ def _groups(
         raise ValueError(f"{who}: expected one of {list(_REDUCTIONS)}, got {reduce_type!r}.")
     if reduce_type in ("and", "or") and input.is_floating_point():
         raise TypeError(f"{who}: expected integers or booleans for {reduce_type!r}.")
-    if _XLAC._xla_num_real_devices() > 1 and _XLAC._get_xla_sharding_spec(input) != "{manual}":
+    if _XLAC._xla_num_global_devices() > 1 and not _XLAC._is_manual(input):
         raise ValueError(
             f"{who}: expected a manual tensor, of which each device has its own, got one of all "
             "devices. Use enable_manual_sharding."
