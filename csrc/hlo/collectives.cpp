@@ -37,9 +37,8 @@ void add_global_groups(const Value& x, const Groups& groups, Attributes& attribu
 
 Region region_of(Builder& b, const Reduction& reduction, DType dtype) {
   const Type numbers[] = {{dtype, {}}, {dtype, {}}};
-  return b.region(numbers, [&](std::span<const Value> args) {
-    return Values{reduction(args[0], args[1])};
-  });
+  return b.region(numbers,
+                  [&](std::span<const Value> args) { return Values{reduction(args[0], args[1])}; });
 }
 
 // Divides a size among the members.

@@ -127,7 +127,8 @@ Values between_boundaries(Builder& b, std::span<const Value> operands,
   for (const Value& part : parts) {
     const Split whole = joined(part.type());
     const Value made = called(part, "Sharding", "{manual}", part.type());
-    wholes.push_back(called(made, "SPMDShardToFullShape", whole.sharding->tiles().text(), whole.whole));
+    wholes.push_back(
+        called(made, "SPMDShardToFullShape", whole.sharding->tiles().text(), whole.whole));
   }
   return wholes;
 }

@@ -9,6 +9,7 @@
 #include "lazy/node.h"
 #include "lazy/operator.h"
 #include "ops/lowering.h"
+#include "spmd/sharding.h"
 #include "util/error.h"
 
 namespace torch_xla::ops {
@@ -18,8 +19,7 @@ namespace {
 // value is as all others.
 hlo::Dims devices_apart(Lowering& l, int64_t size) {
   const spmd::Mesh* mesh = l.b.apart();
-  TXLA_CHECK_KIND(util::ErrorKind::Value,
-                  mesh != nullptr || (l.b.mesh() == nullptr && size <= 1),
+  TXLA_CHECK_KIND(util::ErrorKind::Value, mesh != nullptr || (l.b.mesh() == nullptr && size <= 1),
                   l.signature().op->name,
                   ": expected a manual tensor, of which each device has its own, got one of all "
                   "devices. Use enable_manual_sharding.");

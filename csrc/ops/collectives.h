@@ -1,7 +1,8 @@
 // Collectives as recorded calls, by which the members of a group exchange what each has. Where
-// `replicas` is false they are the devices that each have a manual value (ops/manual_sharding.h), by
-// their positions in the mesh; else they are the replicas of the program, by their numbers. `members`
-// are those of all groups, one group of `size` after the other; all are one group where it is empty.
+// `replicas` is false they are the devices that each have a manual value (ops/manual_sharding.h),
+// by their positions in the mesh; else they are the replicas of the program, by their numbers.
+// `members` are those of all groups, one group of `size` after the other; all are one group where
+// it is empty.
 //   torch_xla::all_reduce(self, reduction, scale, members, size, replicas)
 //   torch_xla::reduce_scatter(self, reduction, scale, dim, members, size, replicas)
 //   torch_xla::all_gather(self, dim, members, size, replicas)

@@ -152,9 +152,9 @@ bool set_scope_of(const at::Tensor& tensor, const std::string& prefix, size_t /*
 // the value was recorded or brought to the device.
 std::string tensor_report(size_t id, int device, const std::string& shape, size_t nodes,
                           const lazy::Source& source, const std::string& text) {
-  const std::string name = executor::is_spmd()
-                               ? "SPMD:0"
-                               : real_device_name(executor::Runtime::get().devices(device).mine.front());
+  const std::string name =
+      executor::is_spmd() ? "SPMD:0"
+                          : real_device_name(executor::Runtime::get().devices(device).mine.front());
   std::string report = "Tensor: id=" + std::to_string(id) + ", shape=" + shape +
                        ", device=" + name + ", ir_nodes=" + std::to_string(nodes) + "\n";
   const lazy::SourceFrames frames = source.frames();

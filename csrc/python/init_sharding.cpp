@@ -354,8 +354,8 @@ void init_sharding(py::module_& m) {
       .def("__eq__", [](const OpSharding& a, const OpSharding& b) { return a.text() == b.text(); })
       .def("__hash__", [](const OpSharding& s) { return std::hash<std::string>()(s.text()); })
       .def_property_readonly("axes", &axes_of)
-      // The sizes of a tile assignment, of which the last counts copies, and its devices row by row,
-      // as its text says them; None for a text that splits nothing.
+      // The sizes of a tile assignment, of which the last counts copies, and its devices row by
+      // row, as its text says them; None for a text that splits nothing.
       .def_static("tiles",
                   [](const std::string& text) -> std::optional<std::pair<Dims, Dims>> {
                     auto tiles = spmd::TileAssignment::read(text);

@@ -18,8 +18,8 @@ struct Span {
 std::vector<Span> place_of(const Sharding& sharding, int64_t device,
                            std::span<const int64_t> sizes);
 
-// Returns for each part of a value that is among `devices`, which are in order, the one of them that
-// holds its first copy; in order.
+// Returns for each part of a value that is among `devices`, which are in order, the one of them
+// that holds its first copy; in order.
 std::vector<int64_t> holders_of(const Sharding& sharding, std::span<const int64_t> devices);
 
 }  // namespace torch_xla::spmd

@@ -1,9 +1,8 @@
 // Each collective among two members, which are the replicas of a program, or its partitions.
-#include "hlo/collectives.h"
-
 #include <functional>
 #include <numeric>
 
+#include "hlo/collectives.h"
 #include "hlo/partition.h"
 #include "hlo_testing.h"
 #include "pjrt/device.h"
@@ -155,28 +154,31 @@ TEST(CollectivesText, TheGroupSaysWho) {
   EXPECT_HAS(replicas,
              "%1 = \"stablehlo.all_gather\"(%0) {all_gather_dim = 0 : i64, replica_groups = "
              "dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<8xf32>");
-  EXPECT_HAS(replicas, "\"stablehlo.collective_permute\"(%0) {source_target_pairs = dense<[[0, 1]]> "
-                       ": tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>");
-  EXPECT_HAS(replicas, "\"stablehlo.collective_broadcast\"(%0) {replica_groups = dense<[[0, 1]]> "
-                       ": tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>");
+  EXPECT_HAS(replicas,
+             "\"stablehlo.collective_permute\"(%0) {source_target_pairs = dense<[[0, 1]]> "
+             ": tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>");
+  EXPECT_HAS(replicas,
+             "\"stablehlo.collective_broadcast\"(%0) {replica_groups = dense<[[0, 1]]> "
+             ": tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>");
   EXPECT_EQ(replicas.find("channel"), replicas.npos);
   const std::string partitions = text(Groups::Of::Partitions);
-  EXPECT_HAS(partitions, "channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, "
-                         "use_global_device_ids = unit}");
-  EXPECT_HAS(partitions, "split_count = 2 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, "
-                         "channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>} : ");
+  EXPECT_HAS(partitions,
+             "channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, "
+             "use_global_device_ids = unit}");
+  EXPECT_HAS(partitions,
+             "split_count = 2 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, "
+             "channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>} : ");
 }
 
 // The CPU's compiler has no code for all of them.
 TEST(CollectivesText, ReducesByAnyRegion) {
-  const std::string text =
-      program(Groups::Of::Replicas, [](const Value& x, const Groups& groups) {
-        const auto smaller = [](const Value& a, const Value& b) {
-          const Value first = unary("negate", a), second = unary("negate", b);
-          return unary("negate", max(first, second));
-        };
-        return Values{all_reduce(x, smaller, groups)};
-      });
+  const std::string text = program(Groups::Of::Replicas, [](const Value& x, const Groups& groups) {
+    const auto smaller = [](const Value& a, const Value& b) {
+      const Value first = unary("negate", a), second = unary("negate", b);
+      return unary("negate", max(first, second));
+    };
+    return Values{all_reduce(x, smaller, groups)};
+  });
   EXPECT_HAS(text, R"("stablehlo.all_reduce"(%0) ({
     ^bb0(%1: tensor<f32>, %2: tensor<f32>):
       %3 = "stablehlo.negate"(%1) : (tensor<f32>) -> tensor<f32>

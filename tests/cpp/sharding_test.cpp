@@ -57,8 +57,9 @@ TEST(Sharding, SaysWhatEachDeviceHolds) {
 }
 
 TEST(Sharding, ReadsTextsOfOtherProcesses) {
-  const Sharding* s = Sharding::read("<[\"a b\"=4, \"c\"=2], device_ids=[7,6,5,4,3,2,1,0]> "
-                                     "[{\"a b\":(2)2, \"c\"}, {}, {\"a b\":(1)2}]");
+  const Sharding* s = Sharding::read(
+      "<[\"a b\"=4, \"c\"=2], device_ids=[7,6,5,4,3,2,1,0]> "
+      "[{\"a b\":(2)2, \"c\"}, {}, {\"a b\":(1)2}]");
   EXPECT_EQ(s, Sharding::of(Mesh::of({"a b", "c"}, {4, 2}, {7, 6, 5, 4, 3, 2, 1, 0}),
                             {{{0, 2, 2}, {1, 1, 2}}, {}, {{0, 1, 2}}}));
   const Sharding* scalar = Sharding::read("<[\"scalar\"=2]> []");

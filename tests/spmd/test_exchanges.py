@@ -31,8 +31,9 @@ PAIRS = [0, 2, 1, 3]  # groups: devices 0 and 2, 1 and 3
 def parts(value, requires_grad=False):
     "Each device's part of the rows of a value."
     t = value.to("xla").requires_grad_(requires_grad)
-    xs.mark_sharding(t, mesh, ("x",) + (None,) * (value.dim() - 1))
-    return t, xs.enable_manual_sharding(t, ("x",) + (None,) * (value.dim() - 1), mesh=mesh).global_tensor
+    spec = ("x",) + (None,) * (value.dim() - 1)
+    xs.mark_sharding(t, mesh, spec)
+    return t, xs.enable_manual_sharding(t, spec, mesh=mesh).global_tensor
 
 def whole(part):
     "The parts, one after the other."
@@ -115,12 +116,14 @@ def test_gradients(run):
         (lambda p: ops.all_to_all(p, 1, 0, everyone, 4),
          lambda p: [torch.cat([q[:, i:i + 1] for q in p]) for i in range(4)]),
         (lambda p: ops.all_to_all(p, 0, 1, PAIRS, 2),
-         lambda p: [torch.cat([p[i][j:j + 1], p[i + 2][j:j + 1]], 1) for i, j in ((0, 0), (1, 0), (0, 1), (1, 1))]),
+         lambda p: [torch.cat([p[i][j:j + 1], p[i + 2][j:j + 1]], 1)
+                    for i, j in ((0, 0), (1, 0), (0, 1), (1, 1))]),
         (lambda p: ops.collective_permute(p, [0, 1, 1, 2]),
          lambda p: [p[0] * 0, p[0], p[1], p[0] * 0]),
     ]:
         torch.testing.assert_close(gradient(ours), expected(of_cpu))
-    refused(NotImplementedError, lambda: gradient(lambda p: ops.collective_broadcast(p, everyone, 4)),
+    sent = lambda p: ops.collective_broadcast(p, everyone, 4)
+    refused(NotImplementedError, lambda: gradient(sent),
             "collective_broadcast: expected a tensor without a gradient")
     """)
 
@@ -132,12 +135,16 @@ def test_what_does_not_fit_is_refused(run):
         return lambda: whole(made()).cpu()
     refused(ValueError, lambda: ops.all_to_all(part, 1, 0, PAIRS, 2),
             "all_to_all: expected a dimension that the 2 members of a group divide, got 3")
-    refused(IndexError, lambda: ops.all_to_all(part, 2, 0, PAIRS, 2), "expected a dimension from 0 to 1, got 2")
+    refused(IndexError, lambda: ops.all_to_all(part, 2, 0, PAIRS, 2),
+            "expected a dimension from 0 to 1, got 2")
     refused(ValueError, read(lambda: ops.all_reduce(part, "add", 1.0, [0, 1, 1, 3], 2)),
             "torch_xla::all_reduce: expected groups of 2 of the members [0, 1, 2, 3], each once")
-    refused(ValueError, read(lambda: ops.collective_permute(part, [0, 1, 0, 2])), "got [0, 1, 0, 2]")
+    refused(ValueError, read(lambda: ops.collective_permute(part, [0, 1, 0, 2])),
+            "got [0, 1, 0, 2]")
     refused(ValueError, read(lambda: ops.collective_permute(part, [0, 9])), "pairs of members")
     plain = torch.ones(4, device="xla")
-    refused(ValueError, lambda: ops.all_gather(plain, 0, [0, 1, 2, 3], 4).cpu(), "expected a manual tensor")
-    refused(ValueError, read(lambda: ops.all_reduce(part, "add", 1.0, [], 4, True)), "got SPMD mode")
+    refused(ValueError, lambda: ops.all_gather(plain, 0, [0, 1, 2, 3], 4).cpu(),
+            "expected a manual tensor")
+    refused(ValueError, read(lambda: ops.all_reduce(part, "add", 1.0, [], 4, True)),
+            "got SPMD mode")
     """)

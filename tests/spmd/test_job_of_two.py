@@ -1,4 +1,4 @@
-"""SPMD mode in one of two processes: it addresses half of the devices, the other's hold the same."""
+"""SPMD mode in one of two processes, which addresses half of the devices."""
 
 from __future__ import annotations
 

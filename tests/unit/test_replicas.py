@@ -10,7 +10,9 @@ from tests.spmd.test_exchanges import PRELUDE
 @pytest.mark.parametrize("process", [0, 1])
 def test_replicas_exchange(run_python, half_plugin, process):
     """Each of two processes has one device; both hold the same."""
-    code = f"device = 'xla:1'\n{PRELUDE}" + """
+    code = (
+        f"device = 'xla:1'\n{PRELUDE}"
+        + """
 value = torch.randn(4, 2)
 t = value.to(device)
 BOTH = ([0, 1], 2, True)
@@ -29,7 +31,8 @@ leaf = value.to(device).requires_grad_()
 (ops.all_reduce(leaf, "add", 1.0, *BOTH) * leaf).sum().backward()
 torch.testing.assert_close(leaf.grad.cpu(), value * 4)
 # A training step, whose gradients are averaged.
-w, reference = torch.ones(2, 3, device=device, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+w = torch.ones(2, 3, device=device, requires_grad=True)
+reference = torch.ones(2, 3, requires_grad=True)
 for weight, x in ((w, t), (reference, value)):
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(3):
@@ -41,6 +44,7 @@ for weight, x in ((w, t), (reference, value)):
         torch_xla.sync()
 torch.testing.assert_close(w.detach().cpu(), reference.detach())
 """
+    )
     env = {"PJRT_LIBRARY_PATH": str(half_plugin), "HALF_PLUGIN_PROCESS": str(process)}
     run_python(code, env={"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"} | env, timeout=300)
 

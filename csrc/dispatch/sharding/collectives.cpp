@@ -1,9 +1,10 @@
 // The operators of ops/collectives.h.
+#include "ops/collectives.h"
+
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/new_empty.h>
 
 #include "dispatch/calls/own_operator.h"
-#include "ops/collectives.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -38,8 +39,8 @@ at::Tensor scattered(const at::Tensor& self, c10::string_view /*reduction*/, dou
   return self.new_empty_symint(sizes);
 }
 
-at::Tensor gathered(const at::Tensor& self, int64_t dim, c10::IntArrayRef /*members*/,
-                    int64_t size, bool /*replicas*/) {
+at::Tensor gathered(const at::Tensor& self, int64_t dim, c10::IntArrayRef /*members*/, int64_t size,
+                    bool /*replicas*/) {
   c10::SymDimVector sizes = sizes_of(self);
   size_at(sizes, dim, "all_gather") *= size;
   return self.new_empty_symint(sizes);

@@ -62,7 +62,8 @@ bool split(lazy::TensorImpl& impl, const spmd::Sharding* sharding) {
     value = impl.read();
   }
   const int device = impl.device_index();
-  if (is_known(value) && is_whole(impl) && executor::has_all_parts(value)) {
+  if (is_known(value) && is_whole(impl) &&
+      (executor::has_all_parts(value) || executor::sharding_of(value) == sharding)) {
     lazy::Value split = executor::reshard(value, device, sharding);
     const lazy::GraphLock lock;
     if (split == value) return false;

@@ -131,9 +131,8 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
-  if (std::ranges::any_of(graph.calls, [](const auto* call) {
-        return ops::needs_replicas(call->signature());
-      })) {
+  if (std::ranges::any_of(
+          graph.calls, [](const auto* call) { return ops::needs_replicas(call->signature()); })) {
     unmade.options.set_devices(replicas_of(graph.device), pjrt::Over::Replicas);
   }
   for (const spmd::Sharding* s : graph.shardings) {

@@ -120,7 +120,8 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
       result = run_pieces(program, std::move(arrays), numbers, devices.mine, !is_awaited, kept);
     } else {
       const bool has_gate = !is_awaited && !program.need_gates.empty() && program.need_gates[0];
-      result = run(*program.executables[0], std::move(arrays), numbers, devices.mine, has_gate, kept);
+      result =
+          run(*program.executables[0], std::move(arrays), numbers, devices.mine, has_gate, kept);
     }
   } catch (...) {
     time->end();

@@ -10,17 +10,19 @@
 namespace torch_xla::executor {
 
 pjrt::Devices replicas_of(int device) {
-  const Runtime& runtime = Runtime::get();
+  Runtime& runtime = Runtime::get();
   TXLA_CHECK(!runtime.spmd(), "replicas: expected one device a process, got SPMD mode, where all ",
              "devices of the job run one program. Use manual tensors there.");
   const std::vector<pjrt::Device>& mine = runtime.client().addressable_devices();
   const auto place = std::ranges::find(mine, runtime.devices(device).mine[0]) - mine.begin();
   std::map<int, std::vector<pjrt::Device>> of_process;
-  for (const pjrt::Device& d : runtime.client().devices()) of_process[d.process_index()].push_back(d);
+  for (const pjrt::Device& d : runtime.client().devices())
+    of_process[d.process_index()].push_back(d);
   std::vector<pjrt::Device> replicas;
   for (const auto& [process, devices] : of_process) {
-    TXLA_CHECK(place < std::ssize(devices), "replicas: expected a device of each process as xla:",
-               device, ", got ", devices.size(), " devices of process ", process, ".");
+    TXLA_CHECK(place < std::ssize(devices),
+               "replicas: expected a device of each process as xla:", device, ", got ",
+               devices.size(), " devices of process ", process, ".");
     replicas.push_back(devices[static_cast<size_t>(place)]);
   }
   return pjrt::Devices(std::move(replicas));

@@ -252,12 +252,13 @@ const std::vector<int64_t>& positions_of(const lazy::Value& data) {
 [[noreturn]] void fail_elsewhere(const pjrt::Array& array, const spmd::Sharding& sharding,
                                  size_t here) {
   const std::string line = line_of(array);
-  util::fail(util::ErrorKind::Runtime,
-             "to('cpu'): expected a value of which this process has all parts, got one of the sizes ",
-             at::IntArrayRef(array.dims()), line.empty() ? "" : " of " + line, ", split as ",
-             sharding.gspmd(), ", of which it has ", here, " of ", sharding.num_parts(),
-             ". In all processes, call mark_sharding with a spec of None for each dimension and "
-             "sync before, so that each device has the whole, or read XLAShardedTensor.local_shards.");
+  util::fail(
+      util::ErrorKind::Runtime,
+      "to('cpu'): expected a value of which this process has all parts, got one of the sizes ",
+      at::IntArrayRef(array.dims()), line.empty() ? "" : " of " + line, ", split as ",
+      sharding.gspmd(), ", of which it has ", here, " of ", sharding.num_parts(),
+      ". In all processes, call mark_sharding with a spec of None for each dimension and "
+      "sync before, so that each device has the whole, or read XLAShardedTensor.local_shards.");
 }
 
 }  // namespace

@@ -83,7 +83,8 @@ lazy::Value borrow(const at::Tensor& tensor, int device) {
   const at::Tensor dense = tensor.contiguous();
   Runtime& runtime = Runtime::get();
   const pjrt::Devices& devices = runtime.devices(device);
-  TXLA_CHECK(devices.all.size() == 1, "DLPack: expected a tensor for one device, got SPMD mode, where ",
+  TXLA_CHECK(devices.all.size() == 1,
+             "DLPack: expected a tensor for one device, got SPMD mode, where ",
              "all devices are one. Copy it with .to('xla') instead.");
   const pjrt::Device& place = devices.mine[0];
   const auto keep = [dense] { (void)dense; };

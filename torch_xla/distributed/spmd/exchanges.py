@@ -137,7 +137,8 @@ def _keep_permute(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> No
 
 
 def _permute_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    back = [member for pair in zip(ctx.members[1::2], ctx.members[::2]) for member in pair]
+    pairs = zip(ctx.members[1::2], ctx.members[::2], strict=True)
+    back = [member for pair in pairs for member in pair]
     call = torch.ops.torch_xla.collective_permute
     return call(_of_each(grad, ctx.replicas), back, ctx.replicas), None, None
 
