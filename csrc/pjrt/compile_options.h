@@ -11,8 +11,7 @@ namespace torch_xla::pjrt {
 
 struct Devices;
 
-// What the devices of a program are: each has its part of one program's work, or does all of it, on
-// data of its own.
+// Says how devices run a program: each does its part of the work, or all of it on data of its own.
 enum class Over { Partitions, Replicas };
 
 struct CompileOptions {

@@ -88,8 +88,8 @@ struct Sharding {
   bool has_whole_axes() const;
 
   std::string shardy() const;  // [{"data"}, {}]
-  std::string gspmd() const;    // that of tiles(), or {manual}
-  // Of the array that a program holds.
+  std::string gspmd() const;   // that of tiles(), or {manual}
+  // Returns that of the array in a program.
   TileAssignment tiles() const;
 };
 

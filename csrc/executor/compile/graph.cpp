@@ -316,8 +316,9 @@ std::vector<const Node*> Graph::updated_leaves() const {
 }
 
 // The rule: a result has the sharding that was asked for; what takes the place of data is split as
-// that is; all else is split as the compiler chooses. A program in which nothing is split is
-// computed by each device on its own. Manual results are so whatever they take the place of.
+// that is, or as the constraint says that makes it; all else is split as the compiler chooses. A
+// program in which nothing is split is computed by each device on its own. Manual results are so
+// whatever they take the place of.
 void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   ops::NamedShardings named;
   std::vector<const spmd::Sharding*>& all = named.all;
@@ -344,7 +345,12 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
       shardings[i] = held != nullptr ? held : whole(sizes.size());
     } else if (replaces[i] >= 0) {
       const pjrt::Array& array = *parameters[static_cast<size_t>(replaces[i])]->data().array;
-      shardings[i] = array.sharding() != nullptr ? array.sharding() : whole(sizes.size());
+      const Node& made = *results[i].node;
+      const spmd::Sharding* s = array.sharding();
+      if (const auto* said = made.is_data() ? nullptr : ops::sharding_given_by(made.signature())) {
+        s = held_sharding(said, sizes);
+      }
+      shardings[i] = s != nullptr ? s : whole(sizes.size());
       if (shardings[i]->is_manual) shardings[i] = nullptr;  // unless the result is
     }
   }
