@@ -1,91 +1,83 @@
 #include "lazy/function.h"
 
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
+
+#include "lazy/operator.h"
+#include "lazy/print.h"
 
 namespace torch_xla::lazy {
 
-Value placeholder(const Geometry& geometry, int device) {
-  return {c10::make_intrusive<Node>(intern_contiguous(geometry.dtype, geometry.sizes), device,
-                                    DeviceData{}),
-          0};
-}
-
-Function function_of(std::vector<Value> results) {
-  Function function;
-  std::unordered_set<const Node*> entered;
-  std::vector<std::pair<const Node*, size_t>> stack;
-  const auto enter = [&](const Node* node) {
-    if (!entered.insert(node).second) return;
-    if (node->is_data()) {
-      function.parameters.push_back(node);
-    } else {
-      stack.emplace_back(node, 0);
-    }
-  };
-  for (const Value& result : results) {
-    enter(result.node.get());
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        enter(node->operands()[next++].node.get());  // may move the stack
-        continue;
-      }
-      function.calls.push_back(node);
-      stack.pop_back();
-    }
-  }
-  function.results = std::move(results);
-  return function;
-}
-
 size_t Function::num_seeds() const {
   size_t count = 0;
-  for (const Node* call : calls) count += call->signature().num_seeds;
+  for (const Call& call : calls) count += call.signature->num_seeds;
   return count;
 }
 
+Function::Call& Function::add(const c10::intrusive_ptr<const Signature>& signature,
+                              const Source& source, std::span<const Ref> of,
+                              std::span<const Number> with) {
+  const auto ordinal = static_cast<uint32_t>(calls.size());
+  calls.push_back({signature, source, ordinal, static_cast<uint32_t>(operands.size()),
+                   static_cast<uint32_t>(of.size()), static_cast<uint32_t>(numbers.size())});
+  operands.insert(operands.end(), of.begin(), of.end());
+  numbers.insert(numbers.end(), with.begin(), with.end());
+  return calls.back();
+}
+
 util::Hash128 Function::hash() const {
-  util::Hasher h;
-  std::unordered_map<const Node*, uint64_t> ordinals;
-  const auto add = [&](const Value& v) {
-    if (v) {
-      h.add(ordinals.at(v.node.get())).add(v.index);
-    } else {
-      h.add(~uint64_t{0});
+  FunctionKey key;
+  for (const Geometry* parameter : parameters) key.parameter(*parameter);
+  for (const Call& call : calls) {
+    key.call(*call.signature);
+    for (const Ref& operand : operands_of(call)) key.value(operand.index, operand.result);
+    const std::span<const Number> of_call = numbers_of(call);
+    for (size_t i = 0; i < of_call.size(); ++i) {
+      if (!call.signature->is_seed(i)) key.constant(i, of_call[i]);
     }
+  }
+  for (const Ref& result : results) key.value(result.index, result.result);
+  return key.hasher().finish();
+}
+
+std::vector<std::string> Function::lines() const {
+  std::vector<std::string> lines;
+  for (const Call& call : calls) {
+    std::string given;
+    for (const Ref& operand : operands_of(call)) {
+      given += (given.empty() ? "%" : ", %") + std::to_string(operand.index);
+      if (operand.result != 0) given += "." + std::to_string(operand.result);
+    }
+    std::string& line = lines.emplace_back("%" + std::to_string(index_of(lines.size())) + " = ");
+    line += call.signature->op->name + "(" + given + ") : " + types_of(call.signature->outputs);
+    if (const std::string place = call.source.str(); !place.empty()) line += "  // " + place;
+  }
+  return lines;
+}
+
+Function function_of(const Walk& walk) {
+  Function function;
+  walk.nodes.retake();
+  std::vector<uint32_t> index(walk.nodes.size());  // by place
+  const auto ref_of = [&](const Value& value) -> Ref {
+    return {index[value.node->place], value.index};
   };
-  for (const Node* parameter : parameters) {
-    ordinals.emplace(parameter, ordinals.size());
-    h.add(parameter->output(0).hash);
+  function.parameters.reserve(walk.parameters.size());
+  for (const Node* parameter : walk.parameters) {
+    index[parameter->place] = static_cast<uint32_t>(function.parameters.size());
+    function.parameters.push_back(&parameter->output(0));
   }
-  for (const Node* call : calls) {
-    ordinals.emplace(call, ordinals.size());
-    const Signature& s = call->signature();
-    h.add(s.key);
-    for (const Value& operand : call->operands()) add(operand);
-    for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (s.is_seed(i)) continue;
-      h.add(static_cast<uint64_t>(call->numbers()[i].integer)).add_double(call->numbers()[i].imag);
-    }
+  function.calls.reserve(walk.calls.size());
+  std::vector<Ref> operands;
+  for (const Node* call : walk.calls) {
+    operands.clear();
+    for (const Value& operand : call->operands()) operands.push_back(ref_of(operand));
+    index[call->place] = function.index_of(function.calls.size());
+    function.add(call->shared_signature(), call->source(), operands, call->numbers()).ordinal =
+        call->place;
   }
-  for (const Value& result : results) add(result);
-  return h.finish();
-}
-
-c10::intrusive_ptr<Node> copy_of(const Node& call, Operands&& operands) {
-  Numbers numbers;
-  for (const Number& number : call.numbers()) numbers.push_back(number);
-  auto copy = c10::make_intrusive<Node>(call.shared_signature(), std::move(operands),
-                                        std::move(numbers), call.device());
-  copy->source() = call.source();
-  return copy;
-}
-
-void KeptFunction::add_parameter(Value leaf) {
-  parameters.push_back(leaf.node.get());
-  placeholders.push_back(std::move(leaf));
+  for (const Value& result : walk.results) function.results.push_back(ref_of(result));
+  return function;
 }
 
 namespace {
@@ -98,88 +90,133 @@ struct ValueHasher {
 
 }  // namespace
 
-std::vector<Value> KeptFunction::collect(c10::function_ref<bool(const Node&)> belongs) {
-  std::vector<Value> captured;
-  std::unordered_map<Value, Value, ValueHasher> leaves;
-  for (const Value& leaf : placeholders) leaves.emplace(leaf, leaf);
-  std::unordered_map<const Node*, c10::intrusive_ptr<Node>> copies;  // null until it is made
-  std::vector<std::pair<const Node*, size_t>> stack;
-
+Function function_of(std::span<const Value> parameters, std::span<const Value> results,
+                     c10::function_ref<bool(const Node&)> belongs, std::vector<Value>& captured) {
+  constexpr uint32_t kCall = uint32_t{1} << 31;  // how many parameters come first is known later
+  Function function;
+  std::unordered_map<Value, uint32_t, ValueHasher> leaves;
+  std::unordered_map<const Node*, uint32_t> calls;
+  const auto add_parameter = [&](const Value& value) {
+    leaves.emplace(value, static_cast<uint32_t>(leaves.size()));
+    function.parameters.push_back(value.geometry().row_major());
+  };
+  for (const Value& parameter : parameters) add_parameter(parameter);
   const auto enter = [&](const Value& value) {
-    const Node* node = value.node.get();
-    if (copies.contains(node) || leaves.contains(value)) return;
-    if (!node->is_data() && belongs(*node)) {
-      copies.emplace(node, nullptr);
-      stack.emplace_back(node, 0);
-    } else {
-      captured.push_back(value);
-      add_parameter(placeholder(value.geometry(), node->device()));
-      leaves.emplace(value, placeholders.back());
-    }
+    if (!value || calls.contains(value.node.get()) || leaves.contains(value)) return false;
+    if (!value.node->is_data() && belongs(*value.node)) return true;
+    captured.push_back(value);
+    add_parameter(value);
+    return false;
   };
-  const auto inside = [&](const Value& value) {
-    const auto copy = copies.find(value.node.get());
-    return copy != copies.end() ? Value{copy->second, value.index} : leaves.at(value);
+  const auto ref_of = [&](const Value& value) -> Ref {
+    if (!value) return {};
+    const auto leaf = leaves.find(value);
+    if (leaf != leaves.end()) return {leaf->second, 0};
+    return {kCall | calls.at(value.node.get()), value.index};
   };
-
-  for (Value& result : results) {
-    if (!result) continue;
-    enter(result);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        enter(node->operands()[next++]);  // may move the stack
-        continue;
-      }
-      Operands operands;
-      for (const Value& operand : node->operands()) operands.push_back(inside(operand));
-      auto& copy = copies.at(node);
-      copy = copy_of(*node, std::move(operands));
-      calls.push_back(copy.get());
-      stack.pop_back();
+  const auto leave = [&](const Node& call) {
+    std::vector<Ref> operands;
+    for (const Value& operand : call.operands()) operands.push_back(ref_of(operand));
+    calls.emplace(&call, static_cast<uint32_t>(calls.size()));
+    function.add(call.shared_signature(), call.source(), operands, call.numbers());
+  };
+  lazy::visit(results, enter, leave);
+  for (const Value& result : results) function.results.push_back(ref_of(result));
+  for (auto* refs : {&function.operands, &function.results}) {
+    for (Ref& r : *refs) {
+      if (r && (r.index & kCall) != 0) r.index = function.index_of(r.index & ~kCall);
     }
-    result = inside(result);
   }
-  return captured;
+  return function;
 }
 
-OpenedFunction open(const Function& function, c10::function_ref<bool(const Signature&)> is_large) {
-  OpenedFunction opened;
-  opened.parameters = function.parameters;
-  // The values in place of the results of a call or of an expansion's parameter; leaves stand for
-  // themselves.
-  using Standing = std::unordered_map<const Node*, std::vector<Value>>;
-  const auto inside = [](const Standing& standing, const Value& value) {
-    const auto there = standing.find(value.node.get());
-    return there == standing.end() ? value : there->second[value.index];
+Function open(const Function& function, c10::function_ref<bool(const Signature&)> is_large,
+              std::vector<size_t>* opened) {
+  Function open;
+  open.parameters = function.parameters;
+  // The values in place of those of a function, by index and result.
+  using Standing = std::vector<std::vector<Ref>>;
+  const auto inside = [](const Standing& standing, const Ref& r) {
+    return r ? standing[r.index][r.result] : r;
   };
-  const auto copy = [&](const Node& call, Standing& standing) {
-    Operands operands;
-    for (const Value& operand : call.operands()) operands.push_back(inside(standing, operand));
-    const auto& node = opened.nodes.emplace_back(copy_of(call, std::move(operands)));
-    opened.calls.push_back(node.get());
-    opened.standing.back().push_back(node.get());
-    std::vector<Value>& results = standing[&call];
-    for (uint32_t k = 0; k < call.num_outputs(); ++k) results.push_back({node, k});
+  const auto copy = [&](const Function& of, const Function::Call& call, Standing& standing) {
+    std::vector<Ref> operands;
+    for (const Ref& operand : of.operands_of(call)) operands.push_back(inside(standing, operand));
+    std::vector<Ref>& results = standing.emplace_back();
+    for (uint32_t k = 0; k < call.signature->outputs.size(); ++k) {
+      results.push_back({open.index_of(open.calls.size()), k});
+    }
+    open.add(call.signature, call.source, operands, of.numbers_of(call));
   };
-
   Standing outer;
-  for (const Node* call : function.calls) {
-    opened.standing.emplace_back();
-    if (!is_large(call->signature())) {
-      copy(*call, outer);
+  for (uint32_t i = 0; i < function.parameters.size(); ++i) outer.push_back({{i, 0}});
+  for (const Function::Call& call : function.calls) {
+    if (opened != nullptr) opened->push_back(open.calls.size());
+    if (!is_large(*call.signature)) {
+      copy(function, call, outer);
       continue;
     }
-    const KeptFunction& expansion = *call->signature().expansion;
+    const Function& expansion = *call.signature->expansion;
     Standing inner;
-    for (size_t i = 0; i < expansion.parameters.size(); ++i) {
-      inner[expansion.parameters[i]] = {inside(outer, call->operands()[i])};
-    }
-    for (const Node* part : expansion.calls) copy(*part, inner);
-    for (const Value& result : expansion.results) outer[call].push_back(inside(inner, result));
+    for (const Ref& operand : function.operands_of(call)) inner.push_back({inside(outer, operand)});
+    for (const Function::Call& part : expansion.calls) copy(expansion, part, inner);
+    std::vector<Ref>& results = outer.emplace_back();
+    for (const Ref& result : expansion.results) results.push_back(inside(inner, result));
   }
-  for (const Value& result : function.results) opened.results.push_back(inside(outer, result));
-  return opened;
+  if (opened != nullptr) opened->push_back(open.calls.size());
+  for (const Ref& result : function.results) open.results.push_back(inside(outer, result));
+  return open;
+}
+
+namespace {
+
+Numbers copy_of(std::span<const Number> numbers) {
+  Numbers copy;
+  for (const Number& number : numbers) copy.push_back(number);
+  return copy;
+}
+
+}  // namespace
+
+Value placeholder(const Geometry& geometry, int device) {
+  return {c10::make_intrusive<Node>(intern_contiguous(geometry.dtype, geometry.sizes), device,
+                                    DeviceData{}),
+          0};
+}
+
+c10::intrusive_ptr<Node> instantiate(const Function::Call& call, Operands&& operands,
+                                     std::span<const Number> numbers, int device) {
+  auto node =
+      c10::make_intrusive<Node>(call.signature, std::move(operands), copy_of(numbers), device);
+  node->source() = call.source;
+  return node;
+}
+
+Instance instantiate(const Function& function, std::span<const Value> parameters,
+                     std::span<const Number> numbers, int device,
+                     std::span<const c10::intrusive_ptr<Node>> places) {
+  Instance instance;
+  const auto value_of = [&](const Ref& r) -> Value {
+    if (!r) return {};
+    return function.is_parameter(r) ? parameters[r.index]
+                                    : Value{instance.calls[function.call_of(r)], r.result};
+  };
+  for (size_t c = 0; c < function.calls.size(); ++c) {
+    const Function::Call& call = function.calls[c];
+    Operands operands;
+    for (const Ref& operand : function.operands_of(call)) operands.push_back(value_of(operand));
+    const auto own = numbers.subspan(call.first_number, call.signature->numbers.size());
+    c10::intrusive_ptr<Node> node = places.empty() ? nullptr : places[c];
+    if (node.defined()) {
+      node->become_call(call.signature, std::move(operands), copy_of(own));
+      node->source() = call.source;
+    } else {
+      node = instantiate(call, std::move(operands), own, device);
+    }
+    instance.calls.push_back(std::move(node));
+  }
+  for (const Ref& result : function.results) instance.results.push_back(value_of(result));
+  return instance;
 }
 
 }  // namespace torch_xla::lazy

@@ -54,7 +54,7 @@ struct OperandInfo {
   int32_t number = -1;
 };
 
-struct KeptFunction;  // lazy/function.h
+struct Function;  // lazy/function.h
 
 // The static part of a recorded call. Interned: one per distinct call, shared by its nodes.
 struct Signature : c10::intrusive_ptr_target {
@@ -69,9 +69,9 @@ struct Signature : c10::intrusive_ptr_target {
   at::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
   // The calls that the call is made of: the decomposition of an operator without a lowering of its
   // own, or a traced function.
-  std::shared_ptr<const KeptFunction> expansion;
+  std::shared_ptr<const Function> expansion;
   // The functions that a control flow operator runs.
-  std::vector<std::shared_ptr<const KeptFunction>> regions;
+  std::vector<std::shared_ptr<const Function>> regions;
 
   bool is_seed(size_t number) const { return number + num_seeds >= numbers.size(); }
 };
@@ -157,10 +157,8 @@ class Node final : public c10::intrusive_ptr_target {
   const Source& source() const { return source_; }
   Source& source() { return source_; }
 
-  // Scratch of the walk that holds the GraphLock: ordinal of this node in that walk.
-  mutable uint64_t walk = 0;
-  mutable uint32_t ordinal = 0;
-  mutable uint32_t uses = 0;
+  // In the NodeSet that it has entered last (lazy/walk.h). Guarded by the GraphLock.
+  mutable uint32_t place = 0;
 
  private:
   // Releases the operands without recursion: a long chain of nodes must not exhaust the stack.

@@ -2,9 +2,9 @@
 
 #include <functional>
 #include <unordered_map>
-#include <utility>
 
 #include "lazy/operator.h"
+#include "lazy/walk.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -15,21 +15,12 @@ using Numbering = std::unordered_map<const Node*, size_t>;
 Numbering number_nodes(const std::vector<Value>& values,
                        const std::function<void(const Node&, const Numbering&)>& visit) {
   Numbering numbers;
-  std::vector<std::pair<const Node*, size_t>> stack;
-  for (const Value& root : values) {
-    if (numbers.count(root.node.get()) == 0) stack.emplace_back(root.node.get(), 0);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        const Node* operand = node->operands()[next++].node.get();
-        if (numbers.count(operand) == 0) stack.emplace_back(operand, 0);
-        continue;
-      }
-      const Node* done = node;
-      stack.pop_back();
-      if (numbers.emplace(done, numbers.size()).second) visit(*done, numbers);
-    }
-  }
+  const auto enter = [&](const Value& value) { return !numbers.contains(value.node.get()); };
+  const auto leave = [&](const Node& node) {
+    numbers.emplace(&node, numbers.size());
+    visit(node, numbers);
+  };
+  lazy::visit(values, enter, leave);
   return numbers;
 }
 

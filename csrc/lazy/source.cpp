@@ -11,11 +11,11 @@
 
 #include "lazy/lock.h"
 #include "util/diagnostics.h"
+#include "util/hooks.h"
 
 namespace torch_xla::lazy {
 namespace {
 
-std::atomic<SourceReader> source_reader{nullptr};
 std::atomic<bool> stacks_kept{false};
 // These are no statics of functions: each call would look whether they are made. Never destroyed.
 Source& given_place = *new Source;  // guarded by GraphLock
@@ -112,9 +112,9 @@ void take_source(Source& place) {
     place = given_place;
     return;
   }
-  const SourceReader read = source_reader.load(std::memory_order_acquire);
-  if (read == nullptr) return;
-  read(stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
+  if (util::hooks.read_source == nullptr) return;
+  util::hooks.read_source(
+      stacks_kept.load(std::memory_order_relaxed) ? Frames::All : Frames::Innermost, place);
   if (!place) {
     place = forward_calls.current();
   } else if (place.scope == 0 && has_scopes.load(std::memory_order_relaxed)) {
@@ -158,8 +158,8 @@ std::string scope_name(uint32_t scope) {
 
 void keep_stacks(bool keep) { stacks_kept.store(keep, std::memory_order_relaxed); }
 
-void set_source_reader(SourceReader function) {
-  source_reader.store(function, std::memory_order_release);
+SourceFrames stack_here() {
+  return util::hooks.read_stack == nullptr ? SourceFrames() : util::hooks.read_stack();
 }
 
 }  // namespace torch_xla::lazy

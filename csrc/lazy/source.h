@@ -72,9 +72,11 @@ std::string scope_name(uint32_t scope);
 // Sets whether take_source() keeps whole stacks of frames from now on.
 void keep_stacks(bool keep);
 
-// Sets the function by which take_source() reads the innermost Python frame, or all of them.
+// The Python frames that Hooks::read_source gives a place.
 enum class Frames { Innermost, All };
-using SourceReader = void (*)(Frames, Source& place);
-void set_source_reader(SourceReader reader);
+
+// Returns the frames that the calling thread is in, from the function that was called last of
+// PyTorch, of this package or of the user, outwards; none on a thread that runs no Python.
+SourceFrames stack_here();
 
 }  // namespace torch_xla::lazy

@@ -25,7 +25,7 @@ class Lowering {
  public:
   // Lowers a function of these arguments and seeds (0-dim i64, which its calls take in order).
   using LowerFunction = std::function<hlo::Values(
-      const lazy::KeptFunction&, const hlo::Values& arguments, std::span<const hlo::Value> seeds)>;
+      const lazy::Function&, const hlo::Values& arguments, std::span<const hlo::Value> seeds)>;
 
   Lowering(hlo::Builder& builder, const Target& target, const lazy::Signature& signature,
            std::span<const hlo::Value> operands, std::span<const hlo::Value> numbers,

@@ -133,62 +133,65 @@ namespace {
 
 bool expands_to_boundaries(const lazy::Signature& signature) {
   if (signature.expansion == nullptr || !spmd::Sharding::any_manual()) return false;
-  return std::ranges::any_of(signature.expansion->calls, [](const lazy::Node* call) {
-    return boundary_of(call->signature()) != Boundary::None ||
-           expands_to_boundaries(call->signature());
+  return std::ranges::any_of(signature.expansion->calls, [](const lazy::Function::Call& call) {
+    return boundary_of(*call.signature) != Boundary::None || expands_to_boundaries(*call.signature);
   });
 }
 
 }  // namespace
 
-bool ManualValues::mixes(const lazy::Node& call) const {
-  const lazy::Signature& s = call.signature();
+bool ManualValues::mixes(const lazy::Function::Call& call) const {
+  const lazy::Signature& s = *call.signature;
   if (s.expansion == nullptr) return false;
   if (expands_to_boundaries(s)) return true;
-  const auto is_there = [this](const lazy::Value& v) { return contains(v); };
+  const auto is_there = [this](const lazy::Ref& r) { return contains(r); };
   const auto has_elements = [](const lazy::Geometry* g) { return g == nullptr || g->numel != 0; };
-  return has_among_operands(call) && !std::ranges::all_of(call.operands(), is_there) &&
+  return has_among_operands(call) && !std::ranges::all_of(function_->operands_of(call), is_there) &&
          std::ranges::any_of(s.outputs, has_elements);
 }
 
-bool ManualValues::contains(const lazy::Node* node, uint32_t index) const {
-  const auto it = results_.find(node);
-  return it != results_.end() && it->second.at(index);
+bool ManualValues::contains(const lazy::Ref& value) const {
+  const auto it = results_.find(value.index);
+  return it != results_.end() && it->second.at(value.result);
 }
 
-bool ManualValues::has_among_operands(const lazy::Node& call) const {
-  return !empty() &&
-         std::ranges::any_of(call.operands(), [this](const lazy::Value& v) { return contains(v); });
+bool ManualValues::has_among_operands(const lazy::Function::Call& call) const {
+  return !empty() && std::ranges::any_of(function_->operands_of(call),
+                                         [this](const lazy::Ref& r) { return contains(r); });
 }
 
-ManualValues ManualValues::parameters_of_expansion(const lazy::Node& call) const {
-  const lazy::Signature& s = call.signature();
-  ManualValues parameters;
+ManualValues ManualValues::parameters_of_expansion(const lazy::Function::Call& call) const {
+  const lazy::Signature& s = *call.signature;
+  ManualValues parameters(*s.expansion);
   size_t next = 0;
   for (size_t i = 0; i < s.operands.size(); ++i) {
-    if (s.operands[i].number < 0 && contains(call.operands()[next++])) {
-      parameters.add(s.expansion->parameters[i]);
+    if (s.operands[i].number < 0 && contains(function_->operands_of(call)[next++])) {
+      parameters.add_parameter(i);
     }
   }
   return parameters;
 }
 
-void ManualValues::add_results_of(const lazy::Node& call) {
-  const lazy::Signature& s = call.signature();
-  const size_t count = s.outputs.size();
+void ManualValues::add_results_of(size_t index) {
+  const lazy::Function::Call& call = function_->calls[index];
+  const lazy::Signature& s = *call.signature;
+  std::vector<bool> results;
   if (mixes(call)) {
-    const lazy::Function& function = *s.expansion;
     ManualValues within = parameters_of_expansion(call);
-    for (const lazy::Node* inner : function.calls) within.add_results_of(*inner);
-    std::vector<bool> results;
-    for (const lazy::Value& v : function.results) results.push_back(v && within.contains(v));
-    if (std::ranges::count(results, true) != 0) results_[&call] = std::move(results);
-    return;
+    within.add_results();
+    for (const lazy::Ref& r : s.expansion->results) results.push_back(within.contains(r));
+  } else {
+    const Boundary boundary = boundary_of(s);
+    results.assign(s.outputs.size(), boundary == Boundary::None ? has_among_operands(call)
+                                                                : boundary != Boundary::Leaves);
   }
-  const Boundary boundary = boundary_of(s);
-  if (boundary == Boundary::None ? has_among_operands(call) : boundary != Boundary::Leaves) {
-    results_[&call].assign(count, true);
+  if (std::ranges::count(results, true) != 0) {
+    results_[function_->index_of(index)] = std::move(results);
   }
+}
+
+void ManualValues::add_results() {
+  for (size_t i = 0; i < function_->calls.size(); ++i) add_results_of(i);
 }
 
 hlo::Values on_each_device(hlo::Builder& b, std::span<const hlo::Value> operands,

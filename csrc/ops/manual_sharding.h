@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hlo/builder.h"
-#include "lazy/node.h"
+#include "lazy/function.h"
 #include "ops/registry.h"
 #include "spmd/sharding.h"
 
@@ -28,22 +28,25 @@ const spmd::Sharding& sharding_named_by(const lazy::Signature& signature);
 // The values of a function that are manual, as far as its calls were added.
 class ManualValues {
  public:
+  explicit ManualValues(const lazy::Function& function) : function_(&function) {}
+
+  const lazy::Function& function() const { return *function_; }
   bool empty() const { return results_.empty(); }
-  bool contains(const lazy::Node* node, uint32_t index) const;
-  bool contains(const lazy::Value& v) const { return contains(v.node.get(), v.index); }
-  bool has_among_operands(const lazy::Node& call) const;
+  bool contains(const lazy::Ref& value) const;
+  bool has_among_operands(const lazy::Function::Call& call) const;
   // Returns whether some of the results of a call may be manual and others not, as what it expands
   // to tells: there are boundaries in it, or only some of its operands are manual.
-  bool mixes(const lazy::Node& call) const;
-  // Adds what has a single value.
-  void add(const lazy::Node* node) { results_[node] = {true}; }
-  // Adds those of the call's results that are, in the order of the calls.
-  void add_results_of(const lazy::Node& call);
+  bool mixes(const lazy::Function::Call& call) const;
+  void add_parameter(size_t i) { results_[static_cast<uint32_t>(i)] = {true}; }
+  // Adds those of a call's results that are, in the order of the calls.
+  void add_results_of(size_t call);
+  void add_results();  // of all calls
   // Returns those of the parameters of what a call expands to.
-  ManualValues parameters_of_expansion(const lazy::Node& call) const;
+  ManualValues parameters_of_expansion(const lazy::Function::Call& call) const;
 
  private:
-  std::unordered_map<const lazy::Node*, std::vector<bool>> results_;
+  const lazy::Function* function_;
+  std::unordered_map<uint32_t, std::vector<bool>> results_;  // by Ref::index
 };
 
 // Returns manual results of a call that each device computes by itself: `body` gets the values of

@@ -38,15 +38,16 @@ const spmd::Sharding* sharding_given_by(const lazy::Signature& signature) {
 }
 
 void NamedShardings::add(const lazy::Function& function) {
-  for (const lazy::Node* call : function.calls) {
-    const lazy::Signature& s = call->signature();
-    if (names_sharding(s)) {
-      all.push_back(&sharding_named_by(s));
-      if (boundary_of(s) != Boundary::None) of_boundaries.push_back(all.back());
-    }
-    if (s.expansion != nullptr) add(*s.expansion);
-    for (const auto& region : s.regions) add(*region);
+  for (const lazy::Function::Call& call : function.calls) add(*call.signature);
+}
+
+void NamedShardings::add(const lazy::Signature& call) {
+  if (names_sharding(call)) {
+    all.push_back(&sharding_named_by(call));
+    if (boundary_of(call) != Boundary::None) of_boundaries.push_back(all.back());
   }
+  if (call.expansion != nullptr) add(*call.expansion);
+  for (const auto& region : call.regions) add(*region);
 }
 
 const spmd::Mesh* NamedShardings::common_mesh() const {

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "lazy/function.h"
 #include "ops/common.h"
 #include "ops/registry.h"
 #include "util/error.h"
@@ -131,18 +132,19 @@ const Value& UserOperation::in(size_t i) const {
 
 Values UserOperation::run(std::string_view option, const Values& arguments) const {
   const auto region = static_cast<size_t>(options.integer(option));
-  const lazy::KeptFunction& function = *l.signature().regions.at(region);
+  const lazy::Function& function = *l.signature().regions.at(region);
   check(function.parameters.size() == arguments.size(), option, ": expected a computation of ",
         arguments.size(), " parameters, got one of ", function.parameters.size(), ".");
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const lazy::Geometry& g = function.parameters[i]->output(0);
+    const lazy::Geometry& g = *function.parameters[i];
     const hlo::Type type{lazy::to_hlo(g.dtype), g.sizes};
     check(arguments[i].type() == type, option, ": expected a computation that takes ",
           arguments[i].type().str(), " as parameter ", i, ", got one that takes ", type.str(), ".");
   }
   Values results = l.region(region, arguments, {});
   for (size_t i = 0; i < results.size(); ++i) {
-    results[i] = hlo::convert(results[i], lazy::to_hlo(function.results[i].geometry().dtype));
+    results[i] =
+        hlo::convert(results[i], lazy::to_hlo(function.geometry(function.results[i]).dtype));
   }
   return results;
 }
@@ -572,8 +574,9 @@ Values conditional(const UserOperation& u) {
   for (const char* branch : {"true_computation", "false_computation"}) {
     const auto& function = u.l.signature().regions.at(u.options.integer(branch));
     std::vector<hlo::Type> own;
-    for (const lazy::Value& result : function->results) {
-      own.push_back({lazy::to_hlo(result.geometry().dtype), result.geometry().sizes});
+    for (const lazy::Ref& result : function->results) {
+      const lazy::Geometry& g = function->geometry(result);
+      own.push_back({lazy::to_hlo(g.dtype), g.sizes});
     }
     u.check(types.empty() || own == types, "expected branches that give the same shapes.");
     types = own;

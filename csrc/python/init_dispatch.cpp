@@ -10,6 +10,7 @@
 #include "ops/registry.h"
 #include "python/init.h"
 #include "python/plain_frames.h"
+#include "util/hooks.h"
 
 namespace py = pybind11;
 
@@ -26,7 +27,7 @@ bool has_decomposition(const c10::OperatorHandle& op) {
       .cast<bool>();
 }
 
-void run_decomposition(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const py::gil_scoped_acquire gil;
   const PlainFrames frames;
   const auto& arguments = op.schema().arguments();
@@ -61,8 +62,8 @@ void run_decomposition(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 }  // namespace
 
 void init_dispatch(py::module_& m) {
-  dispatch::decompositions().has = &has_decomposition;
-  dispatch::decompositions().run = &run_decomposition;
+  util::hooks.has_decomposition = &has_decomposition;
+  util::hooks.decompose = &decompose;
   dispatch::refresh_debug_flags();
   dispatch::register_kernels();
   m.def("_xla_check_rules", &dispatch::check_rules);

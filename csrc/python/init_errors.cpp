@@ -9,6 +9,7 @@
 #include "pjrt/plugin.h"
 #include "python/init.h"
 #include "util/error.h"
+#include "util/hooks.h"
 
 namespace torch_xla::python {
 namespace {
@@ -58,7 +59,7 @@ void fail_at_exit() {
 }  // namespace
 
 void init_errors(pybind11::module_& m) {
-  util::set_thrower(&throw_torch_error);
+  util::hooks.throw_error = &throw_torch_error;
   m.def("_fail_at_exit", &fail_at_exit);
   pybind11::register_exception_translator([](std::exception_ptr p) {
     try {

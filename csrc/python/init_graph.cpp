@@ -208,7 +208,7 @@ std::vector<py::dict> programs() {
     all.push_back(py::dict("name"_a = program->name, "key"_a = program->key.hex(),
                            "parameters"_a = parameters, "reused_by"_a = reused_by,
                            "numbers"_a = takes.num_floats + takes.num_ints, "results"_a = results,
-                           "can_fail"_a = program->can_fail, "calls"_a = program->recipe.lines(),
+                           "can_fail"_a = program->can_fail, "calls"_a = program->function.lines(),
                            "pieces"_a = pieces));
   }
   return all;

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/judge/call_on_cpu.h"
+#include "executor/compile/cause.h"
 #include "executor/insight/kept_runs.h"
 #include "executor/insight/nan_watch.h"
 #include "lazy/operator.h"
@@ -34,59 +35,59 @@ dispatch::Tensors operands_on_meta(const lazy::Signature& s) {
 }
 
 // Result `k` of call `i` as (i, k); parameter `p` as (-1 - p, 0).
-std::vector<std::pair<int64_t, uint32_t>> places_of(
-    const lazy::Node& call, const std::unordered_map<const lazy::Node*, int64_t>& numbers) {
+std::vector<std::pair<int64_t, uint32_t>> places_of(const lazy::Function& function,
+                                                    std::span<const lazy::Ref> values) {
   std::vector<std::pair<int64_t, uint32_t>> places;
-  for (const lazy::Value& v : call.operands())
-    places.emplace_back(numbers.at(v.node.get()), v.index);
+  for (const lazy::Ref& r : values) {
+    const int64_t place = function.is_parameter(r) ? -1 - int64_t{r.index}
+                                                   : static_cast<int64_t>(function.call_of(r));
+    places.emplace_back(place, r.result);
+  }
   return places;
 }
 
-py::dict describe(const KeptRun& run) {
-  std::unordered_map<const lazy::Node*, int64_t> numbers;
-  int64_t next = 0;
-  for (const lazy::Node* parameter : run.function.parameters) numbers[parameter] = --next;
-  next = 0;
-  for (const auto& call : run.calls()) numbers[call.get()] = next++;
-  py::list calls;
-  for (const auto& call : run.calls()) {
-    const lazy::Signature& s = call->signature();
-    py::list results, frames;
-    const dispatch::Tensors operands = operands_on_meta(s);
-    for (const lazy::Geometry* g : s.outputs) {
-      results.append(g == nullptr ? py::none() : py::cast(on_meta(*g)));
-    }
-    for (const lazy::SourceFrame& f : call->source().frames()) frames.append(f.str());
-    calls.append(py::dict("operator"_a = s.op->name, "frames"_a = frames,
-                          "scope"_a = lazy::scope_name(call->source().scope),
-                          "places"_a = places_of(*call, numbers), "operands"_a = operands,
-                          "results"_a = results, "random"_a = s.num_seeds > 0));
+py::list results_on_meta(const lazy::Signature& s) {
+  py::list results;
+  for (const lazy::Geometry* g : s.outputs) {
+    results.append(g == nullptr ? py::none() : py::cast(on_meta(*g)));
   }
-  std::vector<std::pair<int64_t, uint32_t>> results;
-  for (const lazy::Value& v : run.function.results) {
-    results.emplace_back(numbers.at(v.node.get()), v.index);
+  return results;
+}
+
+py::dict describe(const KeptRun& run) {
+  py::list calls;
+  for (const lazy::Function::Call& call : run.function.calls) {
+    const lazy::Signature& s = *call.signature;
+    py::list frames;
+    for (const lazy::SourceFrame& f : call.source.frames()) frames.append(f.str());
+    calls.append(py::dict("operator"_a = s.op->name, "frames"_a = frames,
+                          "scope"_a = lazy::scope_name(call.source.scope),
+                          "places"_a = places_of(run.function, run.function.operands_of(call)),
+                          "operands"_a = operands_on_meta(s), "results"_a = results_on_meta(s),
+                          "random"_a = s.num_seeds > 0));
   }
   return py::dict("name"_a = run.name, "place"_a = run.place, "graph"_a = run.key.hex(),
-                  "device"_a = run.device, "calls"_a = calls, "results"_a = results,
+                  "device"_a = run.device, "calls"_a = calls,
+                  "results"_a = places_of(run.function, run.function.results),
                   "parameters"_a = run.inputs.size());
 }
 
 // The calls that a call stands for, each with its operator and arguments: itself, or those of its
 // expansion. Tensors are on the device meta.
-void add_parts(const lazy::Node& call, py::list& parts) {
-  const lazy::Signature& s = call.signature();
+void add_parts(const lazy::Function& function, const lazy::Function::Call& call, py::list& parts) {
+  const lazy::Signature& s = *call.signature;
   if (s.expansion != nullptr) {
-    for (const lazy::Node* part : s.expansion->calls) add_parts(*part, parts);
+    for (const lazy::Function::Call& part : s.expansion->calls) {
+      add_parts(*s.expansion, part, parts);
+    }
     return;
   }
-  py::list arguments, results;
-  for (const c10::IValue& v : dispatch::arguments_of(call, operands_on_meta(s), at::kMeta)) {
+  py::list arguments;
+  for (const c10::IValue& v :
+       dispatch::arguments_of(s, function.numbers_of(call), operands_on_meta(s), at::kMeta)) {
     arguments.append(torch::jit::toPyObject(v));
   }
-  for (const lazy::Geometry* g : s.outputs) {
-    results.append(g == nullptr ? py::none() : py::cast(on_meta(*g)));
-  }
-  parts.append(py::make_tuple(s.op->name, arguments, results));
+  parts.append(py::make_tuple(s.op->name, arguments, results_on_meta(s)));
 }
 
 // executor::Examining, as a context.
@@ -120,7 +121,7 @@ void init_kept_runs(py::module_& m) {
       .def("describe", &describe)
       .def("parts", [](const KeptRun& run, size_t call) {
         py::list parts;
-        add_parts(*run.calls().at(call), parts);
+        add_parts(run.function, run.function.calls.at(call), parts);
         return parts;
       });
   const auto released = py::call_guard<py::gil_scoped_release>();
@@ -134,7 +135,7 @@ void init_kept_runs(py::module_& m) {
       .def(
           "on_cpu",
           [](const RunReplay& replay, size_t call, const dispatch::Tensors& operands) {
-            return dispatch::call_on_cpu(*replay.run().calls().at(call), operands);
+            return dispatch::call_on_cpu(replay.run().function, call, operands);
           },
           released);
   m.def("_xla_keep_runs", &executor::keep_runs, released);

@@ -13,10 +13,10 @@
 #include <pybind11/pybind11.h>
 
 #include "lazy/source.h"
-#include "lazy/stack.h"
 #include "python/frames.h"
 #include "python/init.h"
 #include "util/fork_mutex.h"
+#include "util/hooks.h"
 
 namespace py = pybind11;
 
@@ -282,8 +282,8 @@ void init_source(py::module_& m) {
   // stands for, innermost first, as (file, line, function), and the name of its scope.
   m.def("_set_generated_lines", &set_generated_lines);
   m.def("_drop_generated_lines", [](const std::string& file) { generated_lines().erase(file); });
-  lazy::set_source_reader(&read_source);
-  lazy::set_stack_reader(&stack_here);
+  util::hooks.read_source = &read_source;
+  util::hooks.read_stack = &stack_here;
 }
 
 }  // namespace torch_xla::python

@@ -2,7 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "python/init.h"
-#include "util/interpreter.h"
+#include "util/hooks.h"
 
 namespace torch_xla::python {
 namespace {
@@ -14,6 +14,10 @@ void take(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)
 
 }  // namespace
 
-void init_unlocked(pybind11::module_&) { util::set_interpreter_lock({&is_held, &release, &take}); }
+void init_unlocked(pybind11::module_&) {
+  util::hooks.holds_interpreter = &is_held;
+  util::hooks.release_interpreter = &release;
+  util::hooks.take_interpreter = &take;
+}
 
 }  // namespace torch_xla::python

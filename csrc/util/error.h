@@ -1,5 +1,6 @@
 // The one exception of the project's C++ code: a message and the kind of Python exception it
-// becomes. Nothing in csrc/ aborts; a violated expectation throws util::Error.
+// becomes. Nothing in csrc/ aborts; a violated expectation throws util::Error, or what
+// Hooks::throw_error makes of it.
 #pragma once
 
 #include <sstream>
@@ -10,10 +11,6 @@ namespace torch_xla::util {
 
 // Each kind names the Python exception that the bindings raise.
 enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, OutOfMemory };
-
-// Sets the function by which errors are thrown. The bindings set one whose exceptions keep their
-// kind on the way through PyTorch's dispatcher to Python. Without one, Error is thrown.
-void set_thrower(void (*thrower)(ErrorKind kind, const std::string& message));
 
 class Error : public std::runtime_error {
  public:

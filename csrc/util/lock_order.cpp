@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "util/error.h"
-#include "util/interpreter.h"
+#include "util/hooks.h"
 
 namespace torch_xla::util::lock_order {
 namespace {
@@ -35,7 +35,8 @@ void check_held(Rank wanted) {
 
 void check(Rank wanted) {
   check_held(wanted);
-  if (wanted < Rank::Interpreter && holds_interpreter()) fail_order(wanted, Rank::Interpreter);
+  const bool holds = hooks.holds_interpreter != nullptr && hooks.holds_interpreter();
+  if (wanted < Rank::Interpreter && holds) fail_order(wanted, Rank::Interpreter);
 }
 
 void hold(Rank rank) { ++held[static_cast<size_t>(rank)]; }

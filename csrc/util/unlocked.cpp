@@ -2,20 +2,20 @@
 
 #include <utility>
 
-#include "util/interpreter.h"
+#include "util/hooks.h"
 #include "util/lock_order.h"
 
 namespace torch_xla::util {
 
 Unlocked::Unlocked() : held_(nullptr) {
-  if (const InterpreterLock* lock = interpreter_lock()) held_ = lock->release();
+  if (hooks.release_interpreter != nullptr) held_ = hooks.release_interpreter();
 }
 
 void Unlocked::end() {
   void* held = std::exchange(held_, nullptr);
   if (held == nullptr) return;
   about_to_wait_for(Rank::Interpreter);
-  interpreter_lock()->take(held);
+  hooks.take_interpreter(held);
 }
 
 }  // namespace torch_xla::util

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "util/error.h"
-#include "util/interpreter.h"
+#include "util/hooks.h"
 #include "util/lock_order.h"
 
 namespace torch_xla::util {
@@ -89,8 +89,7 @@ TEST(LockOrder, AConditionVariableLetsItsMutexGo) {
 thread_local bool has_interpreter = false;
 
 TEST(LockOrder, RefusesAWaitWithTheInterpretersLock) {
-  set_interpreter_lock(
-      {[] { return has_interpreter; }, [] { return static_cast<void*>(nullptr); }, [](void*) {}});
+  hooks.holds_interpreter = [] { return has_interpreter; };
   has_interpreter = true;
   const std::string error = error_of([] { lock_order::check(Rank::Device); });
   EXPECT_NE(error.find("got one that holds the interpreter's lock"), std::string::npos) << error;

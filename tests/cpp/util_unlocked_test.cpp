@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "util/interpreter.h"
+#include "util/hooks.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::util {
@@ -30,7 +30,9 @@ TEST(Unlocked, LetsTheLockGoAndTakesItOnce) {
   {
     const Unlocked unlocked;
   }  // without an interpreter
-  set_interpreter_lock({&is_held, &release, &take});
+  hooks.holds_interpreter = &is_held;
+  hooks.release_interpreter = &release;
+  hooks.take_interpreter = &take;
 
   {
     const Unlocked unlocked;

@@ -1,7 +1,5 @@
 """Runs that wait for their programs (csrc/executor/step/deferred.h): their order, and what becomes
 of them when a run before them fails in flight.
-
-Units: executor/program/instantiate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a compiled program knows of itself: parameters, what it reuses, results, calls.
 
-Units: executor/program/interface, executor/program/recipe, _src/insight/programs.
+Units: executor/program/interface, _src/insight/programs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
 // Records the call of a control flow operator, whose other arguments have been given.
 Tensors record_call(FunctionCall& call, const std::vector<const RecordedFunction*>& functions,
                     const Geometries& results, int device) {
-  std::vector<std::shared_ptr<const lazy::KeptFunction>> regions;
+  std::vector<std::shared_ptr<const lazy::Function>> regions;
   lazy::Numbers seeds;
   for (const RecordedFunction* f : functions) {
     regions.push_back(f->function);

@@ -18,11 +18,10 @@ Draws::Draws(const lazy::Function& function, lazy::RandomState::Position start,
   lazy::RandomState state(start);
   std::unordered_map<int64_t, size_t> places;
   for (size_t i = 0; i < count_; ++i) places.emplace(static_cast<int64_t>(state.next_seed()), i);
-  for (const lazy::Node* call : function.calls) {
-    const lazy::Signature& s = call->signature();
-    for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (!s.is_seed(i)) continue;
-      const auto place = places.find(call->numbers()[i].integer);
+  for (const lazy::Function::Call& call : function.calls) {
+    const lazy::Signature& s = *call.signature;
+    for (const lazy::Number& seed : function.numbers_of(call).last(s.num_seeds)) {
+      const auto place = places.find(seed.integer);
       TXLA_CHECK(place != places.end(), s.op->name,
                  ": draws from a generator of its own, which a recorded function cannot.");
       used_.push_back(place->second);

@@ -13,7 +13,6 @@
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::KeptFunction;
 using lazy::Node;
 using lazy::Value;
 
@@ -35,27 +34,28 @@ RecordedFunction record_whole(const Tensors& like, const std::vector<size_t>& ke
     arguments.push_back(
         recording.placeholder(lazy::intern(t.scalar_type(), t.sizes(), t.strides())));
   }
-  auto function = std::make_shared<KeptFunction>();
-  function->results = exported_values(body(arguments));
+  std::vector<Value> results = exported_values(body(arguments));
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Value now = value_of(arguments[i]);
     if (now == recording.parameter_value(i)) continue;
     exported.written.push_back(i);
-    function->results.push_back(now);
+    results.push_back(now);
   }
-  std::unordered_set<const Node*> needed;
-  KeptFunction all = *function;
-  const auto is_call = [](const Node&) { return true; };
-  for (const Value& value : all.collect(is_call)) needed.insert(value.node.get());
+  const lazy::Walk all = lazy::walk_of(results);
+  const std::unordered_set<const Node*> needed(all.parameters.begin(), all.parameters.end());
+  std::vector<Value> parameters;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Value& leaf = recording.parameter_value(i);
     const bool is_kept = std::ranges::find(kept, i) != kept.end();
     if (!is_kept && !needed.contains(leaf.node.get())) continue;
     exported.arguments.push_back(i);
-    function->add_parameter(leaf);
+    parameters.push_back(leaf);
   }
-  std::vector<Value> data = function->collect(is_call);
-  return {std::move(function), std::move(data)};
+  RecordedFunction recorded;
+  const auto is_call = [](const Node&) { return true; };
+  recorded.function = std::make_shared<lazy::Function>(
+      lazy::function_of(parameters, results, is_call, recorded.captured));
+  return recorded;
 }
 
 }  // namespace

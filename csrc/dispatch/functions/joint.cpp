@@ -33,7 +33,6 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
   const std::vector<Value> values = values_of(kName, inputs, device);
   TXLA_CHECK(device.has_value(), kName, ": expected at least one tensor, got none.");
   device_ = *device;
-  auto back = std::make_shared<lazy::KeptFunction>();
   RecordedFunction ahead, behind;
   std::vector<Value> read;  // values of captured tensors, which inputs may have for once
   {
@@ -50,21 +49,24 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
     forward_results_ = result_geometries(found);
 
     const uint64_t boundary = lazy::id_boundary();
+    std::vector<Value> leaves, gradients, residuals;
     Tensors tangents;
     for (size_t i = 0; i < found.size(); ++i) {
       if (!found[i].requires_grad()) continue;
       const Geometry* g = forward_results_[i]->row_major();
       Value leaf = lazy::placeholder(*g, device_);
-      back->add_parameter(leaf);
+      leaves.push_back(leaf);
       tangents.push_back(lazy::make_tensor(std::move(leaf), g, device_));
     }
     if (!tangents.empty()) {
-      back->results = values_of(kName, backward(captured_, tangents), device);
+      gradients = values_of(kName, backward(captured_, tangents), device);
     }
-    const std::vector<Value> residuals = back->collect([&](const Node& node) {
+    const auto belongs = [&](const Node& node) {
       if (node.id() > boundary) return true;
       return recomputes && recording.has_made(node.id()) && is_cheap(node);
-    });
+    };
+    behind.function =
+        std::make_shared<lazy::Function>(lazy::function_of(leaves, gradients, belongs, residuals));
     recording.check_unwritten(kName);
     size_t made = found.size();
     for (const Value& value : residuals) {
@@ -81,16 +83,16 @@ Joint::Joint(const Tensors& inputs, Body forward, Backward backward, bool recomp
         forward_results_.push_back(value.geometry().row_major());
       }
     }
-    behind.draws = recording.draws_of(*back);
+    behind.draws = recording.draws_of(*behind.function);
     if (behind.draws.num_used() == 0) behind.draws = {};  // the forward call draws for both
     ahead = recording.finish();
   }
   forward_ = Callable(ahead, values.size(), read);
-  if (back->results.empty()) return;
-  behind.function = back;
-  backward_ = Callable(behind, back->parameters.size());
-  for (const Value& result : back->results) {
-    backward_results_.push_back(result.geometry().row_major());
+  const lazy::Function& back = *behind.function;
+  if (back.results.empty()) return;
+  backward_ = Callable(behind, back.parameters.size());
+  for (const lazy::Ref& result : back.results) {
+    backward_results_.push_back(back.geometry(result).row_major());
   }
 }
 

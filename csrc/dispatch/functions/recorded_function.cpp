@@ -60,14 +60,19 @@ void FunctionCall::list(const std::vector<Value>& values) {
   for (const Value& value : values) operand(value);
 }
 
-void FunctionCall::regions(std::vector<std::shared_ptr<const lazy::KeptFunction>> functions) {
+void FunctionCall::list(const Geometries& operands) {
+  builder_.begin_list(operands.size());
+  for (const Geometry* geometry : operands) builder_.tensor(geometry);
+}
+
+void FunctionCall::regions(std::vector<std::shared_ptr<const lazy::Function>> functions) {
   std::string hashes;
   for (const auto& f : functions) hashes += (hashes.empty() ? "" : " ") + f->hash().hex();
   builder_.fixed(c10::IValue(std::move(hashes)));
   regions_ = std::move(functions);
 }
 
-void FunctionCall::expansion(std::shared_ptr<const lazy::KeptFunction> function) {
+void FunctionCall::expansion(std::shared_ptr<const lazy::Function> function) {
   builder_.fixed(c10::IValue(function->hash().hex()));
   expansion_ = std::move(function);
 }
@@ -101,10 +106,11 @@ Callable::Callable(const RecordedFunction& recorded, size_t num_given,
                    const std::vector<Value>& also_given)
     : draws_(recorded.draws), num_given_(num_given + also_given.size()), places_(num_given) {
   FunctionCall call("torch_xla::traced_function");
-  call.list(recorded.function->placeholders);
+  const lazy::Function& function = *recorded.function;
+  call.list(function.parameters);
   call.expansion(recorded.function);
   Geometries results;
-  for (const Value& result : recorded.function->results) results.push_back(&result.geometry());
+  for (const lazy::Ref& result : function.results) results.push_back(&function.geometry(result));
   signature_ = lazy::intern(call.signature(results, draws_.num_used()));
   std::iota(places_.begin(), places_.end(), size_t{0});
   for (const Value& value : recorded.captured) {

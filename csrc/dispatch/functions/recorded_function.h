@@ -31,7 +31,7 @@ std::vector<lazy::Value> values_of(const char* name, const Tensors& tensors,
 Geometries result_geometries(const Tensors& tensors);
 
 struct RecordedFunction {
-  std::shared_ptr<const lazy::KeptFunction> function;
+  std::shared_ptr<const lazy::Function> function;
   // The values that it reads beside its parameters: the last parameters stand for them.
   std::vector<lazy::Value> captured = {};
   Draws draws = {};
@@ -45,10 +45,11 @@ class FunctionCall {
 
   void operand(const lazy::Value& value);
   void list(const std::vector<lazy::Value>& values);
+  void list(const Geometries& operands);  // of a signature alone
   void fixed(const c10::IValue& value) { builder_.fixed(value); }
   // The operator runs these functions as its rule says, or is the composition of this one.
-  void regions(std::vector<std::shared_ptr<const lazy::KeptFunction>> functions);
-  void expansion(std::shared_ptr<const lazy::KeptFunction> function);
+  void regions(std::vector<std::shared_ptr<const lazy::Function>> functions);
+  void expansion(std::shared_ptr<const lazy::Function> function);
 
   // These end the call. Results are row-major in a program, whatever strides their tensors have.
   c10::intrusive_ptr<lazy::Signature> signature(const Geometries& results, size_t num_seeds = 0);
@@ -58,8 +59,8 @@ class FunctionCall {
  private:
   lazy::SignatureBuilder builder_;
   lazy::Operands operands_;
-  std::vector<std::shared_ptr<const lazy::KeptFunction>> regions_;
-  std::shared_ptr<const lazy::KeptFunction> expansion_;
+  std::vector<std::shared_ptr<const lazy::Function>> regions_;
+  std::shared_ptr<const lazy::Function> expansion_;
 };
 
 // Records a call by `record`, which takes the GraphLock for granted and sets the device.

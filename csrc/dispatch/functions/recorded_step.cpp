@@ -21,8 +21,6 @@
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::Node;
-
 // One run of the body.
 struct StepRun {
   RecordedFunction recorded;
@@ -90,13 +88,13 @@ std::string text_of(const lazy::Number& number, lazy::NumberKind kind) {
 // Says where a run of the step computes with another number than the run before.
 std::string other_number(const lazy::Function& first, const lazy::Function& second) {
   for (size_t c = 0; c < std::min(first.calls.size(), second.calls.size()); ++c) {
-    const Node &before = *first.calls[c], &now = *second.calls[c];
-    const lazy::Signature& s = now.signature();
-    if (before.signature().key != s.key) break;
+    const lazy::Function::Call &before = first.calls[c], &now = second.calls[c];
+    const lazy::Signature& s = *now.signature;
+    if (before.signature->key != s.key) break;
     for (size_t i = 0; i < s.numbers.size(); ++i) {
-      const lazy::Number &a = before.numbers()[i], &b = now.numbers()[i];
+      const lazy::Number &a = first.numbers_of(before)[i], &b = second.numbers_of(now)[i];
       if (s.is_seed(i) || (a.integer == b.integer && a.imag == b.imag)) continue;
-      const std::string line = now.source().str();
+      const std::string line = now.source.str();
       return util::concat("A number that Python has computed was ", text_of(a, s.numbers[i]),
                           " in one call and ", text_of(b, s.numbers[i]), " in the next, in ",
                           s.op->name, line.empty() ? "" : " at " + line,
@@ -112,7 +110,7 @@ void check_equal(const StepRun& first, const StepRun& second) {
   if (a.hash() != b.hash()) {
     difference = other_number(a, b);
     if (difference.empty()) {
-      difference = executor::first_difference(executor::Recipe(b), executor::Recipe(a));
+      difference = executor::first_difference(b, a);
     }
   } else if (first.storages != second.storages || first.written != second.written) {
     difference = "The next call uses other tensors. Write them in place";
@@ -142,14 +140,11 @@ const spmd::Sharding* sharding_of_state(lazy::Storage& storage) {
 // Asks a planner for the shardings of values of which nobody else says them.
 void plan(executor::PortableOptions& options, const StepRun& run,
           std::vector<const spmd::Sharding*>& of_arguments) {
-  const lazy::KeptFunction& function = *run.recorded.function;
+  const lazy::Function& function = *run.recorded.function;
   executor::PlanRequest request;
   request.platform = options.platform;
   request.num_devices = executor::Runtime::get().devices(0).all.size();
   if (request.num_devices == 1) return;
-  for (size_t i = 0; i < function.calls.size(); ++i) {
-    function.calls[i]->ordinal = static_cast<uint32_t>(i);
-  }
   request.text =
       executor::describe(function, ops::target_of(options.platform), request.num_devices);
   request.leaves = of_arguments;
@@ -230,7 +225,7 @@ RecordedStep record_step(const Tensors& arguments, Body body, std::string_view p
   check_equal(run, next);
 
   RecordedStep step;
-  const lazy::KeptFunction& function = *run.recorded.function;
+  const lazy::Function& function = *run.recorded.function;
   executor::PortableOptions options;
   options.platform = platform;
   const size_t num_results = function.results.size() - run.written.size();

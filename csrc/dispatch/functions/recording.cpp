@@ -27,7 +27,7 @@ Recording::~Recording() {
 
 c10::intrusive_ptr<Storage> Recording::parameter(const lazy::Geometry* geometry) {
   const lazy::Value leaf = lazy::placeholder(*geometry, device_);
-  function_->add_parameter(leaf);
+  parameters_.push_back(leaf);
   storages_.push_back(c10::make_intrusive<Storage>(geometry, device_, leaf));
   return storages_.back();
 }
@@ -66,9 +66,10 @@ Tensors Recording::take_reads() {
 
 RecordedFunction Recording::finish() {
   RecordedFunction recorded;
-  recorded.captured = function_->collect([&](const Node& node) { return has_made(node.id()); });
-  recorded.draws = draws_of(*function_);
-  recorded.function = std::move(function_);
+  recorded.function = std::make_shared<lazy::Function>(lazy::function_of(
+      parameters_, results_, [&](const Node& node) { return has_made(node.id()); },
+      recorded.captured));
+  recorded.draws = draws_of(*recorded.function);
   return recorded;
 }
 

@@ -44,18 +44,16 @@ class Recording final : public lazy::Recording {
   c10::intrusive_ptr<lazy::Storage> parameter(const lazy::Geometry* geometry);
   // Returns a tensor of such a storage.
   at::Tensor placeholder(const lazy::Geometry* geometry);
-  const lazy::Value& parameter_value(size_t parameter) const {
-    return function_->placeholders[parameter];
-  }
+  const lazy::Value& parameter_value(size_t parameter) const { return parameters_[parameter]; }
   // Makes a leaf that calls have read already the function's next parameter.
-  void add_parameter(lazy::Value leaf) { function_->add_parameter(std::move(leaf)); }
+  void add_parameter(lazy::Value leaf) { parameters_.push_back(std::move(leaf)); }
   // Returns whether the storage of a parameter that this has made has been written.
   bool is_written(size_t parameter) const {
     return storages_[parameter]->value() != parameter_value(parameter);
   }
   // Throws where that of any has, but for what mark_sharding() says of it.
   void check_unwritten(const char* name) const;
-  void result(lazy::Value value) { function_->results.push_back(std::move(value)); }
+  void result(lazy::Value value) { results_.push_back(std::move(value)); }
 
   // In the order of their first use.
   const std::vector<LentState>& lent() const { return lent_; }
@@ -98,7 +96,7 @@ class Recording final : public lazy::Recording {
   const Options options_;
   lazy::RandomState& random_;
   const lazy::RandomState::Position start_;
-  std::shared_ptr<lazy::KeptFunction> function_ = std::make_shared<lazy::KeptFunction>();
+  std::vector<lazy::Value> parameters_, results_;            // of the function
   std::vector<c10::intrusive_ptr<lazy::Storage>> storages_;  // of the parameters
   std::vector<LentState> lent_;
   std::unordered_map<const lazy::Storage*, size_t> places_;  // in lent_

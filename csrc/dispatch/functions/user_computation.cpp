@@ -153,7 +153,7 @@ UserValue UserBuilder::operation(const std::string& name, const std::vector<User
     values.insert(values.end(), operand.values.begin(), operand.values.end());
   }
   if (takes_tuples) options["counts"] = counts;
-  std::vector<std::shared_ptr<const lazy::KeptFunction>> regions;
+  std::vector<std::shared_ptr<const lazy::Function>> regions;
   for (const auto& [option, computation] : computations) {
     options[option] = std::to_string(regions.size());
     regions.push_back(computation->function);
@@ -185,7 +185,7 @@ UserValue UserBuilder::operation(const std::string& name, const std::vector<User
 std::shared_ptr<const UserComputation> UserBuilder::build(std::string name, const UserValue& root) {
   TXLA_CHECK(root.builder.get() == this, "xla_builder: build: expected a value of the builder '",
              name_, "', got one of another builder.");
-  auto function = std::make_shared<lazy::KeptFunction>();
+  std::vector<Value> parameters, captured;
   auto computation = std::make_shared<UserComputation>();
   computation->name = std::move(name);
   computation->result = root.shape;
@@ -195,11 +195,11 @@ std::shared_ptr<const UserComputation> UserBuilder::build(std::string name, cons
     TXLA_CHECK(number == expected++, "xla_builder: build: expected parameters 0 to ",
                parameters_.rbegin()->first, ", got none of number ", expected - 1, ".");
     computation->parameters.push_back(parameter.shape);
-    for (const Value& leaf : parameter.leaves) function->add_parameter(leaf);
+    parameters.insert(parameters.end(), parameter.leaves.begin(), parameter.leaves.end());
   }
-  function->results = root.values;
-  function->collect([](const lazy::Node&) { return true; });
-  computation->function = std::move(function);
+  const auto belongs = [](const lazy::Node&) { return true; };
+  computation->function = std::make_shared<lazy::Function>(
+      lazy::function_of(parameters, root.values, belongs, captured));
   return computation;
 }
 

@@ -35,7 +35,7 @@ struct UserComputation {
   std::string name;
   std::vector<UserShape> parameters;
   UserShape result;
-  std::shared_ptr<const lazy::KeptFunction> function;  // of all arrays of the parameters
+  std::shared_ptr<const lazy::Function> function;  // of all arrays of the parameters
 
   // As a program for every compiler, StableHLO text.
   std::string text() const;

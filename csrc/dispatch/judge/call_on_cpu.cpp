@@ -1,6 +1,5 @@
 #include "dispatch/judge/call_on_cpu.h"
 
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -15,7 +14,6 @@
 namespace torch_xla::dispatch {
 namespace {
 
-using lazy::Node;
 using lazy::Signature;
 
 at::Scalar scalar_of(const lazy::Number& number, lazy::NumberKind kind) {
@@ -66,22 +64,20 @@ Tensors flattened(const torch::jit::Stack& results) {
   return all;
 }
 
-// A function's calls, of these parameters.
-Tensors function_on_cpu(const lazy::KeptFunction& function, const Tensors& parameters) {
-  std::unordered_map<const Node*, Tensors> values;
-  for (size_t i = 0; i < function.parameters.size(); ++i) {
-    values[function.parameters[i]] = {parameters.at(i)};
-  }
-  const auto value = [&](const lazy::Value& v) {
-    return v ? values.at(v.node.get()).at(v.index) : at::Tensor();
+// A function's results, of these parameters.
+Tensors function_on_cpu(const lazy::Function& function, Tensors parameters) {
+  std::vector<Tensors> values;  // by Ref::index
+  for (at::Tensor& parameter : parameters) values.push_back({std::move(parameter)});
+  const auto value = [&](const lazy::Ref& r) {
+    return r ? values.at(r.index).at(r.result) : at::Tensor();
   };
-  for (const Node* call : function.calls) {
+  for (size_t c = 0; c < function.calls.size(); ++c) {
     Tensors operands;
-    for (const lazy::Value& operand : call->operands()) operands.push_back(value(operand));
-    values[call] = call_on_cpu(*call, operands);
+    for (const lazy::Ref& r : function.operands_of(function.calls[c])) operands.push_back(value(r));
+    values.push_back(call_on_cpu(function, c, operands));
   }
   Tensors results;
-  for (const lazy::Value& result : function.results) results.push_back(value(result));
+  for (const lazy::Ref& result : function.results) results.push_back(value(result));
   return results;
 }
 
@@ -94,9 +90,9 @@ bool has_cpu_kernel(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-torch::jit::Stack arguments_of(const Node& call, const Tensors& operands, c10::Device device) {
-  const Signature& s = call.signature();
-  // A node has its operands in order, without those that are numbers; none where the values do not
+torch::jit::Stack arguments_of(const Signature& s, std::span<const lazy::Number> numbers,
+                               const Tensors& operands, c10::Device device) {
+  // A call has its operands in order, without those that are numbers; none where the values do not
   // matter.
   size_t next_operand = 0;
   const bool is_constant = ops::is_constant(*s.op);
@@ -108,11 +104,11 @@ torch::jit::Stack arguments_of(const Node& call, const Tensors& operands, c10::D
     }
     if (number < 0) return laid_out(operands.at(next_operand++), s.operands[i]);
     const auto place = static_cast<size_t>(number);
-    const at::Scalar scalar = scalar_of(call.numbers()[place], s.numbers[place]);
+    const at::Scalar scalar = scalar_of(numbers[place], s.numbers[place]);
     return laid_out(at::scalar_tensor(scalar, at::TensorOptions(g.dtype).device(device)),
                     s.operands[i]);
   };
-  const auto number = [&](size_t i) { return scalar_of(call.numbers()[i], s.numbers[i]); };
+  const auto number = [&](size_t i) { return scalar_of(numbers[i], s.numbers[i]); };
   torch::jit::Stack stack = arguments_of(s, operand, number);
   for (c10::IValue& v : stack) {
     if (v.isDevice()) v = device;
@@ -120,8 +116,8 @@ torch::jit::Stack arguments_of(const Node& call, const Tensors& operands, c10::D
   return stack;
 }
 
-Tensors call_on_cpu(const Node& call, const Tensors& operands) {
-  const Signature& s = call.signature();
+Tensors call_on_cpu(const lazy::Function& function, size_t call, const Tensors& operands) {
+  const Signature& s = *function.calls.at(call).signature;
   if (s.num_seeds > 0) refuse(s, "random numbers of the CPU are others");
   if (!s.regions.empty()) refuse(s, "runs functions of its own");
   const at::NoGradGuard no_grad;
@@ -130,7 +126,8 @@ Tensors call_on_cpu(const Node& call, const Tensors& operands) {
   if (!reference.isValid() && !has_cpu_kernel(s.op->handle)) {
     refuse(s, "PyTorch has no kernel of it for the CPU");
   }
-  torch::jit::Stack stack = arguments_of(call, operands, at::kCPU);
+  torch::jit::Stack stack =
+      arguments_of(s, function.numbers_of(function.calls[call]), operands, at::kCPU);
   if (reference.isValid()) {
     reference.callBoxed(s.op->handle, c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   } else {

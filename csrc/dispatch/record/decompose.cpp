@@ -12,23 +12,18 @@
 #include "ops/host/on_host.h"
 #include "ops/traits.h"
 #include "util/error.h"
+#include "util/hooks.h"
 #include "util/lock_order.h"
 #include "util/log.h"
 
 namespace torch_xla::dispatch {
 
-Decompositions& decompositions() {
-  static auto& hooks = *new Decompositions;
-  return hooks;
-}
-
 bool has_decomposition(const lazy::Operator& op) {
-  return decompositions().has && decompositions().has(op.handle);
+  return util::hooks.has_decomposition != nullptr && util::hooks.has_decomposition(op.handle);
 }
 
 namespace {
 
-using lazy::KeptFunction;
 using lazy::Node;
 using lazy::Value;
 
@@ -55,15 +50,15 @@ Route route_without_decomposition(const lazy::Operator& op) {
 }
 
 // Adds the results of the decomposition. Returns false where a tensor is not ours.
-bool add_results(const torch::jit::Stack& stack, KeptFunction& expansion) {
+bool add_results(const torch::jit::Stack& stack, std::vector<Value>& results) {
   const auto add = [&](const c10::IValue& one) {
     if (one.isNone() || !one.toTensor().defined()) {
-      expansion.results.emplace_back();
+      results.emplace_back();
       return true;
     }
     lazy::TensorImpl* impl = lazy::as_lazy(one.toTensor());
     if (impl == nullptr) return false;
-    expansion.results.push_back(impl->read());
+    results.push_back(impl->read());
     return true;
   };
   for (const c10::IValue& v : stack) {
@@ -79,11 +74,11 @@ bool add_results(const torch::jit::Stack& stack, KeptFunction& expansion) {
 }
 
 // Returns whether the results are those of the signature.
-bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
-  if (expansion.results.size() != signature.outputs.size()) return false;
+bool fits(const std::vector<Value>& results, const lazy::Signature& signature) {
+  if (results.size() != signature.outputs.size()) return false;
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
     const lazy::Geometry* expected = signature.outputs[i];
-    const Value& result = expansion.results[i];
+    const Value& result = results[i];
     if (expected == nullptr) continue;
     if (!result || result.geometry().dtype != expected->dtype ||
         result.geometry().sizes != expected->sizes) {
@@ -96,11 +91,11 @@ bool fits(const KeptFunction& expansion, const lazy::Signature& signature) {
 // Returns whether PyTorch's decomposition fits the signature, which then holds its calls.
 bool expand(lazy::Signature& signature, int device) {
   const Expanding expanding(signature.key);
-  auto expansion = std::make_shared<KeptFunction>();
+  std::vector<Value> parameters, results, captured;
   std::vector<at::Tensor> placeholders;
   for (const lazy::OperandInfo& info : signature.operands) {
     Value value = lazy::placeholder(*info.geometry, device);
-    expansion->add_parameter(value);
+    parameters.push_back(value);
     placeholders.push_back(lazy::make_tensor(std::move(value), info.geometry, device));
   }
   torch::jit::Stack stack = arguments_of(
@@ -110,15 +105,17 @@ bool expand(lazy::Signature& signature, int device) {
                    ": expected static numbers. Please report this operator.");
       });
   try {
-    decompositions().run(signature.op->handle, &stack);
+    util::hooks.decompose(signature.op->handle, &stack);
   } catch (const std::exception& e) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition failed: " << e.what();
     return false;
   }
-  if (!add_results(stack, *expansion)) return false;
+  if (!add_results(stack, results)) return false;
   // A seed must not be frozen.
   const auto belongs = [](const Node& node) { return node.signature().num_seeds == 0; };
-  if (!fits(*expansion, signature) || !expansion->collect(belongs).empty()) {
+  auto expansion =
+      std::make_shared<lazy::Function>(lazy::function_of(parameters, results, belongs, captured));
+  if (!fits(results, signature) || !captured.empty()) {
     TXLA_VLOG(1) << signature.op->name << ": its decomposition has other results";
     return false;
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include <ATen/core/stack.h>
 
@@ -26,13 +25,5 @@ Route route_of(const lazy::Operator& op);
 // and keeps the calls that it made in the signature. Where there is none, or it needs values, the
 // program calls the CPU kernel if its platform can.
 Route expand_signature(lazy::Signature& signature, int device);
-
-// Installed by the Python bindings. `has` looks an operator up in PyTorch's tables; `run` calls the
-// decomposition with the stack's arguments and leaves the results.
-struct Decompositions {
-  std::function<bool(const c10::OperatorHandle&)> has;
-  std::function<void(const c10::OperatorHandle&, torch::jit::Stack*)> run;
-};
-Decompositions& decompositions();
 
 }  // namespace torch_xla::dispatch

@@ -16,8 +16,7 @@ struct Cause {
   bool is_barrier = false;
   // The run may take over what was offered by hand. Those of a sync may in any case.
   bool takes_offers = false;
-  std::string_view graph_name =
-      {};  // that reports give the graph; empty for that of the CompiledRegion
+  std::string_view graph_name = {};  // that reports give the graph; empty: the CompiledRegion's
 };
 
 inline constexpr Cause kValueIsRead = {

@@ -55,12 +55,12 @@ struct AlsoLowered {
   std::unordered_set<util::Hash128, util::Hash128Hasher> seen;
   std::vector<Elsewhere> programs;
 
-  void add(std::string_view name, const Graph& graph, const Interface& interface) {
-    if (platform.empty() || !seen.insert(graph.key).second) return;
+  void add(const Program& program) {
+    if (platform.empty() || !seen.insert(program.key).second) return;
     Elsewhere& added = programs.emplace_back();
-    added.name = name;
+    added.name = program.name;
     try {
-      added.text = lower(graph, interface, ops::target_of(platform)).text;
+      added.text = lower(program.function, program.interface, ops::target_of(platform)).text;
     } catch (const c10::Error& e) {
       added.refusal = e.what_without_backtrace();
     }
@@ -109,25 +109,25 @@ Unmade lowered(std::string_view name, const Graph& graph) {
     planned.add();
   }
   for (const Value& result : graph.results) program.results.push_back(&result.geometry());
-  program.recipe = Recipe(graph);
+  program.function = graph.function();
   program.flags = util::flags::cache_key_text();
   debug::Span span("lower");
   span.detail("graph", [&] { return graph.key.hex(); });
   std::optional<LoweredPieces> pieces;
   if (runtime.devices(graph.device).all.size() == 1) {
-    pieces = lower_in_pieces(graph, program.interface, runtime.target());
+    pieces = lower_in_pieces(program.function, program.interface, runtime.target());
   }
   if (pieces) {
     unmade.lowered = std::move(pieces->executables);
     program.plan = std::move(pieces->plan);
   } else {
-    unmade.lowered = {lower(graph, program.interface, runtime.target())};
+    unmade.lowered = {lower(program.function, program.interface, runtime.target())};
   }
   for (const Lowered& lowered : unmade.lowered) {
     program.reuses_buffers |= lowered.reuses_buffers;
     program.can_fail |= lowered.can_fail;
   }
-  also_lowered().add(name, graph, program.interface);
+  also_lowered().add(program);
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
@@ -141,7 +141,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   return unmade;
 }
 
-// Recipes hold what the key holds; a text also shows what a rule read beside it.
+// A function holds what the key holds; a text also shows what a rule read beside it.
 void check_text(const Program& program, const Unmade& now) {
   const std::string text = text_of(now.lowered);
   TXLA_CHECK(program.text.empty() || program.text == text,

@@ -37,7 +37,7 @@ CompileProgress::CompileProgress(const Program& program) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::string what = "Compiling \"" + program.name + "\"" +
                      (program.place.empty() ? "" : " of " + program.place) + " (" +
-                     std::to_string(program.recipe.calls.size()) + " calls)";
+                     std::to_string(program.function.calls.size()) + " calls)";
   try {
     thread_ = std::jthread([this, what = std::move(what)] { tell(what); });
   } catch (const std::system_error&) {  // no more threads: nothing is told

@@ -15,13 +15,15 @@
 namespace torch_xla::executor {
 
 using lazy::Argument;
+using lazy::Function;
+using lazy::Ref;
 using lazy::Signature;
 using util::concat;
 
 namespace {
 
 using Kind = Difference::Kind;
-using Call = Recipe::Call;
+using Call = lazy::Function::Call;
 
 bool same_place(const lazy::Source& a, const lazy::Source& b) {
   if (a.code == b.code) return a.instruction == b.instruction;
@@ -144,26 +146,26 @@ Difference of_signatures(const Call& call, const Call& earlier) {
     return of_two(Kind::Calls, whose + change, call, earlier);
   }
   if (now.expansion != nullptr && before.expansion != nullptr) {
-    if (auto inside = difference(Recipe(*now.expansion), Recipe(*before.expansion))) return *inside;
+    if (auto inside = difference(*now.expansion, *before.expansion)) return *inside;
   }
   return of_two(Kind::Attribute, concat("an argument", of, "is another"), call, earlier);
 }
 
-std::optional<Call> call_at(const Recipe& recipe, size_t i) {
-  return i < recipe.calls.size() ? std::optional(recipe.calls[i]) : std::nullopt;
+std::optional<Call> call_at(const Function& function, size_t i) {
+  return i < function.calls.size() ? std::optional(function.calls[i]) : std::nullopt;
 }
 
-// Of two recipes whose calls `i` differ.
-Difference of_calls(const Recipe& recipe, const Recipe& earlier, size_t i) {
-  const std::optional<Call> now = call_at(recipe, i), before = call_at(earlier, i);
+// Of two functions whose calls `i` differ.
+Difference of_calls(const Function& function, const Function& earlier, size_t i) {
+  const std::optional<Call> now = call_at(function, i), before = call_at(earlier, i);
   if (now && before && corresponds(*now, *before)) return of_signatures(*now, *before);
   // Where the two go on alike: at their ends, or with calls that correspond.
   const auto meet = [&](size_t a, size_t b) {
-    const std::optional<Call> x = call_at(recipe, a), y = call_at(earlier, b);
+    const std::optional<Call> x = call_at(function, a), y = call_at(earlier, b);
     return x && y ? corresponds(*x, *y) : !x && !y;
   };
   // The first of some calls whose place is known stands for them.
-  const auto stretch = [i](const Recipe& of, size_t count, const char* how) {
+  const auto stretch = [i](const Function& of, size_t count, const char* how) {
     size_t first = i;
     while (first + 1 < i + count && of.calls[first].source.str().empty()) ++first;
     const Call& call = of.calls[of.calls[first].source.str().empty() ? i : first];
@@ -171,7 +173,7 @@ Difference of_calls(const Recipe& recipe, const Recipe& earlier, size_t i) {
     return std::pair(call, call.signature->op->name + others + how);
   };
   const auto came = [&](size_t count) {
-    auto [call, what] = stretch(recipe, count, " came in");
+    auto [call, what] = stretch(function, count, " came in");
     return Difference{Kind::Calls, std::move(what), std::move(call), std::nullopt};
   };
   const auto went = [&](size_t count) {
@@ -179,13 +181,13 @@ Difference of_calls(const Recipe& recipe, const Recipe& earlier, size_t i) {
     return Difference{Kind::Calls, std::move(what), std::nullopt, std::move(call)};
   };
   constexpr size_t kFarthest = 4096;
-  const size_t longest = std::max(recipe.calls.size(), earlier.calls.size());
+  const size_t longest = std::max(function.calls.size(), earlier.calls.size());
   for (size_t count = 1; count <= std::min(kFarthest, longest - i); ++count) {
     if (now && meet(i + count, i)) return came(count);
     if (before && meet(i, i + count)) return went(count);
   }
   if (!now) return went(earlier.calls.size() - i);
-  if (!before) return came(recipe.calls.size() - i);
+  if (!before) return came(function.calls.size() - i);
   if (now->signature->op == before->signature->op) return of_signatures(*now, *before);
   return {Kind::Calls,
           concat(now->signature->op->name, " stands where ", before->signature->op->name, " was"),
@@ -193,9 +195,10 @@ Difference of_calls(const Recipe& recipe, const Recipe& earlier, size_t i) {
 }
 
 // Where a value comes from.
-std::string origin(const Recipe& recipe, const Recipe::Operand& operand) {
-  if (recipe.is_parameter(operand)) return "data";
-  const Call& call = recipe.calls[operand.index - recipe.num_parameters];
+std::string origin(const Function& function, const Ref& operand) {
+  if (!operand) return "nothing";
+  if (function.is_parameter(operand)) return "data";
+  const Call& call = function.calls[function.call_of(operand)];
   return "the result of " + call.signature->op->name;
 }
 
@@ -230,92 +233,92 @@ std::string Difference::str() const {
 
 namespace {
 
-// A result that one of two recipes keeps: the first if it has `more`.
-Difference of_result(const Recipe& recipe, const Recipe& earlier, const Recipe::Operand& result,
+// A result that one of two functions keeps: the first if it has `more`.
+Difference of_result(const Function& function, const Function& earlier, const Ref& result,
                      bool more) {
-  const Recipe& of = more ? recipe : earlier;
+  const Function& of = more ? function : earlier;
   Difference d{Kind::Results,
                concat(origin(of, result), more ? " is kept (" : " is not kept (",
-                      recipe.results.size(), " results, before ", earlier.results.size(), ")")};
-  if (!of.is_parameter(result)) {
-    (more ? d.call : d.earlier_call) = of.calls[result.index - of.num_parameters];
+                      function.results.size(), " results, before ", earlier.results.size(), ")")};
+  if (result && !of.is_parameter(result)) {
+    (more ? d.call : d.earlier_call) = of.calls[of.call_of(result)];
   }
   return d;
 }
 
-// Of two recipes with equal calls.
-std::optional<Difference> of_operands(const Recipe& recipe, const Recipe& earlier) {
-  const auto same = [&](const Recipe::Operand& a, const Recipe::Operand& b) {
-    if (recipe.is_parameter(a) || earlier.is_parameter(b)) {
-      return recipe.is_parameter(a) && earlier.is_parameter(b) && a.index == b.index;
+// Of two functions with equal calls.
+std::optional<Difference> of_operands(const Function& function, const Function& earlier) {
+  const auto same = [&](const Ref& a, const Ref& b) {
+    if (!a || !b) return !a && !b;
+    if (function.is_parameter(a) || earlier.is_parameter(b)) {
+      return function.is_parameter(a) && earlier.is_parameter(b) && a.index == b.index;
     }
-    return a.index - recipe.num_parameters == b.index - earlier.num_parameters &&
-           a.result == b.result;
+    return function.call_of(a) == earlier.call_of(b) && a.result == b.result;
   };
-  for (size_t c = 0; c < recipe.calls.size(); ++c) {
-    const Call &call = recipe.calls[c], &before = earlier.calls[c];
+  for (size_t c = 0; c < function.calls.size(); ++c) {
+    const Call &call = function.calls[c], &before = earlier.calls[c];
     for (uint32_t k = 0; k < call.num_operands; ++k) {
-      const Recipe::Operand& a = recipe.operands[call.first_operand + k];
-      const Recipe::Operand& b = earlier.operands[before.first_operand + k];
+      const Ref &a = function.operands_of(call)[k], &b = earlier.operands_of(before)[k];
       if (same(a, b)) continue;
       const std::string of =
           concat(operand_name(*call.signature, k), " of ", call.signature->op->name, " is ");
       // Data are numbered in the order in which they are met.
-      const bool are_data = recipe.is_parameter(a) && earlier.is_parameter(b);
+      const bool are_data = function.is_parameter(a) && earlier.is_parameter(b);
       return of_two(Kind::Inputs,
                     are_data ? concat(of, a.index < b.index ? "data that another call reads too, "
                                                               "was data of its own"
                                                             : "data of its own, was data that "
                                                               "another call reads too")
-                             : concat(of, origin(recipe, a), ", was ", origin(earlier, b)),
+                             : concat(of, origin(function, a), ", was ", origin(earlier, b)),
                     call, before);
     }
   }
-  const auto [now, before] = std::ranges::mismatch(recipe.results, earlier.results, same);
-  if (now == recipe.results.end() && before == earlier.results.end()) return std::nullopt;
+  const auto [now, before] = std::ranges::mismatch(function.results, earlier.results, same);
+  if (now == function.results.end() && before == earlier.results.end()) return std::nullopt;
   const bool more =
-      recipe.results.size() > earlier.results.size() || before == earlier.results.end();
-  return of_result(recipe, earlier, more ? *now : *before, more);
+      function.results.size() > earlier.results.size() || before == earlier.results.end();
+  return of_result(function, earlier, more ? *now : *before, more);
 }
 
-// Of two recipes that keep more or fewer of the same values: their walks, which begin at what is
+// Of two functions that keep more or fewer of the same values: their walks, which begin at what is
 // kept, may meet the same calls in another order.
-std::optional<Difference> of_kept(const Recipe& recipe, const Recipe& earlier) {
-  const bool more = recipe.results.size() > earlier.results.size();
-  if (recipe.results.size() == earlier.results.size()) return std::nullopt;
-  if (recipe.calls.size() != earlier.calls.size()) return std::nullopt;
-  if (likeness(recipe, earlier).calls < 1) return std::nullopt;
+std::optional<Difference> of_kept(const Function& function, const Function& earlier) {
+  const bool more = function.results.size() > earlier.results.size();
+  if (function.results.size() == earlier.results.size()) return std::nullopt;
+  if (function.calls.size() != earlier.calls.size()) return std::nullopt;
+  if (likeness(function, earlier).calls < 1) return std::nullopt;
   std::map<std::pair<const Signature*, uint32_t>, int> kept;
-  const auto name = [](const Recipe& of, const Recipe::Operand& result) {
-    if (of.is_parameter(result)) return std::pair<const Signature*, uint32_t>(nullptr, 0);
-    return std::pair(of.calls[result.index - of.num_parameters].signature.get(), result.result);
+  const auto name = [](const Function& of, const Ref& result) {
+    if (!result || of.is_parameter(result))
+      return std::pair<const Signature*, uint32_t>(nullptr, 0);
+    return std::pair(of.calls[of.call_of(result)].signature.get(), result.result);
   };
-  const Recipe &of = more ? recipe : earlier, &other = more ? earlier : recipe;
-  for (const Recipe::Operand& result : other.results) ++kept[name(other, result)];
-  for (const Recipe::Operand& result : of.results) {
-    if (--kept[name(of, result)] < 0) return of_result(recipe, earlier, result, more);
+  const Function &of = more ? function : earlier, &other = more ? earlier : function;
+  for (const Ref& result : other.results) ++kept[name(other, result)];
+  for (const Ref& result : of.results) {
+    if (--kept[name(of, result)] < 0) return of_result(function, earlier, result, more);
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<Difference> difference(const Recipe& recipe, const Recipe& earlier) {
-  const auto [now, before] = std::ranges::mismatch(recipe.calls, earlier.calls, same_call);
-  if (now != recipe.calls.end() || before != earlier.calls.end()) {
-    if (auto kept = of_kept(recipe, earlier)) return kept;
-    return of_calls(recipe, earlier, static_cast<size_t>(now - recipe.calls.begin()));
+std::optional<Difference> difference(const Function& function, const Function& earlier) {
+  const auto [now, before] = std::ranges::mismatch(function.calls, earlier.calls, same_call);
+  if (now != function.calls.end() || before != earlier.calls.end()) {
+    if (auto kept = of_kept(function, earlier)) return kept;
+    return of_calls(function, earlier, static_cast<size_t>(now - function.calls.begin()));
   }
-  return of_operands(recipe, earlier);
+  return of_operands(function, earlier);
 }
 
-std::string first_difference(const Recipe& recipe, const Recipe& earlier) {
-  const std::optional<Difference> first = difference(recipe, earlier);
+std::string first_difference(const Function& function, const Function& earlier) {
+  const std::optional<Difference> first = difference(function, earlier);
   return first ? "It first differs in this: " + first->str()
                : "Its calls are those of the last, with other memory to reuse";
 }
 
-Likeness likeness(const Recipe& a, const Recipe& b) {
+Likeness likeness(const Function& a, const Function& b) {
   std::unordered_map<const lazy::Operator*, int64_t> operators;
   std::unordered_map<const Signature*, int64_t> calls;
   for (const Call& call : a.calls) {

@@ -29,12 +29,7 @@ using lazy::Node;
 using lazy::Signature;
 using lazy::Value;
 
-uint64_t next_walk() {
-  static uint64_t counter = 0;  // guarded by the graph lock
-  return ++counter;
-}
-
-constexpr auto kStays = std::numeric_limits<uint32_t>::max();  // Node::uses of what a call needs
+constexpr auto kStays = std::numeric_limits<uint32_t>::max();  // uses of what a call needs
 
 uint32_t references(const Node* node) {
   return c10::raw::intrusive_ptr::use_count(const_cast<Node*>(node));
@@ -46,11 +41,12 @@ Graph::Graph(std::vector<Value> values, int device_index, const std::vector<cons
              const std::vector<WantedSplit>& wanted, bool takes_offers)
     : offers_taken(takes_offers), device(device_index) {
   results = std::move(values);
-  util::Hasher h;
-  walk(h);
+  lazy::FunctionKey of_calls;
+  walk(of_calls);
+  util::Hasher& h = of_calls.hasher();
   structure = h.finish();
   for (const Node* leaf : parameters) {
-    if (const spmd::Sharding* s = leaf->data().array->sharding()) h.add(leaf->ordinal).add(s->hash);
+    if (const spmd::Sharding* s = leaf->data().array->sharding()) h.add(leaf->place).add(s->hash);
   }
   if (Runtime::get().devices(device).all.size() > 1) choose_shardings(wanted);
   for (const spmd::Sharding* s : shardings) h.add(s == nullptr ? util::Hash128() : s->hash);
@@ -83,62 +79,45 @@ Interface Graph::interface() const {
   return all;
 }
 
-void Graph::walk(util::Hasher& h) {
-  const uint64_t walk = next_walk();
-  uint32_t ordinal = 0;
+void Graph::walk(lazy::FunctionKey& of_calls) {
   const ConstantNumbers& constants = constant_numbers();
-  // Depth first without recursion: graphs are deeper than stacks.
-  std::vector<std::pair<const Node*, size_t>> stack;
-  const auto visit_leaf = [&](const Node* node) {
+  const auto enter = [&](const Value& value) {
+    const Node* node = value.node.get();
+    if (nodes.contains(node)) return false;
+    if (!node->is_data()) return true;
     TXLA_CHECK(node->data().array != nullptr,
                "xla: expected a tensor with a value, got a "
                "placeholder. Values cannot be read while a function is being recorded.");
-    node->ordinal = ordinal++;
+    nodes.add(node);
+    uses_.push_back(0);
     parameters.push_back(node);
-    h.add(0xda7a).add(node->output(0).hash);
-    if (ops::has_narrowed()) h.add(static_cast<uint64_t>(held_dtype(*node->data().array)));
+    of_calls.parameter(node->output(0));
+    if (ops::has_narrowed()) {
+      of_calls.hasher().add(static_cast<uint64_t>(held_dtype(*node->data().array)));
+    }
+    return false;
   };
-  const auto enter = [&](const Node* node) {
-    if (node->walk == walk) return;
-    node->walk = walk;
-    node->uses = 0;
-    if (node->is_data()) {
-      visit_leaf(node);
-    } else {
-      stack.emplace_back(node, 0);
+  const auto leave = [&](const Node& call) {
+    nodes.add(&call);
+    uses_.push_back(0);
+    calls.push_back(&call);
+    const Signature& s = call.signature();
+    of_calls.call(s);
+    for (const Value& operand : call.operands()) {
+      ++uses_[operand.node->place];
+      of_calls.value(operand.node->place, operand.index);
+    }
+    for (size_t i = 0; i < s.numbers.size(); ++i) {
+      const lazy::Number& number = call.numbers()[i];
+      if (constants.contains(s, call.numbers(), i)) [[unlikely]] {
+        of_calls.constant(i, number);
+      } else {
+        numbers.add(number, s.numbers[i]);
+      }
     }
   };
-  for (const Value& root : results) {
-    enter(root.node.get());
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        const Node* operand = node->operands()[next++].node.get();
-        enter(operand);  // may move the stack: `node` and `next` are not used after this
-        continue;
-      }
-      const Node* done = node;
-      stack.pop_back();
-      done->ordinal = ordinal++;
-      calls.push_back(done);
-      const Signature& s = done->signature();
-      h.add(s.key);
-      for (const Value& operand : done->operands()) {
-        ++operand.node->uses;
-        h.add((uint64_t{operand.node->ordinal} << 32) | operand.index);
-      }
-      for (size_t i = 0; i < s.numbers.size(); ++i) {
-        const lazy::Number& number = done->numbers()[i];
-        if (constants.contains(s, done->numbers(), i)) [[unlikely]] {
-          h.add(0xc0de + i).add(static_cast<uint64_t>(number.integer));
-          h.add(std::bit_cast<uint64_t>(number.imag));
-        } else {
-          numbers.add(number, s.numbers[i]);
-        }
-      }
-    }
-    h.add((uint64_t{root.node->ordinal} << 32) | root.index);
-  }
+  lazy::visit(results, enter, leave);
+  for (const Value& root : results) of_calls.value(root.node->place, root.index);
 }
 
 size_t count_inputs(const Graph& graph) {
@@ -162,16 +141,12 @@ size_t count_inputs(const Graph& graph) {
   return graph.parameters.size() + numbers.size() + (draws ? 1 : 0);
 }
 
-Dependents::Dependents(const Graph& graph)
-    : computed_(next_walk()), later_(next_walk()), no_(next_walk()) {
-  for (const Node* call : graph.calls) call->walk = computed_;
-}
-
-bool Dependents::contains(const Node* start) const {
-  const auto is = [this](const Node* node) {
-    return node->walk == computed_ || node->walk == later_;
+bool Dependents::contains(const Node* start) {
+  const auto is = [this](const Node* node) { return is_computed(node) || later_.is(node, true); };
+  // A leaf of the graph needs nothing of it.
+  const auto known = [&](const Node* node) {
+    return graph_.nodes.contains(node) || later_.contains(node);
   };
-  const auto known = [&](const Node* node) { return is(node) || node->walk == no_; };
   std::vector<const Node*> stack = {start};
   while (!stack.empty()) {
     const Node* node = stack.back();
@@ -185,7 +160,7 @@ bool Dependents::contains(const Node* start) const {
       }
       if (!depends && stack.size() > depth) continue;  // comes back to it
       stack.resize(depth);
-      node->walk = depends ? later_ : no_;
+      later_.add(node, depends);
     }
     stack.pop_back();
   }
@@ -205,44 +180,44 @@ bool gives_few_integers(const Signature& call) {
 
 }  // namespace
 
-FromNumbers::FromNumbers() : yes_(next_walk()), no_(next_walk()) {}
-
-bool FromNumbers::contains(const Node* start) const {
-  const auto is = [](uint64_t mark) {
-    return [mark](const Value& v) { return v.node->walk == mark; };
+bool FromNumbers::contains(const Node* start) {
+  const auto is = [this](bool answer) {
+    return [this, answer](const Value& v) { return known_.is(v.node.get(), answer); };
   };
   std::vector<const Node*> stack = {start};
   while (!stack.empty()) {
     const Node* node = stack.back();
-    if (node->walk == yes_ || node->walk == no_) {
+    if (known_.contains(node)) {
       stack.pop_back();
     } else if (node->is_data() || !gives_few_integers(node->signature()) ||
-               std::ranges::any_of(node->operands(), is(no_))) {
-      node->walk = no_;
-    } else if (std::ranges::all_of(node->operands(), is(yes_))) {
-      node->walk = yes_;
+               std::ranges::any_of(node->operands(), is(false))) {
+      known_.add(node, false);
+    } else if (std::ranges::all_of(node->operands(), is(true))) {
+      known_.add(node, true);
     } else {
       for (const Value& operand : node->operands()) {
-        if (operand.node->walk != yes_) stack.push_back(operand.node.get());
+        if (!is(true)(operand)) stack.push_back(operand.node.get());
       }
     }
   }
-  return start->walk == yes_;
+  return known_.is(start, true);
 }
 
 // A call that somebody goes on referring to may be computed again: what it reads must stay. Marks
 // such operands by a number of uses that nothing has.
 void Graph::find_survivors(const std::vector<const Node*>& ending) {
-  const uint64_t becomes_data = next_walk();
+  std::vector<bool> becomes_data(nodes.size());
   for (const Value& root : results) {
-    ++root.node->uses;
-    if (root.node->num_outputs() == 1) root.node->walk = becomes_data;
+    ++uses_[root.node->place];
+    if (root.node->num_outputs() == 1) becomes_data[root.node->place] = true;
   }
-  for (const Node* call : ending) ++call->uses;
+  for (const Node* call : ending) {
+    if (nodes.contains(call)) ++uses_[call->place];
+  }
   for (auto it = calls.rbegin(); it != calls.rend(); ++it) {  // users before operands
     const Node* call = *it;
-    if (call->walk == becomes_data || references(call) == call->uses) continue;
-    for (const Value& operand : call->operands()) operand.node->uses = kStays;
+    if (becomes_data[call->place] || references(call) == uses_[call->place]) continue;
+    for (const Value& operand : call->operands()) uses_[operand.node->place] = kStays;
   }
 }
 
@@ -274,7 +249,7 @@ std::unordered_set<const Node*> Graph::taken_by_hand() const {
   std::unordered_set<const Node*> taken;
   if (!offers_taken) return taken;
   for (const Node* leaf : parameters) {
-    if (leaf->data().array->is_offered() && leaf->uses != kStays) taken.insert(leaf);
+    if (leaf->data().array->is_offered() && uses_[leaf->place] != kStays) taken.insert(leaf);
   }
   if (taken.empty()) return taken;
   for (const Node* leaf : needed_later()) taken.erase(leaf);
@@ -289,7 +264,7 @@ std::vector<std::pair<size_t, const Geometry*>> Graph::free_parameters() const {
     const Node* leaf = parameters[i];
     const std::shared_ptr<pjrt::Array>& array = leaf->data().array;
     if (!leaf->data().donatable || array.use_count() != 1 + array->waiting_runs()) continue;
-    if (references(leaf) != leaf->uses && !by_hand.contains(leaf)) continue;
+    if (references(leaf) != uses_[leaf->place] && !by_hand.contains(leaf)) continue;
     const Geometry& g = leaf->output(0);
     if (ops::has_narrowed() && held_dtype(*array) != ops::device_dtype(g.dtype)) {
       continue;  // it was made under other flags
@@ -302,14 +277,14 @@ std::vector<std::pair<size_t, const Geometry*>> Graph::free_parameters() const {
 // For each root, the leaf that it is most likely an update of. Calls that update take what they
 // write first, and several values in the order of their results.
 std::vector<const Node*> Graph::updated_leaves() const {
-  std::vector<const Node*> leaf_of(parameters.size() + calls.size());  // by ordinal
-  for (const Node* leaf : parameters) leaf_of[leaf->ordinal] = leaf;
+  std::vector<const Node*> leaf_of(nodes.size());  // by place
+  for (const Node* leaf : parameters) leaf_of[leaf->place] = leaf;
   const auto follow = [&](const Node* node, size_t operand) -> const Node* {
     if (node->is_data()) return node;
     const auto& operands = node->operands();
-    return operand < operands.size() ? leaf_of[operands[operand].node->ordinal] : nullptr;
+    return operand < operands.size() ? leaf_of[operands[operand].node->place] : nullptr;
   };
-  for (const Node* call : calls) leaf_of[call->ordinal] = follow(call, 0);
+  for (const Node* call : calls) leaf_of[call->place] = follow(call, 0);
   std::vector<const Node*> updated;
   for (const Value& root : results) updated.push_back(follow(root.node.get(), root.index));
   return updated;
@@ -328,7 +303,7 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
   for (const Node* leaf : parameters) {
     if (const spmd::Sharding* s = leaf->data().array->sharding()) all.push_back(s);
   }
-  named.add(*this);
+  for (const Node* call : calls) named.add(call->signature());
   plan = plan_of(structure);
   if (plan != nullptr && plan->mesh != nullptr) {
     all.push_back(spmd::Sharding::replicated(plan->mesh, 0));
@@ -358,14 +333,15 @@ void Graph::choose_shardings(const std::vector<WantedSplit>& wanted) {
 }
 
 void Graph::choose_manual(const std::vector<WantedSplit>& wanted) {
-  ops::ManualValues manual;
-  for (const Node* leaf : parameters) {
-    const spmd::Sharding* s = leaf->data().array->sharding();
-    if (s != nullptr && s->is_manual) manual.add(leaf);
+  const lazy::Function of_run = function();
+  ops::ManualValues manual(of_run);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const spmd::Sharding* s = parameters[i]->data().array->sharding();
+    if (s != nullptr && s->is_manual) manual.add_parameter(i);
   }
-  for (const Node* call : calls) manual.add_results_of(*call);
+  manual.add_results();
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!manual.contains(results[i])) continue;
+    if (!manual.contains(of_run.results[i])) continue;
     const Geometry& g = results[i].geometry();
     TXLA_CHECK_KIND(util::ErrorKind::Value, i >= wanted.size() || wanted[i].sharding == nullptr,
                     "mark_sharding: expected a value of all devices for the tensor that is split "

@@ -21,9 +21,9 @@ struct WantedSplit {
   uint64_t replaced = 0;                     // Node::id() of the data that it takes the place of
 };
 
-// A function of the recorded graph, bound to the data, numbers and device of one run. Valid while
-// the graph lock is held. Its results are distinct, and none of them is data.
-struct Graph : lazy::Function {
+// The recorded calls of one run, with its data, numbers and device: a function and what it is bound
+// to. Valid while the graph lock is held. Its results are distinct, and none of them is data.
+struct Graph : lazy::Walk {
   PackedNumbers numbers;
   std::vector<int32_t> reused_by;  // of each parameter's buffer: the result that may take it, or -1
   bool offers_taken = false;       // whether that may be by hand (executor/run/offers.h)
@@ -44,9 +44,10 @@ struct Graph : lazy::Function {
         const std::vector<WantedSplit>& wanted = {}, bool takes_offers = false);
 
   Interface interface() const;
+  lazy::Function function() const { return lazy::function_of(*this); }
 
  private:
-  void walk(util::Hasher& h);
+  void walk(lazy::FunctionKey& key);
   void choose_shardings(const std::vector<WantedSplit>& wanted);
   void find_replaced(const std::vector<WantedSplit>& wanted);
   void choose_manual(const std::vector<WantedSplit>& wanted);
@@ -54,6 +55,8 @@ struct Graph : lazy::Function {
   const spmd::Sharding* whole(size_t rank);
 
   std::vector<const spmd::Sharding*> whole_;  // by rank; null: not asked for yet
+  // How often the graph, its caller and its results refer to each of `nodes`.
+  std::vector<uint32_t> uses_;
   void find_survivors(const std::vector<const lazy::Node*>& ending);
   std::unordered_set<const lazy::Node*> needed_later() const;
   std::unordered_set<const lazy::Node*> taken_by_hand() const;
@@ -66,29 +69,47 @@ struct Graph : lazy::Function {
 // seed for all draws.
 size_t count_inputs(const Graph& graph);
 
-// Tells whether a graph computes a node, or the node needs what it computes. Valid until the next
-// walk.
-class Dependents {
+// Nodes of which something is known: yes or no. A later NodeSet may take them; then it is unknown.
+class KnownNodes {
  public:
-  explicit Dependents(const Graph& graph);
-  bool contains(const lazy::Node* node) const;
-  // Returns whether the graph computes it.
-  bool is_computed(const lazy::Node* node) const { return node->walk == computed_; }
+  void add(const lazy::Node* node, bool answer) {
+    nodes_.add(node);
+    answers_.push_back(answer);
+  }
+  bool contains(const lazy::Node* node) const { return nodes_.contains(node); }
+  bool is(const lazy::Node* node, bool answer) const {
+    return contains(node) && answers_[node->place] == answer;
+  }
 
  private:
-  uint64_t computed_, later_, no_;  // marks of nodes
+  lazy::NodeSet nodes_;
+  std::vector<bool> answers_;
+};
+
+// Tells whether a graph computes a node, or the node needs what it computes. Valid until another
+// graph is made.
+class Dependents {
+ public:
+  explicit Dependents(const Graph& graph) : graph_(graph) {}
+  bool contains(const lazy::Node* node);
+  // Returns whether the graph computes it.
+  bool is_computed(const lazy::Node* node) const {
+    return graph_.nodes.contains(node) && !node->is_data();
+  }
+
+ private:
+  const Graph& graph_;
+  KnownNodes later_;  // of nodes that are not the graph's
 };
 
 // Tells whether a value is made of Python numbers alone, and is whole numbers, few of them: the
-// positions of tokens, say. Whoever reads one need not wait for what the device works on. Valid
-// until the next walk.
+// positions of tokens, say. Whoever reads one need not wait for what the device works on.
 class FromNumbers {
  public:
-  FromNumbers();
-  bool contains(const lazy::Node* node) const;
+  bool contains(const lazy::Node* node);
 
  private:
-  uint64_t yes_, no_;  // marks of nodes
+  KnownNodes known_;
 };
 
 }  // namespace torch_xla::executor

@@ -67,7 +67,7 @@ bool ProgramCache::nears_map_limit() {
 
 void ProgramCache::drop_users_of(const util::Hash128& signature) {
   std::erase_if(entries_, [&](const Entry& entry) {
-    const bool uses = std::ranges::any_of(entry.program->recipe.calls, [&](const auto& call) {
+    const bool uses = std::ranges::any_of(entry.program->function.calls, [&](const auto& call) {
       return call.signature->key == signature;
     });
     if (uses) index_.erase(entry.key);

@@ -18,7 +18,7 @@ Unplanned unplanned(const Graph& graph) {
     request.structure = graph.structure;
     request.platform = runtime.target().platform;
     request.num_devices = num_devices;
-    request.text = describe(graph, runtime.target(), num_devices);
+    request.text = describe(graph.function(), runtime.target(), num_devices);
     for (const lazy::Node* leaf : graph.parameters) {
       request.leaves.push_back(leaf->data().array->sharding());
     }

@@ -9,7 +9,7 @@
 
 #include "debug/metrics.h"
 #include "executor/insight/dumps.h"
-#include "lazy/stack.h"
+#include "lazy/source.h"
 #include "util/flags.h"
 
 namespace torch_xla::executor {

@@ -13,7 +13,7 @@
 #include "hlo/pretty.h"
 #include "lazy/lock.h"
 #include "lazy/print.h"
-#include "lazy/stack.h"
+#include "lazy/source.h"
 #include "spmd/sharding.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -24,7 +24,7 @@ namespace torch_xla::executor {
 namespace {
 
 std::string stablehlo(const Graph& graph) {
-  return lower(graph, graph.interface(), Runtime::get().target()).text;
+  return lower(graph.function(), graph.interface(), Runtime::get().target()).text;
 }
 
 // The compiler's text takes a compilation to get.

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "executor/compile/graph.h"
-#include "executor/program/instantiate.h"
 #include "executor/run/live_data.h"
 #include "executor/step/read_data.h"
 #include "executor/step/sync.h"
@@ -56,19 +56,10 @@ std::shared_ptr<const KeptRun> copy_of(const Graph& graph, const Program& progra
   run->name = program.name;
   run->place = program.place;
   run->key = program.key;
-  lazy::Function copy;
-  for (const Node* parameter : graph.parameters) {
-    run->placeholders.push_back(lazy::placeholder(parameter->output(0), graph.device));
-    run->inputs.push_back(parameter->data());
-    copy.parameters.push_back(run->placeholders.back().node.get());
-  }
-  lazy::Function recorded = graph;
+  for (const Node* parameter : graph.parameters) run->inputs.push_back(parameter->data());
+  lazy::Walk recorded = graph;
   recorded.calls = as_recorded(graph);
-  const Instance instance =
-      instantiate(Recipe(recorded), run->placeholders, numbers_of(recorded), graph.device);
-  for (const auto& call : instance.calls) copy.calls.push_back(call.get());
-  copy.results = instance.results;
-  run->function = lazy::open(copy, is_traced);
+  run->function = lazy::open(lazy::function_of(recorded), is_traced);
   return run;
 }
 
@@ -105,77 +96,79 @@ std::vector<std::shared_ptr<const KeptRun>> kept_runs() {
   return {kept().runs.begin(), kept().runs.end()};
 }
 
-RunReplay::RunReplay(std::shared_ptr<const KeptRun> run) : run_(std::move(run)) {
+RunReplay::RunReplay(std::shared_ptr<const KeptRun> run)
+    : run_(std::move(run)),
+      values_(run_->function.num_values()),
+      readers_(run_->function.num_values()) {
   const lazy::Function& function = run_->function;
   for (size_t i = 0; i < function.parameters.size(); ++i) {
-    const Node* parameter = function.parameters[i];
-    values_[parameter] = {data_value(&parameter->output(0), run_->device, run_->inputs[i])};
+    values_[i] = {data_value(function.parameters[i], run_->device, run_->inputs[i])};
   }
-  for (const Node* call : function.calls) {
-    for (const Value& operand : call->operands()) ++readers_[operand.node.get()];
-  }
+  for (const lazy::Ref& operand : function.operands) ++readers_[operand.index];
+}
+
+Value RunReplay::value_of(const lazy::Ref& r) const {
+  const std::vector<Value>& values = values_[r.index];
+  return values.empty() ? Value() : values[r.result];
 }
 
 std::vector<double> RunReplay::compute(const std::vector<size_t>& calls, double seconds,
                                        bool all_results) {
   drop_unneeded();
-  std::unordered_map<const Node*, c10::intrusive_ptr<Node>> copies;
-  std::vector<std::pair<const Node*, uint32_t>> wanted;
+  const lazy::Function& function = run_->function;
+  std::unordered_map<uint32_t, c10::intrusive_ptr<Node>> made;  // by Ref::index
+  std::vector<lazy::Ref> wanted;
   std::vector<Value> values;
   {
     const lazy::GraphLock lock;
     for (const size_t i : calls) {
-      TXLA_CHECK_KIND(util::ErrorKind::Value,
-                      i < run_->calls().size() && !values_.contains(run_->calls()[i].get()),
+      TXLA_CHECK_KIND(util::ErrorKind::Value, i < function.calls.size() && !is_computed(i),
                       "replay: expected a call that has not been computed, got number ", i, " of ",
-                      run_->calls().size(), ".");
-      const Node& call = *run_->calls()[i];
+                      function.calls.size(), ".");
+      const lazy::Function::Call& call = function.calls[i];
       lazy::Operands operands;
-      for (const Value& operand : call.operands()) {
-        const Node* node = operand.node.get();
-        if (const auto here = copies.find(node); here != copies.end()) {
-          operands.push_back({here->second, operand.index});
-          continue;
-        }
-        const auto there = values_.find(node);
-        TXLA_CHECK_KIND(util::ErrorKind::Value, there != values_.end(),
+      for (const lazy::Ref& r : function.operands_of(call)) {
+        const auto here = made.find(r.index);
+        operands.push_back(here != made.end() ? Value{here->second, r.result} : value_of(r));
+        TXLA_CHECK_KIND(util::ErrorKind::Value, static_cast<bool>(operands.back()),
                         "replay: expected the operands of call ", i, " to have been computed.");
-        operands.push_back(there->second[operand.index]);
       }
-      copies.emplace(&call, lazy::copy_of(call, std::move(operands)));
-      for (const Value& operand : call.operands()) --readers_[operand.node.get()];
+      made.emplace(
+          function.index_of(i),
+          lazy::instantiate(call, std::move(operands), function.numbers_of(call), run_->device));
+      for (const lazy::Ref& r : function.operands_of(call)) --readers_[r.index];
     }
     for (const size_t i : calls) {
-      const Node* call = run_->calls()[i].get();
-      std::vector<Value>& results = values_[call];
-      results.resize(call->num_outputs());
-      if (readers_[call] == 0 && !all_results && calls.size() > 1) {
-        const auto is_it = [&](const Value& v) { return v.node.get() == call; };
-        if (std::ranges::none_of(run_->function.results, is_it)) continue;
+      const uint32_t index = function.index_of(i);
+      const auto& outputs = function.calls[i].signature->outputs;
+      values_[index].resize(outputs.size());
+      if (readers_[index] == 0 && !all_results && calls.size() > 1) {
+        const auto is_it = [&](const lazy::Ref& r) { return r.index == index; };
+        if (std::ranges::none_of(function.results, is_it)) continue;
       }
-      for (uint32_t k = 0; k < call->num_outputs(); ++k) {
-        if (call->signature().outputs[k] == nullptr) continue;
-        wanted.emplace_back(call, k);
-        values.push_back({copies.at(call), k});
+      for (uint32_t k = 0; k < outputs.size(); ++k) {
+        if (outputs[k] == nullptr) continue;
+        wanted.push_back({index, k});
+        values.push_back({made.at(index), k});
       }
     }
   }
   std::vector<double> taken = time_runs(values, run_->device, seconds);
-  for (size_t i = 0; i < wanted.size(); ++i) values_[wanted[i].first][wanted[i].second] = values[i];
+  for (size_t i = 0; i < wanted.size(); ++i) values_[wanted[i].index][wanted[i].result] = values[i];
   return taken;
 }
 
 // What all its readers have read; data that a program runs on may be let go at once.
 void RunReplay::drop_unneeded() {
-  std::unordered_set<const Node*> results;
-  for (const Value& v : run_->function.results) results.insert(v.node.get());
-  for (auto& [node, values] : values_) {
-    if (readers_[node] > 0 || results.contains(node)) continue;
-    for (Value& value : values) value = {};
+  std::vector<bool> is_result(values_.size());
+  for (const lazy::Ref& r : run_->function.results) is_result[r.index] = true;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (readers_[i] > 0 || is_result[i]) continue;
+    for (Value& value : values_[i]) value = {};
   }
 }
 
-std::vector<at::Tensor> RunReplay::download(std::vector<Value> values) const {
+std::vector<at::Tensor> RunReplay::download(const std::vector<Value>& values) const {
   std::vector<Value> present;
   for (const Value& v : values) {
     if (v) present.push_back(v);
@@ -188,19 +181,17 @@ std::vector<at::Tensor> RunReplay::download(std::vector<Value> values) const {
 }
 
 std::vector<at::Tensor> RunReplay::results(size_t call) {
-  const auto there = values_.find(run_->calls().at(call).get());
-  TXLA_CHECK_KIND(util::ErrorKind::Value, there != values_.end(),
+  TXLA_CHECK_KIND(util::ErrorKind::Value, call < run_->function.calls.size() && is_computed(call),
                   "replay: expected a call that has been computed, got number ", call, ".");
-  return download(there->second);
+  return download(values_[run_->function.index_of(call)]);
 }
 
 std::vector<at::Tensor> RunReplay::operands(size_t call) {
   std::vector<Value> values;
-  for (const Value& operand : run_->calls().at(call)->operands()) {
-    const auto there = values_.find(operand.node.get());
-    values.push_back(there == values_.end() ? Value() : there->second[operand.index]);
+  for (const lazy::Ref& r : run_->function.operands_of(run_->function.calls.at(call))) {
+    values.push_back(value_of(r));
   }
-  return download(std::move(values));
+  return download(values);
 }
 
 }  // namespace torch_xla::executor

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "executor/program/program.h"
@@ -18,14 +17,11 @@ struct Graph;
 // What a run computed, and from what. It refers to its inputs, whose memory no run takes over while
 // runs are kept.
 struct KeptRun {
-  std::vector<lazy::Value> placeholders;  // of the function's parameters
-  lazy::OpenedFunction function;          // calls as they were recorded; traced functions are open
-  std::vector<lazy::DeviceData> inputs;   // of the function's parameters
+  lazy::Function function;               // calls as they were recorded; traced functions are open
+  std::vector<lazy::DeviceData> inputs;  // of the function's parameters
   int device = 0;
   std::string name, place;  // of the program, and `key`
   util::Hash128 key;
-
-  const std::vector<c10::intrusive_ptr<lazy::Node>>& calls() const { return function.nodes; }
 };
 
 // Keeps the newest runs from now on, so many of them; with 0 none. Returns how many it was before.
@@ -54,12 +50,15 @@ class RunReplay {
   std::vector<at::Tensor> operands(size_t call);
 
  private:
-  std::vector<at::Tensor> download(std::vector<lazy::Value> values) const;
+  bool is_computed(size_t call) const { return !values_[run_->function.index_of(call)].empty(); }
+  lazy::Value value_of(const lazy::Ref& r) const;  // undefined: not computed, or not kept
+  std::vector<at::Tensor> download(const std::vector<lazy::Value>& values) const;
   void drop_unneeded();
 
   const std::shared_ptr<const KeptRun> run_;
-  std::unordered_map<const lazy::Node*, std::vector<lazy::Value>> values_;  // data
-  std::unordered_map<const lazy::Node*, size_t> readers_;  // calls that have yet to read it
+  // By Ref::index: data, none before it is computed; and the calls that have yet to read it.
+  std::vector<std::vector<lazy::Value>> values_;
+  std::vector<size_t> readers_;
 };
 
 }  // namespace torch_xla::executor

@@ -55,7 +55,7 @@ std::shared_ptr<const Program> nearest(const Programs& earlier, const Program& p
   int seen = 0;
   for (const auto& other : earlier) {
     if (other->name != program.name || other->place != program.place) continue;
-    const Likeness likeness_of = likeness(program.recipe, other->recipe);
+    const Likeness likeness_of = likeness(program.function, other->function);
     if (best == nullptr || closest < likeness_of) {
       best = other;
       closest = likeness_of;
@@ -65,20 +65,18 @@ std::shared_ptr<const Program> nearest(const Programs& earlier, const Program& p
   return best;
 }
 
-// What differs between programs whose recipes do not.
+// What differs between programs whose functions do not.
 struct Outside {
   std::string kind, what;
 };
 
 // The first call that reads a parameter.
-std::string read_by(const Recipe& recipe, size_t parameter) {
-  for (const Recipe::Call& call : recipe.calls) {
-    for (uint32_t k = 0; k < call.num_operands; ++k) {
-      if (recipe.operands[call.first_operand + k].index != parameter) continue;
-      const std::string line = call.source.str();
-      return concat("which ", call.signature->op->name, line.empty() ? "" : " at " + line,
-                    " reads");
-    }
+std::string read_by(const lazy::Function& function, size_t parameter) {
+  for (const lazy::Function::Call& call : function.calls) {
+    const auto is_it = [&](const lazy::Ref& r) { return r.index == parameter; };
+    if (std::ranges::none_of(function.operands_of(call), is_it)) continue;
+    const std::string line = call.source.str();
+    return concat("which ", call.signature->op->name, line.empty() ? "" : " at " + line, " reads");
   }
   return "which is a result";
 }
@@ -91,7 +89,7 @@ Outside outside(const Program& now, const Program& before) {
   const std::vector<Parameter>&a = now.interface.parameters, &b = before.interface.parameters;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const std::string input = concat("input ", i, " (", lazy::types_of({a[i].geometry}), ", ",
-                                     read_by(now.recipe, i), ")");
+                                     read_by(now.function, i), ")");
     if (a[i].sharding != b[i].sharding) {
       return {"sharding", concat(input, " is split as ", spec(a[i].sharding), ", was as ",
                                  spec(b[i].sharding))};
@@ -115,12 +113,12 @@ Outside outside(const Program& now, const Program& before) {
 bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
 // The program that has read a value shortly before and has this call, if any.
-std::shared_ptr<const Program> read_with(const Programs& earlier, const Recipe::Call& call,
+std::shared_ptr<const Program> read_with(const Programs& earlier, const lazy::Function::Call& call,
                                          std::string_view op = {}) {
   constexpr size_t kRecent = 16;
   for (const auto& program : std::span(earlier).first(std::min(kRecent, earlier.size()))) {
     if (program->name != "read") continue;
-    for (const Recipe::Call& other : program->recipe.calls) {
+    for (const lazy::Function::Call& other : program->function.calls) {
       const bool found =
           op.empty() ? other.signature->key == call.signature->key
                      : other.signature->op->name == op && other.source.str() == call.source.str();
@@ -149,8 +147,8 @@ std::string advice_on_shape(const Difference& d) {
 }
 
 // Whether an optimizer writes parameters in it, in the forms that those of torch.optim have on xla.
-bool updates(const Recipe& recipe) {
-  return std::ranges::any_of(recipe.calls, [](const Recipe::Call& call) {
+bool updates(const lazy::Function& function) {
+  return std::ranges::any_of(function.calls, [](const lazy::Function::Call& call) {
     const std::string& op = call.signature->op->name;
     return has(op, "_fused_") || has(op, "_foreach_");
   });
@@ -164,7 +162,7 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
   if (d.kind == Kind::Results) {
     return "A tensor is kept beyond the step, or no longer is. Keep the same in each step.";
   }
-  const Recipe::Call& call = d.call ? *d.call : *d.earlier_call;
+  const lazy::Function::Call& call = d.call ? *d.call : *d.earlier_call;
   const std::string& op = call.signature->op->name;
   if (read_with(earlier, call, "torch_xla::nonzero") != nullptr) {
     return "A mask selects as many elements as it has true values, so each number of them has a "
@@ -214,7 +212,7 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
   if (has(op, "dropout") || has(op, "batch_norm")) {
     return kTrainAndEval;
   }
-  if (updates(now.recipe) != updates(before.recipe)) {
+  if (updates(now.function) != updates(before.function)) {
     return "One of the two has no optimizer step, as in gradient accumulation: both are kept, and "
            "there is nothing to do.";
   }
@@ -229,7 +227,7 @@ std::string advice(const Difference& d, const Program& now, const Program& befor
 
 Recompile explained(const Program& now, const Program& before, const Programs& earlier) {
   Recompile r;
-  if (const std::optional<Difference> d = difference(now.recipe, before.recipe)) {
+  if (const std::optional<Difference> d = difference(now.function, before.function)) {
     r.kind = name_of(d->kind);
     r.what = d->what;
     if (d->call) r.line = d->call->source.str();

@@ -22,7 +22,7 @@ struct Parameter {
   const spmd::Sharding* sharding = nullptr;  // null: each device has the whole
 };
 
-// The splits of calls' results, by Node::ordinal of the call and the result's index.
+// The splits of calls' results, by the call's ordinal and the result's index.
 using ValueSplits = std::map<std::pair<uint32_t, uint32_t>, const spmd::Sharding*>;
 
 // A program takes arrays, then its numbers, packed.

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
-#include <type_traits>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/Context.h>
 
 #include "executor/program/lowerer.h"
+#include "hlo/partition.h"
 #include "hlo/recompute.h"
 #include "ops/host/host_failure.h"
 #include "ops/host/host_kernel.h"
@@ -20,11 +19,10 @@
 namespace torch_xla::executor {
 namespace {
 
+using lazy::Function;
 using lazy::Geometry;
-using lazy::Node;
 using lazy::NumberKind;
 using lazy::Signature;
-using lazy::Value;
 
 // torch.set_float32_matmul_precision: "highest" is exact, "high" permits TF32 or three products of
 // bf16, "medium" one product of bf16.
@@ -152,10 +150,9 @@ hlo::Value with_padding(const hlo::Value& x, const spmd::Sharding* s) {
   return hlo::pad(x, hlo::splat(x.builder(), 0, {x.dtype(), {}}), none, high, none);
 }
 
-// `Calls`: a lazy::Function or a Stretch.
-template <class Calls>
-std::string module_of(const Calls& calls, const Interface& interface, const ops::Target& target,
-                      bool reuses_buffers, bool names_results = false) {
+// Of the whole function, or of a stretch of it.
+std::string module_of(const Function& function, const Stretch* stretch, const Interface& interface,
+                      const ops::Target& target, bool reuses_buffers, bool names_results = false) {
   hlo::Builder b = builder_for(target);
   const spmd::Mesh* mesh = interface.mesh;
   if (mesh != nullptr) add_mesh(b, mesh);
@@ -201,13 +198,13 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   Lowerer lowerer(b, target);
   if (interface.values != nullptr) lowerer.set_splits(interface.values.get());
   if (names_results) lowerer.name_results();
-  if constexpr (std::is_same_v<Calls, lazy::Function>) {
-    for (size_t i = 0; i < interface.parameters.size(); ++i) {
-      const spmd::Sharding* s = interface.parameters[i].sharding;
-      if (s != nullptr && s->is_manual) lowerer.take_manual(calls.parameters[i]);
-    }
+  ops::ManualValues manual(function);
+  for (size_t i = 0; stretch == nullptr && i < interface.parameters.size(); ++i) {
+    const spmd::Sharding* s = interface.parameters[i].sharding;
+    if (s != nullptr && s->is_manual) manual.add_parameter(i);
   }
-  hlo::Values results = lowerer.lower(calls, arguments, &numbers);
+  hlo::Values results = stretch != nullptr ? lowerer.lower(function, *stretch, arguments, numbers)
+                                           : lowerer.lower(std::move(manual), arguments, &numbers);
   for (size_t i = 0; i < interface.results.size(); ++i) {
     results[i] = with_padding(results[i], interface.results[i]);
   }
@@ -215,16 +212,16 @@ std::string module_of(const Calls& calls, const Interface& interface, const ops:
   return b.finish();
 }
 
-template <class Calls>
-Lowered lower_program(const Calls& calls, const Interface& interface, const ops::Target& target) {
+Lowered lower_program(const Function& function, const Stretch* stretch, const Interface& interface,
+                      const ops::Target& target) {
   Lowered lowered;
   lowered.reuses_buffers = std::ranges::any_of(interface.parameters,
                                                [](const Parameter& p) { return p.reused_by >= 0; });
-  lowered.text = module_of(calls, interface, target, lowered.reuses_buffers);
+  lowered.text = module_of(function, stretch, interface, target, lowered.reuses_buffers);
   lowered.can_fail = ops::can_fail(lowered.text);
   if (lowered.can_fail && lowered.reuses_buffers) {
     lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
-    lowered.text = module_of(calls, interface, target, false);
+    lowered.text = module_of(function, stretch, interface, target, false);
   }
   return lowered;
 }
@@ -242,22 +239,20 @@ hlo::Attribute sharding_attribute(const hlo::Builder& b, const spmd::Sharding* s
   return hlo::sharding_attribute(b, *sharding->in_mesh(b.mesh()));
 }
 
-Lowered lower(const lazy::Function& function, const Interface& interface,
-              const ops::Target& target) {
-  if (interface.mesh == nullptr) return lower_program(function, interface, target);
+Lowered lower(const Function& function, const Interface& interface, const ops::Target& target) {
+  if (interface.mesh == nullptr) return lower_program(function, nullptr, interface, target);
   ops::Target partitioned = target;
   partitioned.partitioned = true;
-  return lower_program(function, interface, partitioned);
+  return lower_program(function, nullptr, interface, partitioned);
 }
 
-std::string describe(const lazy::Function& function, const ops::Target& target,
-                     size_t num_devices) {
+std::string describe(const Function& function, const ops::Target& target, size_t num_devices) {
   Interface interface;
-  for (const Node* leaf : function.parameters) {
-    interface.parameters.push_back({&leaf->output(0), ops::device_dtype(leaf->output(0).dtype)});
+  for (const Geometry* parameter : function.parameters) {
+    interface.parameters.push_back({parameter, ops::device_dtype(parameter->dtype)});
   }
-  for (const Node* call : function.calls) {
-    for (const NumberKind kind : call->signature().numbers) {
+  for (const Function::Call& call : function.calls) {
+    for (const NumberKind kind : call.signature->numbers) {
       const bool is_float = kind == NumberKind::Float || kind == NumberKind::Complex;
       (is_float ? interface.num_floats : interface.num_ints) += kind == NumberKind::Complex ? 2 : 1;
     }
@@ -267,26 +262,26 @@ std::string describe(const lazy::Function& function, const ops::Target& target,
   interface.mesh = spmd::Mesh::of({"devices"}, {static_cast<int64_t>(num_devices)}, devices);
   ops::Target partitioned = target;
   partitioned.partitioned = true;
-  return module_of(function, interface, partitioned, false, true);
+  return module_of(function, nullptr, interface, partitioned, false, true);
 }
 
-Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target) {
-  return lower_program(stretch, interface, target);
+Lowered lower(const Function& function, const Stretch& stretch, const Interface& interface,
+              const ops::Target& target) {
+  return lower_program(function, &stretch, interface, target);
 }
 
 namespace {
 
-std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function& function,
-                                                            const SeedPlaces& places,
-                                                            const hlo::Value& counter) {
-  std::unordered_map<const Node*, hlo::Values> seeds;
+std::vector<hlo::Values> seeds_of_calls(const Function& function, const SeedPlaces& places,
+                                        const hlo::Value& counter) {
+  std::vector<hlo::Values> seeds(function.calls.size());
+  const ops::SplitMixOps in_program;
   auto place = places.used.begin();
-  for (const Node* call : function.calls) {
-    for (uint32_t i = 0; i < call->signature().num_seeds; ++i) {
-      const ops::SplitMixOps in_program;
+  for (size_t c = 0; c < seeds.size(); ++c) {
+    for (uint32_t i = 0; i < function.calls[c].signature->num_seeds; ++i) {
       const hlo::Value drawn = lazy::SplitMix::mixed(
           lazy::SplitMix::advanced(counter, *place++ + 1, in_program), in_program);
-      seeds[call].push_back(hlo::bitcast_convert(drawn, {hlo::DType::S64, {}}));
+      seeds[c].push_back(hlo::bitcast_convert(drawn, {hlo::DType::S64, {}}));
     }
   }
   return seeds;
@@ -294,7 +289,7 @@ std::unordered_map<const Node*, hlo::Values> seeds_of_calls(const lazy::Function
 
 }  // namespace
 
-std::string lower_portable(const lazy::Function& function, std::span<const at::Tensor> constants,
+std::string lower_portable(const Function& function, std::span<const at::Tensor> constants,
                            const PortableOptions& options) {
   ops::Target target = ops::target_of(options.platform);
   target.host_kernels = false;
@@ -306,8 +301,7 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
   if (options.mesh != nullptr) add_mesh(b, options.mesh);
   const size_t count = function.parameters.size() - constants.size();
   std::vector<hlo::Type> types;
-  for (size_t i = 0; i < count; ++i)
-    types.push_back(ops::to_hlo(function.parameters[i]->output(0)));
+  for (size_t i = 0; i < count; ++i) types.push_back(ops::to_hlo(*function.parameters[i]));
   std::vector<int32_t> reused_by = options.reused_by;
   if (options.seeds) {
     types.push_back({hlo::DType::U64, {}});
@@ -333,12 +327,12 @@ std::string lower_portable(const lazy::Function& function, std::span<const at::T
     const hlo::Value held = hlo::dense_bytes(
         b, {static_cast<const char*>(constant.const_data_ptr()), constant.nbytes()},
         {ops::to_hlo(constant.scalar_type()), constant.sizes().vec()});
-    const lazy::Geometry& parameter = function.parameters[arguments.size()]->output(0);
+    const Geometry& parameter = *function.parameters[arguments.size()];
     arguments.push_back(hlo::convert(held, ops::to_hlo(parameter).dtype));
   }
   Lowerer lowerer(b, target, options.with_locations);
   if (options.values != nullptr) lowerer.set_splits(options.values.get());
-  hlo::Values results = lowerer.lower(function, arguments, &numbers);
+  hlo::Values results = lowerer.lower(ops::ManualValues(function), arguments, &numbers);
   if (options.seeds) {
     results.push_back(lazy::SplitMix::advanced(counter, options.seeds->count, ops::SplitMixOps()));
   }

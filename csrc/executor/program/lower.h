@@ -29,11 +29,12 @@ struct Lowered {
 
 Lowered lower(const lazy::Function& function, const Interface& interface,
               const ops::Target& target);
-Lowered lower(const Stretch& stretch, const Interface& interface, const ops::Target& target);
+Lowered lower(const lazy::Function& function, const Stretch& stretch, const Interface& interface,
+              const ops::Target& target);
 
 // Returns the text of a program for `num_devices` devices in which nothing is split, for those who
 // choose how values are: after each call stands a line `"torch_xla.results"(results) {call = N}`, N
-// being Node::ordinal. No compiler takes it.
+// being Function::Call::ordinal. No compiler takes it.
 std::string describe(const lazy::Function& function, const ops::Target& target, size_t num_devices);
 
 // Facts that the program of a call alone tells.

@@ -8,31 +8,30 @@
 
 namespace torch_xla::executor {
 
-using lazy::Node;
+using lazy::Function;
+using lazy::Ref;
 
-bool is_manual_call(const Node& call, const ops::ManualValues& manual) {
+bool is_manual_call(const Function::Call& call, const ops::ManualValues& manual) {
   return manual.has_among_operands(call) &&
-         ops::boundary_of(call.signature()) == ops::Boundary::None && !manual.mixes(call);
+         ops::boundary_of(*call.signature) == ops::Boundary::None && !manual.mixes(call);
 }
 
-void expect_no_manual_results(const lazy::Function& function, const ops::ManualValues& manual) {
-  for (const lazy::Value& v : function.results) {
-    if (!v || !manual.contains(v)) continue;
+void expect_no_manual_results(const ops::ManualValues& manual) {
+  for (const Ref& r : manual.function().results) {
+    if (!r || !manual.contains(r)) continue;
     util::fail(util::ErrorKind::NotImplemented,
                "expected a function without manual values among its results, got one of the sizes ",
-               at::IntArrayRef(v.geometry().sizes),
+               at::IntArrayRef(manual.function().geometry(r).sizes),
                ". Give it back through disable_manual_sharding.");
   }
 }
 
 namespace {
 
-// What it expands to may say some, too.
-void expect_no_shardings(const Node& call) {
-  lazy::Function alone;
-  alone.calls = {&call};
+// The calls of an expansion may name some, too.
+void expect_no_shardings(const lazy::Signature& call) {
   ops::NamedShardings named;
-  named.add(alone);
+  named.add(call);
   TXLA_CHECK_KIND(util::ErrorKind::Value, named.all.empty(),
                   "mark_sharding or enable_manual_sharding: expected a value of all devices, got a "
                   "manual one, of which each has its own. Use disable_manual_sharding first.");
@@ -40,34 +39,37 @@ void expect_no_shardings(const Node& call) {
 
 }  // namespace
 
-ManualRun::ManualRun(std::span<const Node* const> all, ops::ManualValues& manual) {
-  std::set<Result> seen;
-  std::unordered_set<const Node*> made;
-  for (const Node* call : all) {
-    if (!is_manual_call(*call, manual)) break;
-    expect_no_shardings(*call);
-    for (const lazy::Value& v : call->operands()) {
-      const Result input{v.node.get(), v.index};
-      if (made.contains(input.node) || !seen.insert(input).second) continue;
+ManualRun::ManualRun(std::span<const uint32_t> all, ops::ManualValues& manual) {
+  const Function& function = manual.function();
+  std::set<Ref> seen;
+  std::unordered_set<uint32_t> made;
+  for (const uint32_t i : all) {
+    const Function::Call& call = function.calls[i];
+    if (!is_manual_call(call, manual)) break;
+    expect_no_shardings(*call.signature);
+    for (const Ref& input : function.operands_of(call)) {
+      if (made.contains(input.index) || !seen.insert(input).second) continue;
       inputs.push_back(input);
-      is_manual.push_back(manual.contains(v));
+      is_manual.push_back(manual.contains(input));
     }
-    made.insert(call);
-    manual.add_results_of(*call);
+    made.insert(function.index_of(i));
+    manual.add_results_of(i);
   }
   calls = all.first(made.size());
 }
 
-LastReads::LastReads(std::span<const Node* const> calls, std::span<const lazy::Value> results) {
+LastReads::LastReads(const Function& function, std::span<const uint32_t> calls)
+    : function_(function), places_(function.num_values()) {
   for (size_t i = 0; i < calls.size(); ++i) {
-    for (const lazy::Value& operand : calls[i]->operands()) places_[operand.node.get()] = i;
+    for (const Ref& r : function.operands_of(function.calls[calls[i]])) places_[r.index] = i + 1;
   }
-  for (const lazy::Value& result : results) places_[result.node.get()] = calls.size();
+  for (const Ref& r : function.results) {
+    if (r) places_[r.index] = calls.size() + 1;
+  }
 }
 
-bool LastReads::is_read_after(const Node* node, size_t place) const {
-  const auto last = places_.find(node);
-  return last != places_.end() && last->second > place;
+bool LastReads::is_read_after(uint32_t call, size_t place) const {
+  return places_[function_.index_of(call)] > place + 1;
 }
 
 }  // namespace torch_xla::executor

@@ -13,19 +13,19 @@
 namespace torch_xla::executor {
 namespace {
 
-using lazy::Node;
-using lazy::Value;
+using lazy::Ref;
+using Call = lazy::Function::Call;
 
-ops::Mark mark_of(const Node& node) {
-  if (node.is_data() || node.signature().op->rule == nullptr) return ops::Mark::None;
-  return node.signature().op->rule->mark;
+ops::Mark mark_of(const Call& call) {
+  const ops::Rule* rule = call.signature->op->rule;
+  return rule == nullptr ? ops::Mark::None : rule->mark;
 }
 
 // Arguments of a mark: (self, name, pos, id, is_input, attributes).
-const c10::IValue& argument(const Node& mark, size_t i) {
-  return mark.signature().arguments[i].value;
+const c10::IValue& argument(const Call& mark, size_t i) {
+  return mark.signature->arguments[i].value;
 }
-bool is_input(const Node& mark) { return argument(mark, 4).toBool(); }
+bool is_input(const Call& mark) { return argument(mark, 4).toBool(); }
 
 // StableHLO's readers take no other names for composites.
 void check_name(const std::string& name) {
@@ -38,156 +38,157 @@ void check_name(const std::string& name) {
 
 }  // namespace
 
-MarkedCalls::MarkedCalls(const lazy::Function& function) {
-  find(function);
+MarkedCalls::MarkedCalls(const lazy::Function& function) : function_(function) {
+  find();
   for (const auto& composite : composites_) fill(*composite);
   drop_nested();
-  order(function);
+  order();
 }
 
-std::string MarkedCalls::place_of(const Node& call) const {
-  const auto found = places_.find(&call);
+std::string MarkedCalls::place_of(uint32_t call) const {
+  const auto found = places_.find(call);
   return found == places_.end() ? "" : found->second;
 }
 
-void MarkedCalls::find(const lazy::Function& function) {
+void MarkedCalls::find() {
   std::map<std::string, Composite*> by_id;
-  for (const Node* call : function.calls) {
-    const ops::Mark mark = mark_of(*call);
+  for (uint32_t c = 0; c < function_.calls.size(); ++c) {
+    const Call& call = function_.calls[c];
+    const ops::Mark mark = mark_of(call);
     if (mark == ops::Mark::Location) {
-      places_[call->operands()[0].node.get()] = argument(*call, 1).toStringRef();
+      const Ref& marked = function_.operands_of(call)[0];
+      if (!function_.is_parameter(marked)) {
+        places_[static_cast<uint32_t>(function_.call_of(marked))] = argument(call, 1).toStringRef();
+      }
     }
     if (mark != ops::Mark::Composite) continue;
-    Composite*& composite = by_id[argument(*call, 3).toStringRef()];
+    Composite*& composite = by_id[argument(call, 3).toStringRef()];
     if (composite == nullptr) {
       composites_.push_back(std::make_unique<Composite>());
       composite = composites_.back().get();
-      composite->name = argument(*call, 1).toStringRef();
+      composite->name = argument(call, 1).toStringRef();
       check_name(composite->name);
       composite->attributes = "{}";
     }
-    const std::string& attributes = argument(*call, 5).toStringRef();
+    const std::string& attributes = argument(call, 5).toStringRef();
     if (!attributes.empty()) composite->attributes = attributes;
-    if (is_input(*call)) {
-      composite->inputs.push_back({call, 0});
+    if (is_input(call)) {
+      composite->stretch.inputs.push_back({function_.index_of(c), 0});
     } else {
-      composite->outputs.push_back(call);
+      composite->marks.push_back(c);
     }
   }
-  const auto position = [](const Node* mark) { return argument(*mark, 2).toInt(); };
+  const auto position = [&](uint32_t call) { return argument(function_.calls[call], 2).toInt(); };
   for (const auto& composite : composites_) {
-    std::ranges::stable_sort(composite->outputs, {}, position);
-    std::ranges::stable_sort(composite->inputs, {},
-                             [&](const Composite::Input& i) { return position(i.node); });
+    std::ranges::stable_sort(composite->marks, {}, position);
+    std::ranges::stable_sort(composite->stretch.inputs, {}, [&](const Ref& input) {
+      return position(static_cast<uint32_t>(function_.call_of(input)));
+    });
+    for (const uint32_t mark : composite->marks) {
+      composite->stretch.outputs.push_back(function_.operands_of(function_.calls[mark])[0]);
+    }
   }
   // Without an output, marks say nothing.
-  std::erase_if(composites_, [](const auto& composite) { return composite->outputs.empty(); });
+  std::erase_if(composites_, [](const auto& composite) { return composite->marks.empty(); });
 }
 
 // What depends on an input mark, and what is the same everywhere, belongs to the composite; of the
 // rest it takes the values.
 void MarkedCalls::fill(Composite& composite) {
-  enum class Kind : uint8_t { Open, Inner, Constant, Outer };
-  std::unordered_map<const Node*, Kind> kinds;
-  for (const Composite::Input& input : composite.inputs) kinds[input.node] = Kind::Inner;
-  std::vector<const Node*> order;  // operands before users
-  std::vector<std::pair<const Node*, size_t>> stack;
-  const auto enter = [&](const Node* node) {
-    if (!kinds.emplace(node, node->is_data() ? Kind::Outer : Kind::Open).second) return;
-    if (!node->is_data()) stack.emplace_back(node, 0);
-  };
-  for (const Node* output : composite.outputs) {
-    enter(output->operands()[0].node.get());
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next < node->operands().size()) {
-        enter(node->operands()[next++].node.get());  // may move the stack
-        continue;
-      }
-      Kind kind = Kind::Constant;
-      for (const Value& operand : node->operands()) {
-        const Kind of = kinds.at(operand.node.get());
-        if (of == Kind::Inner) kind = Kind::Inner;
-        if (of == Kind::Outer && kind == Kind::Constant) kind = Kind::Outer;
-      }
-      kinds[node] = kind;
-      order.push_back(node);
-      stack.pop_back();
+  enum class Kind : uint8_t { Inner, Constant, Outer };
+  Stretch& stretch = composite.stretch;
+  const size_t first = function_.parameters.size();
+  std::vector<bool> is_input(function_.num_values()), is_needed(function_.num_values());
+  for (const Ref& input : stretch.inputs) is_input[input.index] = true;
+  for (const Ref& output : stretch.outputs) is_needed[output.index] = true;
+  for (size_t i = function_.num_values(); i-- > first;) {  // users before operands
+    if (!is_needed[i] || is_input[i]) continue;
+    for (const Ref& r : function_.operands_of(function_.calls[i - first])) {
+      is_needed[r.index] = true;
     }
   }
-  const auto take = [&](const Value& value) {
-    const Node* node = value.node.get();
-    if (kinds.at(node) != Kind::Outer) return;
-    const bool known = std::ranges::any_of(composite.inputs, [&](const Composite::Input& i) {
-      return i.node == node && i.index == value.index;
-    });
-    if (!known) composite.inputs.push_back({node, value.index});
-  };
-  for (const Node* node : order) {
-    if (kinds.at(node) == Kind::Outer) continue;
-    composite.calls.push_back(node);
-    for (const Value& operand : node->operands()) take(operand);
+  std::vector<Kind> kinds(function_.num_values(), Kind::Outer);
+  for (size_t i = first; i < kinds.size(); ++i) {
+    if (!is_needed[i]) continue;
+    kinds[i] = is_input[i] ? Kind::Inner : Kind::Constant;
+    if (is_input[i]) continue;
+    for (const Ref& r : function_.operands_of(function_.calls[i - first])) {
+      const Kind of = kinds[r.index];
+      if (of == Kind::Inner) kinds[i] = Kind::Inner;
+      if (of == Kind::Outer && kinds[i] == Kind::Constant) kinds[i] = Kind::Outer;
+    }
   }
-  for (const Node* output : composite.outputs) take(output->operands()[0]);
+  const auto take = [&](const Ref& r) {
+    if (kinds[r.index] != Kind::Outer) return;
+    if (std::ranges::find(stretch.inputs, r) == stretch.inputs.end()) stretch.inputs.push_back(r);
+  };
+  for (size_t i = first; i < kinds.size(); ++i) {
+    if (!is_needed[i] || is_input[i] || kinds[i] == Kind::Outer) continue;
+    stretch.calls.push_back(static_cast<uint32_t>(i - first));
+    for (const Ref& r : function_.operands_of(function_.calls[i - first])) take(r);
+  }
+  for (const Ref& output : stretch.outputs) take(output);
 }
 
 void MarkedCalls::drop_nested() {
   std::unordered_set<const Composite*> nested;
   for (const auto& outer : composites_) {
-    const std::unordered_set<const Node*> calls(outer->calls.begin(), outer->calls.end());
+    const std::unordered_set<uint32_t> calls(outer->stretch.calls.begin(),
+                                             outer->stretch.calls.end());
     for (const auto& inner : composites_) {
-      if (inner != outer && calls.contains(inner->outputs[0])) nested.insert(inner.get());
+      if (inner != outer && calls.contains(inner->marks[0])) nested.insert(inner.get());
     }
   }
   std::erase_if(composites_, [&](const auto& c) { return nested.contains(c.get()); });
   for (const auto& composite : composites_) {
-    for (const Node* output : composite->outputs) owner_[output] = composite.get();
+    for (const uint32_t mark : composite->marks) owner_[mark] = composite.get();
   }
 }
 
 // As the calls were recorded, but what a composite takes comes before all of it. Calls inside of
 // one that others use, too, are computed twice.
-void MarkedCalls::order(const lazy::Function& function) {
-  enum class State : uint8_t { Begun, Done };
-  std::unordered_map<const void*, State> states;
-  for (const Node* parameter : function.parameters) states[parameter] = State::Done;
+void MarkedCalls::order() {
+  if (composites_.empty()) {
+    for (uint32_t c = 0; c < function_.calls.size(); ++c) steps_.push_back({c, nullptr});
+    return;
+  }
+  enum class State : uint8_t { Open, Begun, Done };
+  std::vector<State> states(function_.calls.size());
+  std::unordered_map<const Composite*, State> of_composite;
+  const auto state_of = [&](const Step& step) -> State& {
+    return step.composite != nullptr ? of_composite[step.composite] : states[step.call];
+  };
   std::vector<std::pair<Step, size_t>> stack;
-  const auto enter = [&](const Node* node) {
-    const auto owner = owner_.find(node);
-    const Composite* composite = owner == owner_.end() ? nullptr : owner->second;
-    const void* key = composite == nullptr ? static_cast<const void*>(node) : composite;
-    const auto [state, is_new] = states.emplace(key, State::Begun);
-    TXLA_CHECK_KIND(util::ErrorKind::Value, is_new || state->second == State::Done,
-                    composite == nullptr ? "composite" : composite->name,
+  const auto enter = [&](const Ref& r) {
+    if (!r || function_.is_parameter(r)) return;
+    const auto call = static_cast<uint32_t>(function_.call_of(r));
+    const auto owner = owner_.find(call);
+    const Step step{call, owner == owner_.end() ? nullptr : owner->second};
+    State& state = state_of(step);
+    TXLA_CHECK_KIND(util::ErrorKind::Value, state != State::Begun,
+                    step.composite == nullptr ? "composite" : step.composite->name,
                     ": expected inputs that do not need its outputs. Mark all inputs before what "
                     "is computed of them.");
-    if (is_new) stack.push_back({{composite == nullptr ? node : nullptr, composite}, 0});
+    if (state == State::Done) return;
+    state = State::Begun;
+    stack.emplace_back(step, 0);
   };
-  const auto run = [&](const Node* start) {
-    enter(start);
+  // From the results, so that what only composites compute is left out.
+  for (const Ref& result : function_.results) {
+    enter(result);
     while (!stack.empty()) {
       auto& [step, next] = stack.back();
-      const Composite* composite = step.composite;
-      const size_t count =
-          composite == nullptr ? step.call->operands().size() : composite->inputs.size();
-      if (next < count) {
-        const size_t i = next++;
-        enter(composite == nullptr ? step.call->operands()[i].node.get()
-                                   : composite->inputs[i].node);  // may move the stack
+      const std::span<const Ref> reads = step.composite != nullptr
+                                             ? std::span<const Ref>(step.composite->stretch.inputs)
+                                             : function_.operands_of(function_.calls[step.call]);
+      if (next < reads.size()) {
+        enter(reads[next++]);  // may move the stack
         continue;
       }
-      states[composite == nullptr ? static_cast<const void*>(step.call) : composite] = State::Done;
+      state_of(step) = State::Done;
       steps_.push_back(step);
       stack.pop_back();
     }
-  };
-  if (composites_.empty()) {
-    for (const Node* call : function.calls) steps_.push_back({call, nullptr});
-    return;
-  }
-  // From the results, so that what only composites compute is left out.
-  for (const Value& result : function.results) {
-    if (result) run(result.node.get());
   }
 }
 

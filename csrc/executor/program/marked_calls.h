@@ -9,21 +9,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "executor/program/stretch.h"
 #include "lazy/function.h"
 
 namespace torch_xla::executor {
 
 // Calls between marks of one id: what a compiler may have under a name.
 struct Composite {
-  struct Input {
-    const lazy::Node* node;
-    uint32_t index;
-  };
   std::string name;
-  std::string attributes;                  // an MLIR dictionary
-  std::vector<Input> inputs;               // marks, then what the calls take beside them
-  std::vector<const lazy::Node*> calls;    // operands before users
-  std::vector<const lazy::Node*> outputs;  // marks
+  std::string attributes;       // an MLIR dictionary
+  Stretch stretch;              // takes results of marks, then what the calls take beside them
+  std::vector<uint32_t> marks;  // the calls that mark its outputs
 };
 
 // Composites inside of others are a part of those.
@@ -33,23 +29,24 @@ class MarkedCalls {
   explicit MarkedCalls(const lazy::Function& function);
 
   struct Step {
-    const lazy::Node* call;      // or
-    const Composite* composite;  // not null
+    uint32_t call;               // in Function::calls, where there is no
+    const Composite* composite;  // or null
   };
   // All of the function, operands before users.
   std::span<const Step> steps() const { return steps_; }
   // Returns the text that the program gives a call for a location, or none.
-  std::string place_of(const lazy::Node& call) const;
+  std::string place_of(uint32_t call) const;
 
  private:
-  void find(const lazy::Function& function);
+  void find();
   void fill(Composite& composite);
   void drop_nested();
-  void order(const lazy::Function& function);
+  void order();
 
+  const lazy::Function& function_;
   std::vector<std::unique_ptr<Composite>> composites_;
-  std::unordered_map<const lazy::Node*, const Composite*> owner_;  // of calls and output marks
-  std::unordered_map<const lazy::Node*, std::string> places_;
+  std::unordered_map<uint32_t, const Composite*> owner_;  // of output marks
+  std::unordered_map<uint32_t, std::string> places_;
   std::vector<Step> steps_;
 };
 

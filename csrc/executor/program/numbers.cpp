@@ -35,7 +35,8 @@ ConstantNumbers& constant_numbers() {
   return constants;
 }
 
-bool ConstantNumbers::contains(const Signature& s, const lazy::Numbers& numbers, size_t i) const {
+bool ConstantNumbers::contains(const Signature& s, std::span<const lazy::Number> numbers,
+                               size_t i) const {
   if (!zero_and_one && !all) [[likely]]
     return false;
   if (s.is_seed(i)) return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lazy/node.h"
@@ -23,7 +24,8 @@ struct ConstantNumbers {
   bool zero_and_one = false;
   bool all = false;
 
-  bool contains(const lazy::Signature& signature, const lazy::Numbers& numbers, size_t i) const;
+  bool contains(const lazy::Signature& signature, std::span<const lazy::Number> numbers,
+                size_t i) const;
 };
 ConstantNumbers& constant_numbers();
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
+#include <span>
 
 #include "executor/program/stretch.h"
 #include "util/error.h"
@@ -13,9 +12,9 @@
 namespace torch_xla::executor {
 namespace {
 
-using lazy::Node;
+using lazy::Function;
+using lazy::Ref;
 using lazy::Signature;
-using lazy::Value;
 
 // Where there are so many small inputs of one type, others join them first: the compiler's time
 // grows with the square of their number.
@@ -38,7 +37,7 @@ struct CallNumbers {
 
 // The numbers of all calls: first those of the function, which each run brings, then `constants`.
 struct NumberPlaces {
-  std::unordered_map<const Node*, CallNumbers> of_call;
+  std::vector<CallNumbers> of_call;
   PackedNumbers constants;  // those of calls within functions
 };
 
@@ -46,27 +45,29 @@ struct NumberPlaces {
 // seeds alone; the numbers within it are what they were when it was traced.
 class NumberPlacer {
  public:
-  NumberPlacer(const lazy::Function& function, const Interface& interface,
-               const lazy::OpenedFunction& opened) {
+  // As lazy::open() gives `open` and `opened`.
+  NumberPlacer(const Function& function, const Interface& interface, const Function& open,
+               const std::vector<size_t>& opened) {
+    places_.of_call.resize(open.calls.size());
     const auto floats = static_cast<uint32_t>(interface.num_floats);
     const auto ints = static_cast<uint32_t>(interface.num_ints);
     uint32_t next_float = 0, next_int = 0;
     for (size_t i = 0; i < function.calls.size(); ++i) {
-      const Node& call = *function.calls[i];
-      const auto& standing = opened.standing[i];
-      const bool is_open = standing.size() != 1 || &standing[0]->signature() != &call.signature();
+      const Function::Call& call = function.calls[i];
+      const size_t begin = opened[i], end = opened[i + 1];
+      const bool is_open = end - begin != 1 || open.calls[begin].signature != call.signature;
       CallNumbers seeds;
-      each_number(call, [&](size_t, const PackedNumbers& one) {
-        CallNumbers& taken = is_open ? seeds : places_.of_call[standing[0]];
+      each_number(function, call, [&](size_t, const PackedNumbers& one) {
+        CallNumbers& taken = is_open ? seeds : places_.of_call[begin];
         for (size_t k = 0; k < one.floats.size(); ++k) taken.floats.push_back(next_float++);
         for (size_t k = 0; k < one.ints.size(); ++k) taken.ints.push_back(next_int++);
       });
       if (!is_open) continue;
       auto seed = seeds.ints.begin();
-      for (const Node* part : standing) {
-        each_number(*part, [&](size_t number, const PackedNumbers& one) {
+      for (size_t part = begin; part < end; ++part) {
+        each_number(open, open.calls[part], [&](size_t number, const PackedNumbers& one) {
           CallNumbers& taken = places_.of_call[part];
-          if (part->signature().is_seed(number)) {
+          if (open.calls[part].signature->is_seed(number)) {
             taken.ints.push_back(*seed++);
             return;
           }
@@ -82,12 +83,13 @@ class NumberPlacer {
  private:
   // Those that the call's program takes.
   template <class F>
-  static void each_number(const Node& call, F&& visit) {
-    const Signature& s = call.signature();
-    for (size_t i = 0; i < s.numbers.size(); ++i) {
-      if (constant_numbers().contains(s, call.numbers(), i)) continue;
+  static void each_number(const Function& function, const Function::Call& call, F&& visit) {
+    const Signature& s = *call.signature;
+    const std::span<const lazy::Number> numbers = function.numbers_of(call);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (constant_numbers().contains(s, numbers, i)) continue;
       PackedNumbers one;
-      one.add(call.numbers()[i], s.numbers[i]);
+      one.add(numbers[i], s.numbers[i]);
       visit(i, one);
     }
   }
@@ -106,16 +108,13 @@ class NumberPlacer {
 
 class Planner {
  public:
-  Planner(const lazy::Function& function, NumberPlaces numbers, const Interface& interface,
+  Planner(const Function& function, NumberPlaces numbers, const Interface& interface,
           const ops::Target& target)
       : function_(function),
         interface_(interface),
         target_(target),
         numbers_(std::move(numbers.of_call)) {
     plan_.constants = std::move(numbers.constants);
-    for (const Node* parameter : function_.parameters) {
-      parameter_of_.emplace(parameter, parameter_of_.size());
-    }
   }
 
   std::optional<LoweredPieces> plan() {
@@ -157,10 +156,8 @@ class Planner {
         i = end;
         continue;
       }
-      for (size_t part = 0; part < repeat->times; ++part) {
-        const auto& calls = repeat->parts[part];
-        cuts_.push_back(
-            {{repeat->inputs[part], calls, {}, {}}, kinds_, calls.size() - repeat->length});
+      for (const Stretch& part : repeat->parts) {
+        cuts_.push_back({part, kinds_, part.calls.size() - repeat->length});
       }
       i = (repeat++)->end();
     }
@@ -177,21 +174,20 @@ class Planner {
   // What any stretch of a kind gives to others is an output of all of that kind. What it computes
   // anew is given by the one that it belongs to; an array of others is what it is there for.
   void find_outputs() {
-    std::set<Result> needed;
+    std::set<Ref> needed(function_.results.begin(), function_.results.end());
     for (const Cut& c : cuts_) needed.insert(c.stretch.inputs.begin(), c.stretch.inputs.end());
-    for (const Value& v : function_.results) needed.insert({v.node.get(), v.index});
     std::vector<std::set<std::pair<size_t, uint32_t>>> outputs(kinds_);  // calls by their places
     for (const Cut& c : cuts_) {
       for (size_t i = c.anew; i < c.stretch.calls.size(); ++i) {
-        const Node* call = c.stretch.calls[i];
-        for (uint32_t k = 0; k < call->num_outputs(); ++k) {
-          if (needed.contains({call, k})) outputs[c.kind].emplace(i, k);
+        const uint32_t call = c.stretch.calls[i];
+        for (uint32_t k = 0; k < function_.calls[call].signature->outputs.size(); ++k) {
+          if (needed.contains({function_.index_of(call), k})) outputs[c.kind].emplace(i, k);
         }
       }
     }
     for (Cut& c : cuts_) {
       for (const auto& [i, k] : outputs[c.kind]) {
-        c.stretch.outputs.push_back({c.stretch.calls[i], k});
+        c.stretch.outputs.push_back({function_.index_of(c.stretch.calls[i]), k});
       }
     }
   }
@@ -199,17 +195,13 @@ class Planner {
   // What lies between repeats.
   void cut_loose(size_t begin, size_t end) {
     Stretch stretch;
-    std::unordered_set<const Node*> own;
-    std::set<Result> known;
+    std::set<Ref> known;
     for (size_t i = begin; i < end; ++i) {
-      const Node* call = function_.calls[i];
-      for (const Value& v : call->operands()) {
-        const Result input{v.node.get(), v.index};
-        if (own.contains(input.node) || !known.insert(input).second) continue;
+      for (const Ref& input : function_.operands_of(function_.calls[i])) {
+        if (input.index >= function_.index_of(begin) || !known.insert(input).second) continue;
         stretch.inputs.push_back(input);
       }
-      own.insert(call);
-      stretch.calls.push_back(call);
+      stretch.calls.push_back(static_cast<uint32_t>(i));
     }
     pack_inputs(stretch);
     cuts_.push_back({std::move(stretch), kinds_});
@@ -218,18 +210,18 @@ class Planner {
   // Of the inputs of one type, where they are many and small, stretches before this one make
   // arrays. What a result may take over stays as it is.
   void pack_inputs(Stretch& stretch) {
-    std::map<std::pair<const lazy::Geometry*, at::ScalarType>, std::vector<Result>> by_type;
-    for (const Result& input : stretch.inputs) {
-      const lazy::Geometry* geometry = input.node->output(input.index).row_major();
+    std::map<std::pair<const lazy::Geometry*, at::ScalarType>, std::vector<Ref>> by_type;
+    for (const Ref& input : stretch.inputs) {
+      const lazy::Geometry* geometry = function_.geometry(input).row_major();
       at::ScalarType dtype = geometry->dtype;
-      if (const auto there = parameter_of_.find(input.node); there != parameter_of_.end()) {
-        const Parameter& parameter = interface_.parameters[there->second];
+      if (function_.is_parameter(input)) {
+        const Parameter& parameter = interface_.parameters[input.index];
         if (parameter.reused_by >= 0) continue;
         dtype = parameter.dtype;
       }
       if (geometry->numel <= kMostElements) by_type[{geometry, dtype}].push_back(input);
     }
-    std::set<Result> packed;
+    std::set<Ref> packed;
     for (auto& [type, inputs] : by_type) {
       if (inputs.size() < kManyInputs) continue;
       packed.insert(inputs.begin(), inputs.end());
@@ -238,43 +230,38 @@ class Planner {
       const lazy::Geometry* joined = lazy::intern_contiguous(type.first->dtype, sizes);
       for (size_t i = 0; i < inputs.size(); i += kRows) {
         const auto first = inputs.begin() + static_cast<std::ptrdiff_t>(i);
-        std::vector<Result> rows(first,
-                                 first + std::min<std::ptrdiff_t>(kRows, inputs.end() - first));
-        const Node* array =
-            arrays_.emplace_back(c10::make_intrusive<Node>(joined, 0, lazy::DeviceData{})).get();
+        std::vector<Ref> rows(first, first + std::min<std::ptrdiff_t>(kRows, inputs.end() - first));
+        const auto array = static_cast<uint32_t>(function_.num_values() + arrays_.size());
+        arrays_.push_back(joined);
         stretch.packs.push_back({array, rows});
         rows.resize(kRows, rows.back());
         cuts_.push_back({{rows, {}, {{array, 0}}, {{array, rows}}}, kinds_});
       }
       ++kinds_;
     }
-    std::erase_if(stretch.inputs, [&](const Result& r) { return packed.contains(r); });
+    std::erase_if(stretch.inputs, [&](const Ref& r) { return packed.contains(r); });
     for (const Pack& pack : stretch.packs) stretch.inputs.push_back({pack.array, 0});
   }
 
   void make_pieces() {
-    std::map<Result, uint32_t> slots;
-    for (const auto& [parameter, place] : parameter_of_) slots.emplace(Result{parameter, 0}, place);
+    std::map<Ref, uint32_t> slots;
+    for (uint32_t i = 0; i < function_.parameters.size(); ++i) slots.emplace(Ref{i, 0}, i);
     for (const Cut& c : cuts_) {
       Piece& piece = plan_.pieces.emplace_back();
       piece.executable = c.kind;
-      for (const Result& input : c.stretch.inputs) piece.arguments.push_back(slots.at(input));
-      for (const Result& output : c.stretch.outputs) {
+      for (const Ref& input : c.stretch.inputs) piece.arguments.push_back(slots.at(input));
+      for (const Ref& output : c.stretch.outputs) {
         const auto slot = static_cast<uint32_t>(slots.size());
         slots.emplace(output, slot);
         piece.results.push_back(slot);
       }
-      for (const Node* call : c.stretch.calls) {
-        const auto there = numbers_.find(call);
-        if (there == numbers_.end()) continue;
-        const auto& [floats, ints] = there->second;
+      for (const uint32_t call : c.stretch.calls) {
+        const auto& [floats, ints] = numbers_[call];
         piece.floats.insert(piece.floats.end(), floats.begin(), floats.end());
         piece.ints.insert(piece.ints.end(), ints.begin(), ints.end());
       }
     }
-    for (const Value& v : function_.results) {
-      plan_.results.push_back(slots.at({v.node.get(), v.index}));
-    }
+    for (const Ref& result : function_.results) plan_.results.push_back(slots.at(result));
     plan_.num_slots = static_cast<uint32_t>(slots.size());
 
     last_.assign(plan_.num_slots, 0);
@@ -296,7 +283,8 @@ class Planner {
       if (!is_first) continue;
       size_t end = p + 1;
       while (end < cuts_.size() && cuts_[end].kind == cuts_[p].kind) ++end;
-      lowered[cuts_[p].kind] = lower(cuts_[p].stretch, interface_of(p, end, reuse), target_);
+      lowered[cuts_[p].kind] =
+          lower(function_, cuts_[p].stretch, interface_of(p, end, reuse), target_);
     }
     return lowered;
   }
@@ -312,9 +300,11 @@ class Planner {
       if (slot < function_.parameters.size()) {
         all.parameters.push_back(interface_.parameters[slot]);
       } else {
-        const Result& input = cuts_[begin].stretch.inputs[k];
-        const lazy::Geometry& geometry = input.node->output(input.index);
-        all.parameters.push_back({&geometry, geometry.dtype});
+        const Ref& input = cuts_[begin].stretch.inputs[k];
+        const lazy::Geometry* geometry = input.index < function_.num_values()
+                                             ? &function_.geometry(input)
+                                             : arrays_[input.index - function_.num_values()];
+        all.parameters.push_back({geometry, geometry->dtype});
       }
       int32_t& reused_by = all.parameters.back().reused_by;
       reused_by = reuse ? reused_in(begin, k) : -1;
@@ -338,23 +328,22 @@ class Planner {
     return there == piece.results.end() ? -1 : static_cast<int32_t>(there - piece.results.begin());
   }
 
-  const lazy::Function& function_;
+  const Function& function_;
   const Interface& interface_;
   const ops::Target& target_;
-  std::unordered_map<const Node*, uint32_t> parameter_of_;
   std::vector<Cut> cuts_;
-  std::vector<c10::intrusive_ptr<Node>> arrays_;  // of inputs that are packed
+  std::vector<const lazy::Geometry*> arrays_;  // of inputs that are packed
   uint32_t kinds_ = 0;
-  std::unordered_map<const Node*, CallNumbers> numbers_;
+  std::vector<CallNumbers> numbers_;
   Plan plan_;
   std::vector<uint32_t> last_;  // of each slot, the last piece that has to do with it
 };
 
 // Pieces give a value once. A function may give one twice, or what it was given.
-bool has_distinct_results(const lazy::Function& function) {
-  std::set<Result> known;
-  return std::ranges::all_of(function.results, [&](const Value& v) {
-    return v && !v.node->is_data() && known.insert({v.node.get(), v.index}).second;
+bool has_distinct_results(const Function& function) {
+  std::set<Ref> known;
+  return std::ranges::all_of(function.results, [&](const Ref& r) {
+    return r && !function.is_parameter(r) && known.insert(r).second;
   });
 }
 
@@ -376,22 +365,22 @@ PieceLimits& piece_limits() {
   return limits;
 }
 
-std::optional<LoweredPieces> lower_in_pieces(const lazy::Function& function,
-                                             const Interface& interface,
+std::optional<LoweredPieces> lower_in_pieces(const Function& function, const Interface& interface,
                                              const ops::Target& target) {
   const Wanted wanted = wanted_for(target);
   if (wanted == Wanted::Nowhere) return std::nullopt;
   const auto opens = [&](const Signature& s) {
     return wanted == Wanted::FunctionsToo && is_large_function(s);
   };
-  const auto is_opened = [&](const Node* call) { return opens(call->signature()); };
+  const auto is_opened = [&](const Function::Call& call) { return opens(*call.signature); };
   if (function.calls.size() < piece_limits().saved && function.parameters.size() < kManyInputs &&
       std::ranges::none_of(function.calls, is_opened)) {
     return std::nullopt;
   }
-  const lazy::OpenedFunction opened = lazy::open(function, opens);
-  if (!has_distinct_results(opened)) return std::nullopt;
-  return Planner(opened, NumberPlacer(function, interface, opened).take(), interface, target)
+  std::vector<size_t> opened;
+  const Function open = lazy::open(function, opens, &opened);
+  if (!has_distinct_results(open)) return std::nullopt;
+  return Planner(open, NumberPlacer(function, interface, open, opened).take(), interface, target)
       .plan();
 }
 

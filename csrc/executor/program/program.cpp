@@ -42,7 +42,7 @@ void add_details(const Program& program, debug::Span& span) {
   span.detail("program", [&] { return program.name; });
   span.detail("graph", [&] { return program.key.hex(); });
   span.detail("line", [&] { return program.place; });
-  span.detail("calls", [&] { return std::to_string(program.recipe.calls.size()); });
+  span.detail("calls", [&] { return std::to_string(program.function.calls.size()); });
 }
 
 }  // namespace torch_xla::executor

@@ -1,5 +1,5 @@
-// Program, a compiled function: its executables, its interface, its results and the recipe that it
-// was made from.
+// Program, a compiled function: its executables, its interface, its results and the function that
+// it was made from.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #include "executor/program/lower.h"
 #include "executor/program/numbers.h"
 #include "executor/program/pieces.h"
-#include "executor/program/recipe.h"
+#include "lazy/function.h"
 #include "lazy/geometry.h"
 #include "pjrt/executable.h"
 #include "util/hash.h"
@@ -65,7 +65,7 @@ struct Program {
   std::vector<const spmd::Sharding*> shardings;  // of results; null, or none: each has the whole
   bool reuses_buffers = false;                   // those that its interface names
   bool can_fail = false;                         // once it runs: such a program is waited for
-  Recipe recipe;
+  lazy::Function function;
   std::string text;                           // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
   std::string flags;                          // util::flags::cache_key_text() when it was made
   std::optional<MemoryNeeds> needs;           // none where the plugin does not tell

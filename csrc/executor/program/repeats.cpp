@@ -1,11 +1,9 @@
 #include "executor/program/repeats.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "executor/program/numbers.h"
 #include "util/hash.h"
@@ -14,9 +12,8 @@ namespace torch_xla::executor {
 namespace {
 
 using lazy::Function;
-using lazy::Node;
+using lazy::Ref;
 using lazy::Signature;
-using lazy::Value;
 
 constexpr size_t kNearest = 32;     // places like one that are looked at
 constexpr int64_t kMostAgain = 32;  // work that is done anew for one value
@@ -62,13 +59,18 @@ class Finder {
   using FactsOf = c10::function_ref<CallFacts(const Signature&)>;
 
   Finder(const Function& function, const RepeatLimits& limits, FactsOf facts_of)
-      : limits_(limits), calls_(function.calls), facts_of_(facts_of) {
+      : function_(function),
+        limits_(limits),
+        calls_(function.calls),
+        facts_of_(facts_of),
+        readers_(function.num_values()),
+        is_result_(function.num_values()),
+        work_anew_(calls_.size()) {
     for (size_t i = 0; i < calls_.size(); ++i) {
-      place_[calls_[i]] = i;
-      for (const Value& operand : calls_[i]->operands()) readers_[operand.node.get()].push_back(i);
+      for (const Ref& r : function.operands_of(calls_[i])) readers_[r.index].push_back(i);
     }
-    for (const Value& result : function.results) {
-      if (result) results_.insert(result.node.get());
+    for (const Ref& result : function.results) {
+      if (result) is_result_[result.index] = true;
     }
   }
 
@@ -87,7 +89,7 @@ class Finder {
       if (best) repeats.push_back(std::move(*best));
     }
     if (repeats.empty()) return repeats;
-    for (const Node* call : calls_) work_anew(*call);  // operands first: chains are long
+    for (size_t i = 0; i < calls_.size(); ++i) work_anew(i);  // operands first: chains are long
     for (Repeat& r : repeats) fill_from_a_model(r);
     std::erase_if(repeats, [&](const Repeat& r) { return r.times < limits_.fewest; });
     return repeats;
@@ -100,20 +102,18 @@ class Finder {
     std::vector<uint64_t> words;
     std::unordered_map<uint64_t, std::vector<size_t>> places;
     for (size_t place = 0; place < calls_.size(); ++place) {
-      const Node& call = *calls_[place];
-      const Signature& s = call.signature();
-      util::Hasher h;
-      h.add(s.key);
-      for (size_t i = 0; i < s.numbers.size(); ++i) {
-        if (!constant_numbers().contains(s, call.numbers(), i)) continue;
-        h.add(i).add(static_cast<uint64_t>(call.numbers()[i].integer));
-        h.add(std::bit_cast<uint64_t>(call.numbers()[i].imag));
+      const Signature& s = *calls_[place].signature;
+      const std::span<const lazy::Number> numbers = function_.numbers_of(calls_[place]);
+      lazy::FunctionKey key;
+      key.call(s);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (constant_numbers().contains(s, numbers, i)) key.constant(i, numbers[i]);
       }
-      words.push_back(h.finish().low);
+      words.push_back(key.hasher().finish().low);
       places[words.back()].push_back(place);
     }
     for (const auto& [word, there] : places) {
-      if (there.size() < limits_.fewest || !facts(*calls_[there[0]]).can_fail) continue;
+      if (there.size() < limits_.fewest || !facts(there[0]).can_fail) continue;
       for (const size_t place : there) {
         words[place] = util::Hasher().add(word).add(place).finish().low;
       }
@@ -121,9 +121,10 @@ class Finder {
     return words;
   }
 
-  const CallFacts& facts(const Node& call) {
-    const auto [there, is_new] = facts_.try_emplace(&call.signature());
-    if (is_new) there->second = facts_of_(call.signature());
+  const CallFacts& facts(size_t call) {
+    const Signature& s = *calls_[call].signature;
+    const auto [there, is_new] = facts_.try_emplace(&s);
+    if (is_new) there->second = facts_of_(s);
     return there->second;
   }
 
@@ -136,7 +137,7 @@ class Finder {
     };
     auto next = std::ranges::upper_bound(places, begin);
     for (size_t tried = 0; next != places.end() && tried < kNearest; ++next, ++tried) {
-      Repeat r{begin, *next - begin, 0, {}, {}};
+      Repeat r{begin, *next - begin, 0, {}};
       if (r.length < limits_.shortest) continue;
       r.times = stretches.common(begin, *next) / r.length + 1;
       if (r.times < limits_.fewest || !saves_more(r)) continue;
@@ -149,10 +150,9 @@ class Finder {
   }
 
   // Which call of the part that begins there gives an operand, if one does.
-  std::optional<size_t> own_call(size_t begin, const Value& operand) const {
-    const auto there = place_.find(operand.node.get());
-    if (there == place_.end() || there->second < begin) return std::nullopt;
-    return there->second - begin;
+  std::optional<size_t> own_call(size_t begin, const Ref& operand) const {
+    if (function_.is_parameter(operand) || function_.call_of(operand) < begin) return std::nullopt;
+    return function_.call_of(operand) - begin;
   }
 
   // How many parts from the first on are alike in their operands, too.
@@ -160,13 +160,12 @@ class Finder {
     for (size_t part = 1; part < r.times; ++part) {
       const size_t begin = r.first + part * r.length;
       for (size_t i = 0; i < r.length; ++i) {
-        const Node& a = *calls_[r.first + i];
-        const Node& b = *calls_[begin + i];
+        const std::span<const Ref> a = operands(r.first + i), b = operands(begin + i);
         if (words_[r.first + i] != words_[begin + i]) return part;
-        for (size_t k = 0; k < a.operands().size(); ++k) {
-          const auto own = own_call(r.first, a.operands()[k]);
-          if (own != own_call(begin, b.operands()[k])) return part;
-          if (own && a.operands()[k].index != b.operands()[k].index) return part;
+        for (size_t k = 0; k < a.size(); ++k) {
+          const auto own = own_call(r.first, a[k]);
+          if (own != own_call(begin, b[k])) return part;
+          if (own && a[k].result != b[k].result) return part;
         }
       }
     }
@@ -179,12 +178,10 @@ class Finder {
     int64_t elements = 0;
     bool is_fused = true;  // over the parts
     for (size_t i = r.first; i < r.first + r.length; ++i) {
-      const Node& call = *calls_[i];
-      for (size_t k = 0; k < call.num_outputs(); ++k) {
-        const lazy::Geometry* output = call.signature().outputs[k];
+      for (const lazy::Geometry* output : calls_[i].signature->outputs) {
         if (output != nullptr) elements += output->numel;
       }
-      is_fused = is_fused && facts(call).work;
+      is_fused = is_fused && facts(i).work;
     }
     return elements >= limits_.elements && !(is_fused && is_chain(r));
   }
@@ -203,23 +200,22 @@ class Finder {
   // Whether the second part reads the first.
   bool is_chain(const Repeat& r) const {
     for (size_t i = r.first + r.length; i < r.first + 2 * r.length; ++i) {
-      for (const Value& operand : calls_[i]->operands()) {
-        const auto there = place_.find(operand.node.get());
-        if (there == place_.end()) continue;
-        if (there->second >= r.first && there->second < r.first + r.length) return true;
+      for (const Ref& operand : operands(i)) {
+        const auto own = own_call(r.first, operand);
+        if (own && *own < r.length) return true;
       }
     }
     return false;
   }
 
   // A value of each part.
-  using Slot = std::vector<Result>;
+  using Slot = std::vector<Ref>;
 
-  static Slot operand(const std::vector<const Node*>& calls, size_t k) {
+  std::span<const Ref> operands(size_t call) const { return function_.operands_of(calls_[call]); }
+
+  Slot operand(const std::vector<uint32_t>& calls, size_t k) const {
     Slot slot;
-    for (const Node* call : calls) {
-      slot.push_back({call->operands()[k].node.get(), call->operands()[k].index});
-    }
+    for (const uint32_t call : calls) slot.push_back(operands(call)[k]);
     return slot;
   }
 
@@ -236,79 +232,79 @@ class Finder {
   // wherever they do in another.
   bool fill(Repeat& r) {
     r.parts.assign(r.times, {});
-    r.inputs.assign(r.times, {});
     std::set<Slot> known;
     const std::function<void(const Slot&)> need = [&](const Slot& slot) {
       if (!known.insert(slot).second) return;
       if (!is_computed_anew(slot)) {
-        for (size_t part = 0; part < r.times; ++part) r.inputs[part].push_back(slot[part]);
+        for (size_t part = 0; part < r.times; ++part) r.parts[part].inputs.push_back(slot[part]);
         return;
       }
-      std::vector<const Node*> calls;
-      for (const Result& r : slot) calls.push_back(r.node);
-      for (size_t k = 0; k < calls[0]->operands().size(); ++k) need(operand(calls, k));
-      for (size_t part = 0; part < r.times; ++part) r.parts[part].push_back(calls[part]);
+      std::vector<uint32_t> calls;
+      for (const Ref& value : slot) calls.push_back(call_of(value));
+      for (size_t k = 0; k < operands(calls[0]).size(); ++k) need(operand(calls, k));
+      for (size_t part = 0; part < r.times; ++part) r.parts[part].calls.push_back(calls[part]);
     };
     for (size_t i = 0; i < r.length; ++i) {
-      std::vector<const Node*> calls;
+      std::vector<uint32_t> calls;
       for (size_t part = 0; part < r.times; ++part) {
-        calls.push_back(calls_[r.first + part * r.length + i]);
+        calls.push_back(static_cast<uint32_t>(r.first + part * r.length + i));
       }
-      for (size_t k = 0; k < calls[0]->operands().size(); ++k) {
-        if (!own_call(r.first, calls[0]->operands()[k])) need(operand(calls, k));
+      for (size_t k = 0; k < operands(calls[0]).size(); ++k) {
+        if (!own_call(r.first, operands(calls[0])[k])) need(operand(calls, k));
       }
     }
     for (size_t part = 0; part < r.times; ++part) {
-      const auto own = calls_.begin() + r.first + part * r.length;
-      r.parts[part].insert(r.parts[part].end(), own, own + r.length);
+      for (size_t i = 0; i < r.length; ++i) {
+        r.parts[part].calls.push_back(static_cast<uint32_t>(r.first + part * r.length + i));
+      }
     }
-    std::set<Result> of_first;
+    std::set<Ref> of_first;
     return std::ranges::all_of(known,
                                [&](const Slot& slot) { return of_first.insert(slot[0]).second; });
   }
 
-  uint64_t word_of(const Result& r) const { return words_[place_.at(r.node)]; }
+  uint32_t call_of(const Ref& r) const { return static_cast<uint32_t>(function_.call_of(r)); }
 
   // Whether the compiler would fuse these values into their readers, were all of them there.
   bool is_computed_anew(const Slot& slot) {
     int64_t work = 0;
-    for (const Result& r : slot) {
-      const std::optional<int64_t> of_this = work_anew(*r.node);
-      if (!of_this || word_of(r) != word_of(slot[0])) return false;
+    for (const Ref& r : slot) {
+      if (function_.is_parameter(r)) return false;
+      const std::optional<int64_t> of_this = work_anew(call_of(r));
+      if (!of_this || words_[call_of(r)] != words_[call_of(slot[0])]) return false;
       work = std::max(work, *of_this);
     }
     return work <= kMostAgain;
   }
 
   // The work of a value and of what is computed anew for it, where it is in no one's memory.
-  std::optional<int64_t> work_anew(const Node& call) {
-    const auto [there, is_new] = work_anew_.try_emplace(&call);
-    if (!is_new) return there->second;
-    if (!place_.contains(&call) || results_.contains(&call) || call.num_outputs() != 1 ||
-        call.signature().num_seeds != 0) {
-      return std::nullopt;
-    }
-    std::optional<int64_t> work = facts(call).work;
-    for (const size_t reader : readers_[&call]) {
+  std::optional<int64_t> work_anew(size_t call) {
+    if (work_anew_[call]) return *work_anew_[call];
+    std::optional<int64_t>& work = work_anew_[call].emplace();
+    const Signature& s = *calls_[call].signature;
+    const uint32_t index = function_.index_of(call);
+    if (is_result_[index] || s.outputs.size() != 1 || s.num_seeds != 0) return work;
+    work = facts(call).work;
+    for (const size_t reader : readers_[index]) {
       // What is only moved is the same memory, or cheap.
-      if (work != 0 && !facts(*calls_[reader]).work) return std::nullopt;
+      if (work != 0 && !facts(reader).work) return work = std::nullopt;
     }
-    for (const Value& operand : call.operands()) {
-      if (!work || operand.node->is_data()) continue;
-      *work = std::min(*work + work_anew(*operand.node).value_or(0), kMostAgain + 1);
+    for (const Ref& operand : operands(call)) {
+      if (!work || function_.is_parameter(operand)) continue;
+      *work = std::min(*work + work_anew(function_.call_of(operand)).value_or(0), kMostAgain + 1);
     }
-    return work_anew_[&call] = work;
+    return work;
   }
 
+  const Function& function_;
   const RepeatLimits limits_;
-  const std::vector<const Node*>& calls_;
+  const std::vector<Function::Call>& calls_;
   const FactsOf facts_of_;
   std::vector<uint64_t> words_;
-  std::unordered_map<const Node*, size_t> place_;
-  std::unordered_map<const Node*, std::vector<size_t>> readers_;
-  std::unordered_set<const Node*> results_;
+  std::vector<std::vector<size_t>> readers_;  // by Ref::index, as the next
+  std::vector<bool> is_result_;
   std::unordered_map<const Signature*, CallFacts> facts_;
-  std::unordered_map<const Node*, std::optional<int64_t>> work_anew_;
+  std::vector<std::optional<std::optional<int64_t>>> work_anew_;  // of calls; once it is known
 };
 
 }  // namespace

@@ -17,10 +17,9 @@ namespace torch_xla::executor {
 // the same with its inputs.
 struct Repeat {
   size_t first, length, times;
-  // The calls of each part, operands before users. Before its own ones it computes anew what other
-  // parts have computed and the compiler would have fused into its calls.
-  std::vector<std::vector<const lazy::Node*>> parts;
-  std::vector<std::vector<Result>> inputs;  // of each part
+  // Before its own calls a part computes anew what other parts have computed and the compiler would
+  // have fused into its calls. No outputs are said.
+  std::vector<Stretch> parts;
 
   size_t end() const { return first + length * times; }
 };

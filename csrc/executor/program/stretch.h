@@ -1,34 +1,25 @@
-// Stretch, a part of a function that is a program of its own.
+// Stretch, some calls of a function as a function of their own.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <vector>
 
-#include "lazy/node.h"
+#include "lazy/function.h"
 
 namespace torch_xla::executor {
 
-// Result `index` of a call, or a leaf.
-struct Result {
-  const lazy::Node* node;
-  uint32_t index;
-
-  friend auto operator<=>(const Result&, const Result&) = default;
-};
-
-// An array whose rows are values. A leaf stands for it.
+// An array whose rows are values of a function. Its index is one that no value of the function has.
 struct Pack {
-  const lazy::Node* array;
-  std::vector<Result> rows;
+  uint32_t array;
+  std::vector<lazy::Ref> rows;
 };
 
 struct Stretch {
-  std::vector<Result> inputs;
-  std::vector<const lazy::Node*> calls;  // operands before users
-  std::vector<Result> outputs;
+  std::vector<lazy::Ref> inputs;
+  std::vector<uint32_t> calls;  // in Function::calls; operands before users
+  std::vector<lazy::Ref> outputs;
   // Of the arrays among its inputs it takes the rows; the others it makes of values.
-  std::vector<Pack> packs;
+  std::vector<Pack> packs = {};
 };
 
 }  // namespace torch_xla::executor

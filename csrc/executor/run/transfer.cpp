@@ -133,18 +133,20 @@ const spmd::Sharding* known_sharding(const lazy::Node& node) {
 
 // That of a value which waits for manual ones, or null.
 const spmd::Sharding* pending_manual(const lazy::Value& value) {
-  const lazy::Function waiting = lazy::function_of({value});
+  const lazy::GraphLock lock;
+  const lazy::Walk waiting = lazy::walk_of({value});
+  const lazy::Function function = lazy::function_of(waiting);
   ops::NamedShardings named;
-  named.add(waiting);
-  ops::ManualValues manual;
-  for (const lazy::Node* leaf : waiting.parameters) {
-    const spmd::Sharding* s = known_sharding(*leaf);
+  named.add(function);
+  ops::ManualValues manual(function);
+  for (size_t i = 0; i < waiting.parameters.size(); ++i) {
+    const spmd::Sharding* s = known_sharding(*waiting.parameters[i]);
     if (s == nullptr || !s->is_manual) continue;
-    manual.add(leaf);
+    manual.add_parameter(i);
     named.of_boundaries.push_back(s);
   }
-  for (const lazy::Node* call : waiting.calls) manual.add_results_of(*call);
-  if (!manual.contains(value)) return nullptr;
+  manual.add_results();
+  if (!manual.contains(function.results[0])) return nullptr;
   return spmd::Sharding::manual(named.of_boundaries.at(0)->mesh, value.geometry().sizes.size());
 }
 

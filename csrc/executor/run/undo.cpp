@@ -154,7 +154,7 @@ bool undo(const std::unordered_set<const Node*>& failed, int device, const std::
   for (const Value& value : read) {
     if (!value.node->is_data()) roots.push_back(value);
   }
-  const lazy::Function waiting = lazy::function_of(std::move(roots));
+  const lazy::Walk waiting = lazy::walk_of(std::move(roots));
   std::unordered_map<uint64_t, const Node*> alive;
   std::unordered_set<const Node*> dependents = failed;
   for (const Node* input : waiting.parameters) {

@@ -27,7 +27,7 @@ Kind region_kind() {
 }
 
 // A call as PyTorch/XLA prints it.
-std::string text_of(const Recipe::Call& call) {
+std::string xla_text(const lazy::Function::Call& call) {
   const std::string& op = call.signature->op->name;
   std::string shapes;
   for (const lazy::Geometry* g : call.signature->outputs) {
@@ -40,29 +40,29 @@ std::string text_of(const Recipe::Call& call) {
          ", xla_shape=" + (count == 1 ? shapes : "(" + shapes + ")") + ", dynamic_dims: ()";
 }
 
-size_t calls_in_common(const Recipe& a, const Recipe& b) {
-  const auto same = [](const Recipe::Call& x, const Recipe::Call& y) {
+size_t calls_in_common(const lazy::Function& a, const lazy::Function& b) {
+  const auto same = [](const lazy::Function::Call& x, const lazy::Function::Call& y) {
     return x.signature->key == y.signature->key;
   };
   return static_cast<size_t>(std::ranges::mismatch(a.calls, b.calls, same).in1 - a.calls.begin());
 }
 
-// Where a recipe leaves the way of all the others, and how those go on there.
-std::string parting(const Recipe& recipe, const std::vector<Recipe>& others) {
+// Where a function leaves the way of all the others, and how those go on there.
+std::string parting(const lazy::Function& function, const std::vector<lazy::Function>& others) {
   size_t at = 0;
-  for (const Recipe& other : others) at = std::max(at, calls_in_common(recipe, other));
+  for (const lazy::Function& other : others) at = std::max(at, calls_in_common(function, other));
   std::vector<std::string> ways;
-  for (const Recipe& other : others) {
-    if (calls_in_common(recipe, other) != at) continue;
+  for (const lazy::Function& other : others) {
+    if (calls_in_common(function, other) != at) continue;
     std::string way =
-        at < other.calls.size() ? text_of(other.calls[at]) : "the end of the function";
+        at < other.calls.size() ? xla_text(other.calls[at]) : "the end of the function";
     if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
   }
   std::string text;
-  if (at < recipe.calls.size()) {
-    text = "Got: " + text_of(recipe.calls[at]) + "\n";
-  } else if (!recipe.calls.empty()) {
-    text = "Reached the end of the function at: " + text_of(recipe.calls.back()) + "\n";
+  if (at < function.calls.size()) {
+    text = "Got: " + xla_text(function.calls[at]) + "\n";
+  } else if (!function.calls.empty()) {
+    text = "Reached the end of the function at: " + xla_text(function.calls.back()) + "\n";
   }
   if (ways.size() == 1) return text + "Expected: " + ways[0] + "\n";
   text += "Expected either of:\n";
@@ -106,17 +106,17 @@ void CompiledRegion::check_run(const char* wanted, const Graph& graph, const Cau
 void CompiledRegion::check_number(const Graph& graph) const {
   if (!most_graphs_ || known_->keys.size() < *most_graphs_) return;
   if (known_->keys.contains(graph.key)) return;
-  const Recipe recipe(graph);
+  const lazy::Function function = graph.function();
   util::fail(util::ErrorKind::Runtime,
              "Maximum number of different graphs allowed per function exceeded: ", *most_graphs_,
-             "\n", parting(recipe, known_->recipes), "torch_xla.compile of ", title(), ": ",
-             first_difference(recipe, known_->recipes.back()),
+             "\n", parting(function, known_->functions), "torch_xla.compile of ", title(), ": ",
+             first_difference(function, known_->functions.back()),
              ". Give its arguments the shapes of an earlier call, or raise max_different_graphs.");
 }
 
 void CompiledRegion::add(const Graph& graph) {
   if (!most_graphs_ || !known_->keys.insert(graph.key).second) return;
-  known_->recipes.emplace_back(graph);
+  known_->functions.push_back(graph.function());
 }
 
 }  // namespace torch_xla::executor

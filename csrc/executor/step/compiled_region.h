@@ -11,7 +11,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "executor/compile/cause.h"
-#include "executor/program/recipe.h"
+#include "lazy/function.h"
 #include "util/hash.h"
 
 namespace torch_xla::executor {
@@ -44,7 +44,7 @@ class CompiledRegion : public c10::DebugInfoBase {
   // The graphs of all calls of a function, where their number is limited.
   struct Known {
     std::unordered_set<util::Hash128, util::Hash128Hasher> keys;
-    std::vector<Recipe> recipes;
+    std::vector<lazy::Function> functions;
   };
 
   std::string title() const;

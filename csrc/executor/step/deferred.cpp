@@ -17,7 +17,6 @@
 #include "executor/compile/background.h"
 #include "executor/compile/new_state.h"
 #include "executor/compile/observer.h"
-#include "executor/program/instantiate.h"
 #include "executor/run/array_types.h"
 #include "executor/run/donation.h"
 #include "executor/run/live_data.h"
@@ -43,7 +42,7 @@ struct Deferred {
   std::shared_ptr<const Program> program;
   std::vector<DeviceData> inputs;
   PackedNumbers numbers;
-  std::vector<lazy::Numbers> numbers_of_calls;
+  std::vector<lazy::Number> numbers_of_calls;
   std::vector<std::weak_ptr<pjrt::Array>> results;
   std::vector<c10::weak_intrusive_ptr<Node>> leaves = {};  // that have them
   OverwrittenStorages overwritten;
@@ -87,11 +86,11 @@ c10::intrusive_ptr<Node> leaf_that_gave(const Deferred& run, const DeviceData& d
 // Makes leaves the calls again that they were before the run was put off. Returns all of its calls.
 std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded& recorded) {
   const Program& program = run.known();
-  const Recipe& recipe = program.recipe;
-  std::vector<c10::intrusive_ptr<Node>> leaf_of_call(recipe.calls.size());
-  for (size_t i = 0; i < recipe.results.size(); ++i) {
-    const size_t call = recipe.results[i].index - recipe.num_parameters;
-    if (recipe.calls[call].signature->outputs.size() == 1) {
+  const lazy::Function& function = program.function;
+  std::vector<c10::intrusive_ptr<Node>> leaf_of_call(function.calls.size());
+  for (size_t i = 0; i < function.results.size(); ++i) {
+    const size_t call = function.call_of(function.results[i]);
+    if (function.calls[call].signature->outputs.size() == 1) {
       leaf_of_call[call] = run.leaves[i].lock();
     }
   }
@@ -107,8 +106,9 @@ std::vector<c10::intrusive_ptr<Node>> record_again(const Deferred& run, Recorded
       parameters.push_back(data_value(program.interface.parameters[i].geometry, run.device, input));
     }
   }
-  Instance again = instantiate(recipe, parameters, run.numbers_of_calls, run.device, leaf_of_call);
-  for (size_t i = 0; i < recipe.results.size(); ++i) {
+  lazy::Instance again =
+      lazy::instantiate(function, parameters, run.numbers_of_calls, run.device, leaf_of_call);
+  for (size_t i = 0; i < function.results.size(); ++i) {
     const Value& value = again.results[i];
     if (const ArrayPtr array = run.results[i].lock()) recorded.emplace(array.get(), value);
     const c10::intrusive_ptr<Node> leaf = run.leaves[i].lock();
@@ -312,11 +312,14 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
                .program = std::move(program),
                .inputs = {},
                .numbers = graph.numbers,
-               .numbers_of_calls = numbers_of(graph),
+               .numbers_of_calls = {},
                .results = {},
                .overwritten = overwritten_by(known, graph.parameters, storages, root_of),
                .device = graph.device,
                .line = lazy::source_line()};
+  for (const Node* call : graph.calls) {
+    std::ranges::copy(call->numbers(), std::back_inserter(run.numbers_of_calls));
+  }
   Given given;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     run.inputs.push_back(graph.parameters[i]->data());

@@ -75,14 +75,15 @@ void check_inputs(const Graph& graph) {
 void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
   const std::optional<int64_t> failing = ops::failing_call(error.what());
   if (!failing) return;
-  const auto call = std::ranges::find(graph.calls, *failing, &Node::ordinal);
-  TXLA_CHECK(call != graph.calls.end(), "sync: expected a call of this run to fail, got ",
+  const auto ordinal = static_cast<size_t>(*failing);
+  TXLA_CHECK(ordinal < graph.nodes.size(), "sync: expected a call of this run to fail, got ",
              error.what());
-  const std::string line = (*call)->source().str();
+  const Node* call = graph.nodes[ordinal];
+  const std::string line = call->source().str();
   try {
     fail(error, line.empty() ? "" : "\nThe call that failed was recorded at " + line + ".");
   } catch (...) {
-    throw RunFailed{{*call}, std::current_exception()};
+    throw RunFailed{{call}, std::current_exception()};
   }
 }
 
@@ -186,7 +187,7 @@ struct Pending {
     for (bool grows = true; grows;) {
       grows = false;
       const Graph graph(roots, device);
-      const Dependents dependents(graph);
+      Dependents dependents(graph);
       Storage::for_each_pending(device, [&](Storage& storage) {
         const Value value = storage.value();
         if (value.node->is_data() || !dependents.contains(value.node.get())) return;
@@ -224,7 +225,7 @@ struct Pending {
   // Finds out whether numbers alone tell the roots, and if so returns the storages that need more.
   std::unordered_set<const Storage*> apart_from_numbers(int device) {
     std::unordered_set<const Storage*> apart;
-    const FromNumbers from_numbers;
+    FromNumbers from_numbers;
     is_from_numbers = std::ranges::all_of(
         roots, [&](const Value& root) { return from_numbers.contains(root.node.get()); });
     if (!is_from_numbers) return apart;
@@ -395,7 +396,7 @@ std::vector<Value> take_results(const Pending& pending, const Graph& graph, Give
   return leaves;
 }
 
-// Launches the run, and does that. Throws RunFailed.
+// Launches the run and places its results. Throws RunFailed.
 std::vector<Value> compute(const Pending& pending, const Graph& graph,
                            const std::shared_ptr<const Program>& program, bool replay_views,
                            const Cause& cause, bool is_awaited, Observer* watching) {
@@ -667,7 +668,7 @@ std::string stablehlo_of(const std::vector<Value>& values, int device, std::stri
   const lazy::GraphLock lock;
   const ops::Target target = platform.empty() ? Runtime::get().target() : ops::target_of(platform);
   const Graph graph = graph_of(values, device);
-  return lower(graph, graph.interface(), target).text;
+  return lower(graph.function(), graph.interface(), target).text;
 }
 
 std::string stablehlo_of_sync(int device, std::string_view platform) {
@@ -676,12 +677,12 @@ std::string stablehlo_of_sync(int device, std::string_view platform) {
   TXLA_CHECK(!pending.roots.empty(), "expected tensors on xla:", device,
              " that wait to be computed, got none. Record the step first.");
   const Graph graph = graph_of_run(pending, device, true);
-  return lower(graph, graph.interface(), ops::target_of(platform)).text;
+  return lower(graph.function(), graph.interface(), ops::target_of(platform)).text;
 }
 
 std::string portable_stablehlo_of(const std::vector<Value>& values, int device) {
   const lazy::GraphLock lock;
-  return lower_portable(graph_of(values, device));
+  return lower_portable(graph_of(values, device).function());
 }
 
 util::Hash128 graph_hash_of(const std::vector<Value>& values, int device, bool with_offers) {
@@ -691,7 +692,7 @@ util::Hash128 graph_hash_of(const std::vector<Value>& values, int device, bool w
   bool any = false;
   for (const Node* leaf : graph.parameters) {
     if (!with_offers || !leaf->data().array->is_offered()) continue;
-    h.add(leaf->ordinal);
+    h.add(leaf->place);
     any = true;
   }
   return any ? h.add(graph.key).finish() : graph.key;
