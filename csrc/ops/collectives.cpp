@@ -151,12 +151,23 @@ bool is_collective(const lazy::Signature& signature) {
                                          collective_broadcast, collective_permute});
 }
 
-bool needs_replicas(const lazy::Signature& signature) {
-  if (is_collective(signature)) return signature.arguments.back().value.toBool();
-  return signature.expansion != nullptr &&
-         std::ranges::any_of(signature.expansion->calls, [](const lazy::Node* call) {
-           return needs_replicas(call->signature());
-         });
+int64_t replicas_named(const lazy::Signature& signature) {
+  int64_t most = 0;
+  if (is_collective(signature)) {
+    const auto& given = signature.arguments;
+    if (!given.back().value.toBool()) return 0;
+    // Its one list are the members.
+    for (const lazy::Argument& argument : given) {
+      if (!argument.value.isIntList()) continue;
+      for (const int64_t member : argument.value.toIntVector()) most = std::max(most, member + 1);
+    }
+    return std::max<int64_t>(most, 1);
+  }
+  if (signature.expansion == nullptr) return 0;
+  for (const lazy::Function::Call& call : signature.expansion->calls) {
+    most = std::max(most, replicas_named(*call.signature));
+  }
+  return most;
 }
 
 namespace rules {

@@ -11,6 +11,8 @@
 //   torch_xla::collective_permute(self, members, replicas): pairs of who sends and who gets
 #pragma once
 
+#include <cstdint>
+
 #include "lazy/signature.h"
 #include "ops/registry.h"
 
@@ -18,8 +20,9 @@ namespace torch_xla::ops {
 
 // Returns whether a call is one of these.
 bool is_collective(const lazy::Signature& signature);
-// Returns whether replicas exchange something in a call, or in what it expands to.
-bool needs_replicas(const lazy::Signature& signature);
+// Returns how many replicas a call names that exchange something in it, or in what it expands to;
+// 0 where none do.
+int64_t replicas_named(const lazy::Signature& signature);
 
 namespace rules {
 extern const RuleFunction all_reduce, reduce_scatter, all_gather, all_to_all, collective_broadcast,

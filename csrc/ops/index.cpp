@@ -324,7 +324,7 @@ Values take(Lowering& l) {
   return {take_rows(x, 0, wrap_index(l.in(1), x.dim(0)))};
 }
 
-Values put(Lowering& l) {
+Values put_at(Lowering& l) {
   const Value x = l.in(0);
   const Value index = wrap_index(flatten(l.in(1)), x.type().elements());
   const Value source = flatten(cast(l.in(2), x.dtype()));
@@ -582,7 +582,7 @@ const Rules index_rules([](Registry& r) {
   r.add("aten::index_fill.int_Tensor", index_fill);
   r.add("aten::index_reduce", index_reduce);
   r.add("aten::take", take);
-  r.add("aten::put", put);
+  r.add("aten::put", put_at);
   r.add("aten::masked_scatter", masked_scatter);
   r.add("aten::masked_scatter_backward", masked_scatter_backward);
   r.add("aten::nonzero_static", nonzero_static);

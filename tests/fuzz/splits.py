@@ -38,10 +38,10 @@ def splitter(program: Sequence[Step]) -> Callable[[dict[str, torch.Tensor]], Non
     return split
 
 
-def plan(platform: str, devices: int, text: str, leaves: Sequence, replaces: Sequence[int]):
+def plan(platform: str, devices: int, data: dict, leaves: Sequence, replaces: Sequence[int]):
     """A plan of auto-sharding that splits some data and some results at random."""
-    rng = random.Random(zlib.crc32(text.encode()))
-    program = read(text)
+    rng = random.Random(zlib.crc32(repr(data).encode()))
+    program = read(data)
 
     def some(value: int):
         sizes = program.types[value].dims

@@ -189,10 +189,12 @@ TRAINING = """
     def model():
         torch.manual_seed(1)
         net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
-        for p in net.parameters():  # what is split is the same in both halves
+        for p in net.parameters():  # what is split is the same in both halves, and stays so
             p.data = of_both(p.data)
+            if p.dim() == 2:
+                p.data = of_both(p.data.T).T.contiguous()
         return net
-    data, target = torch.randn(3, 16, 16), torch.randn(3, 16, 8)
+    data, target = torch.randn(3, 16, 16), torch.randn(3, 16, 4).repeat(1, 1, 2)
 
     net = model()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)

@@ -55,7 +55,8 @@ def test_one_process_is_one_replica(run_python):
         + """
 t = torch.arange(4.0, device="xla")
 assert ops.all_reduce(t, "add", 2.0, [], 1, True).tolist() == [0, 2, 4, 6]
-refused(RuntimeError, lambda: ops.all_reduce(t, "add", 1.0, [0, 1], 2, True).cpu(), "replica")
+refused(ValueError, lambda: ops.all_reduce(t, "add", 1.0, [0, 1], 2, True).cpu(),
+        "expected groups of the 1 replica(s) of this job", "got replica 1")
 """,
         env={"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"},
     )

@@ -94,6 +94,20 @@ std::vector<Elsewhere> take_also_lowered() {
 
 namespace {
 
+// A program whose replicas exchange values runs on a device of each process.
+void set_replicas(const Graph& graph, pjrt::CompileOptions& options) {
+  int64_t named = 0;
+  for (const auto* call : graph.calls) {
+    named = std::max(named, ops::replicas_named(call->signature()));
+  }
+  if (named == 0) return;
+  const pjrt::Devices replicas = replicas_of(graph.device);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, named <= std::ssize(replicas.all),
+                  "replicas: expected groups of the ", replicas.all.size(),
+                  " replica(s) of this job, one a process, got replica ", named - 1, ".");
+  options.set_devices(replicas, pjrt::Over::Replicas);
+}
+
 Unmade lowered(std::string_view name, const Graph& graph) {
   Runtime& runtime = Runtime::get();
   Unmade unmade;
@@ -131,10 +145,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
-  if (std::ranges::any_of(
-          graph.calls, [](const auto* call) { return ops::needs_replicas(call->signature()); })) {
-    unmade.options.set_devices(replicas_of(graph.device), pjrt::Over::Replicas);
-  }
+  set_replicas(graph, unmade.options);
   for (const spmd::Sharding* s : graph.shardings) {
     unmade.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
   }

@@ -377,8 +377,8 @@ size_t bytes_of(const lazy::Geometry& g) {
 
 std::vector<lazy::Value> materialize_zeros(std::vector<lazy::Value> constants, int device) {
   Runtime& runtime = Runtime::get();
-  const std::vector<pjrt::Device>& devices = runtime.devices(device);
-  if (runtime.device_type() != "CPU" || devices.size() != 1) return constants;
+  const pjrt::Devices& devices = runtime.devices(device);
+  if (runtime.device_type() != "CPU" || devices.all.size() != 1) return constants;
   std::vector<lazy::Value> others;
   try {
     for (lazy::Value& v : constants) {
@@ -393,7 +393,7 @@ std::vector<lazy::Value> materialize_zeros(std::vector<lazy::Value> constants, i
       }
       std::unique_ptr<pjrt::Buffer> buffer = pjrt::Buffer::from_host(
           runtime.client(), memory.get(), to_pjrt(ops::device_dtype(g.dtype)), g.sizes,
-          std::nullopt, pjrt::HostSemantics::ZeroCopy, devices[0], [memory] { (void)memory; });
+          std::nullopt, pjrt::HostSemantics::ZeroCopy, devices.mine[0], [memory] { (void)memory; });
       node.become_data(counted(pjrt::Array(std::move(*buffer)), device, &node.source()));
     }
   } catch (const pjrt::Error& e) {
