@@ -97,7 +97,7 @@ Function function_of(std::span<const Value> parameters, std::span<const Value> r
   std::unordered_map<Value, uint32_t, ValueHasher> leaves;
   std::unordered_map<const Node*, uint32_t> calls;
   const auto add_parameter = [&](const Value& value) {
-    leaves.emplace(value, static_cast<uint32_t>(leaves.size()));
+    leaves.emplace(value, static_cast<uint32_t>(function.parameters.size()));
     function.parameters.push_back(value.geometry().row_major());
   };
   for (const Value& parameter : parameters) add_parameter(parameter);

@@ -278,7 +278,7 @@ TEST(PjrtExecute, PartitionsWithoutShardingAreReplicas) {
     return Array::from_host(*client(), values.data(), PJRT_Buffer_Type_F32, dims, to);
   };
   Array everywhere = upload_all(devices), copied = upload_all(std::span(devices).first(1));
-  copied.extend_to(devices);
+  copied.extend_to(Devices(devices));
   for (Array* x : {&everywhere, &copied}) {
     ASSERT_EQ(x->num_buffers(), 4u);
     const Array* arg = x;
@@ -291,7 +291,8 @@ TEST(PjrtExecute, PartitionsWithoutShardingAreReplicas) {
       EXPECT_EQ(download<float>(output), std::vector<float>(1024, 2.0f));
     }
   }
-  const Array moved = upload_all(std::span(devices).first(1)).copy_to(std::span(devices).last(2));
+  const Devices last({devices.end() - 2, devices.end()});
+  const Array moved = upload_all(std::span(devices).first(1)).copy_to(last);
   EXPECT_EQ(moved.num_buffers(), 2u);
   EXPECT_EQ(moved.buffer(1).device(), device(3));
   EXPECT_EQ(download<float>(moved.buffer(1)), values);
