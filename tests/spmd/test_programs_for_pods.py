@@ -10,13 +10,15 @@ import pytest
 from tests.spmd.test_sharding import EIGHT, PRELUDE
 
 PROGRAM = """
+from torch_xla import _XLAC
 from torch_xla._src.aot import programs as aot_programs
 import re
 
 def program(step, *args):
     "The text of main, and what its arguments and results say of their shardings."
     made = aot_programs.of_call(step, args, {}, "TPU")
-    head = next(line for line in made.text.splitlines() if "func.func @main" in line)
+    text = _XLAC._pretty_stablehlo(made.text)
+    head = next(line for line in text.splitlines() if "func.func @main" in line)
     takes, _, gives = head.partition(" -> ")
     of = lambda side: re.findall(r"sdy.sharding = #sdy.sharding<@mesh, (.*?)>[,}]", side)
     return made, of(takes), of(gives)
