@@ -58,8 +58,9 @@ hlo::Groups groups_named(Lowering& l, size_t members) {
   hlo::Dims sorted = named;
   std::ranges::sort(sorted);
   TXLA_CHECK_KIND(util::ErrorKind::Value, size > 0 && sorted == all && std::ssize(all) % size == 0,
-                  l.signature().op->name, ": expected groups of ", size, " of the members ",
-                  at::IntArrayRef(all), ", each once, got ", at::IntArrayRef(named), ".");
+                  l.signature().op->name, ": expected groups of the ",
+                  groups.of == Of::Replicas ? "replicas " : "devices ", at::IntArrayRef(all),
+                  ", each once, got groups of ", size, " of ", at::IntArrayRef(named), ".");
   for (auto at = named.begin(); at != named.end(); at += size) {
     groups.members.emplace_back(at, at + size);
   }
