@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_refused(run):
     refused(IndexError, lambda: ops.all_to_all(part, 2, 0, PAIRS, 2),
             "expected a dimension from 0 to 1, got 2")
     refused(ValueError, read(lambda: ops.all_reduce(part, "add", 1.0, [0, 1, 1, 3], 2)),
-            "torch_xla::all_reduce: expected groups of 2 of the members [0, 1, 2, 3], each once")
+            "torch_xla::all_reduce: expected groups of the devices [0, 1, 2, 3], each once")
     refused(ValueError, read(lambda: ops.collective_permute(part, [0, 1, 0, 2])),
             "got [0, 1, 0, 2]")
     refused(ValueError, read(lambda: ops.collective_permute(part, [0, 9])), "pairs of members")
