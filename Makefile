@@ -47,7 +47,7 @@ CMAKE_ARGS := -G Ninja -DPython_EXECUTABLE=$(PY) -DTORCH_XLA_WERROR=ON $(if $(CC
 CPP_FILES = $(shell find csrc examples tests/cpp tests/sanitizers -name '*.h' -o -name '*.cpp')
 # The folders of the Python tests that exist by now, those of long tests first: no worker waits for another at
 # the end.
-FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api spmd fuzz pytorch)))
+FOLDERS := $(notdir $(wildcard $(addprefix tests/,models unit hlo ops api jobs spmd fuzz pytorch)))
 PYTEST = $(PY) -m pytest -n $(PYTEST_JOBS) --dist worksteal --durations=30
 SANITIZERS := address-undefined thread
 # Under a sanitizer: what has callbacks, borrowed memory and failures in it. That of threads makes

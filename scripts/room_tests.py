@@ -19,8 +19,8 @@ from pathlib import Path
 
 from check_rooms import room_of, sources, units
 
-FOLDERS = ("api", "spmd", "unit")  # whose files have a room
-# Files of `unit`, then of `api`, then of `spmd`, without `test_`.
+FOLDERS = ("api", "jobs", "spmd", "unit")  # whose files have a room
+# Files of `unit`, `api`, `jobs`, `spmd`, in this order, without `test_`.
 ROOMS: dict[str, str] = {
     # recorded tensors, views, lines
     "lazy": """
@@ -76,6 +76,11 @@ ROOMS: dict[str, str] = {
         api/checkpoint api/custom_kernel api/data api/examples api/extension
         api/extension_graphs api/loader api/module_identity api/old_names api/pytorch_test_base
         api/quantized api/spawn api/syncfree api/utils api/xla_backend api/xla_model
+    """,
+    # jobs of several processes
+    "job": """
+        unit/place unit/store
+        jobs/places
     """,
     # several devices
     "spmd": """

@@ -12,7 +12,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src.device import devices as _devices
-from torch_xla._src.device import replication as _replication
+from torch_xla._src.job import place as _place
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _ORDINAL,
     _WORLD_SIZE,
@@ -83,7 +83,7 @@ def use_spmd(auto: bool | None = False) -> None:
         ImportError: With `auto`, where there is no `scipy`.
         NotImplementedError: A launcher started this process as one of several.
     """
-    _replication.world_size()
+    _place.refuse_spmd("use_spmd")
     if auto:
         from torch_xla.distributed.spmd import auto_sharding
 
@@ -104,22 +104,22 @@ def is_spmd() -> bool:
 
 def local_process_count() -> int:
     """The number of processes of the job on this host."""
-    return _replication.world_size()
+    return _place.local_world_size()
 
 
 def process_count() -> int:
     """The number of processes of the job."""
-    return _replication.world_size()
+    return _place.world_size()
 
 
 def process_index() -> int:
     """This process's index among those of the job."""
-    return _replication.global_ordinal()
+    return _place.rank()
 
 
 def host_index() -> int:
     """This host's index among those of the job."""
-    return _replication.global_ordinal()
+    return _place.host_index()
 
 
 def addressable_device_count() -> int:
@@ -139,13 +139,15 @@ def local_device_count() -> int:
 
 def global_device_count() -> int:
     """The number of devices of all processes and hosts; 1 in SPMD mode."""
-    _replication.world_size()
-    return 1 if is_spmd() else _XLAC._xla_num_global_devices()
+    return 1 if is_spmd() else global_runtime_device_count()
 
 
 def global_runtime_device_count() -> int:
     """The number of the runtime's devices of all processes and hosts, in SPMD mode too."""
-    return _XLAC._xla_num_global_devices()
+    count = _XLAC._xla_num_global_devices()
+    if count > _XLAC._xla_num_real_devices():
+        return count
+    return count * _place.world_size()  # each process has a client of its own
 
 
 def runtime_device_attributes(device: str) -> dict[str, object]:
@@ -169,22 +171,22 @@ def is_bf16_supported() -> bool:
 
 def world_size() -> int:
     """The number of replicas of the job; 1 if no launcher started it."""
-    return _replication.world_size()
+    return _place.world_size()
 
 
 def global_ordinal() -> int:
     """The calling thread's ordinal among all replicas, from 0 to `world_size() - 1`."""
-    return _replication.global_ordinal()
+    return _place.rank()
 
 
 def local_ordinal() -> int:
     """The calling thread's ordinal among the replicas of this host."""
-    return _replication.global_ordinal()
+    return _place.local_rank()
 
 
 def get_master_ip() -> str:
     """The address of the job's first process: `MASTER_ADDR` of the launcher, or this machine."""
-    return os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    return _place.master_address()
 
 
 def get_num_cached_compilation_graph() -> int:

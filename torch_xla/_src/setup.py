@@ -137,14 +137,20 @@ def _take_older_arguments() -> None:
 
 def _choose_plugin() -> dict:
     """Called by the extension when the first device is needed."""
-    from torch_xla._src.device import plugins, replication
+    from torch_xla._src.device import plugins
+    from torch_xla._src.job import place
 
-    replication.world_size()  # refuses a process of several, each of which would work for itself
     spec = plugins.find()
+    options = dict(spec.client_options)
+    here = place.place()
+    if here.world_size > 1:
+        place.refuse_spmd("XLA_USE_SPMD", _XLAC._xla_flag("XLA_USE_SPMD"))
+        spec.configure_multiprocess(here.local_rank, here.local_world_size)
+        options = spec.options_of_process(here.local_rank)
     spec.prepare()
     return {
         "device_type": spec.device_type,
         "library_path": spec.library_path,
-        "options": dict(spec.client_options),
+        "options": options,
         "compile_options": dict(spec.compile_options),
     }

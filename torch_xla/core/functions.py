@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_xla._src.device import collectives as _collectives
-from torch_xla._src.device import replication as _replication
+from torch_xla._src.job import place as _place
 
 
 class AllReduce(torch.autograd.Function):
@@ -24,7 +24,7 @@ class AllReduce(torch.autograd.Function):
         scale: float,
         groups: list[list[int]] | None,
     ) -> torch.Tensor:
-        if reduce_type != _collectives.REDUCE_SUM and _replication.world_size() > 1:
+        if reduce_type != _collectives.REDUCE_SUM and _place.world_size() > 1:
             raise NotImplementedError(
                 f"AllReduce: expected reduce_type 'sum', which has a gradient, got {reduce_type!r}."
             )
@@ -61,7 +61,7 @@ class AllGather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
         total = _collectives.all_reduce(_collectives.REDUCE_SUM, grad_output)
-        start = _replication.global_ordinal() * ctx.size
+        start = _place.rank() * ctx.size
         return total.narrow(ctx.dim, start, ctx.size), None
 
 
@@ -100,5 +100,5 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Its shape is `[N, num_features, ...]`, as is the result's."""
-        _replication.world_size()  # refuses a job of several, whose batches are not seen here yet
+        _collectives.of_one_replica("SyncBatchNorm")  # whose batches are not seen here yet
         return super().forward(batch)

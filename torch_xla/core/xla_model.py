@@ -17,7 +17,6 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._src.device import devices as _devices
 from torch_xla._src.device import memory as _memory
-from torch_xla._src.device import replication as _replication
 from torch_xla._src.device import rng as _rng
 from torch_xla._src.device.collectives import (  # noqa: F401
     REDUCE_AND,
@@ -42,6 +41,8 @@ from torch_xla._src.device.memory import MemoryInfo
 from torch_xla._src.device.names import device_name as _device_name
 from torch_xla._src.functions import nested as _nested
 from torch_xla._src.functions import step as _step
+from torch_xla._src.job import groups as _groups
+from torch_xla._src.job import place as _place
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _DEVICE_CONTEXTS,
     DeviceContext,
@@ -149,17 +150,17 @@ def get_memory_info(device: str | torch.device | None = None) -> MemoryInfo:
 
 def get_ordinal(defval: int = 0) -> int:
     """This replica's ordinal among all. `defval` is without effect."""
-    return _replication.global_ordinal()
+    return _place.rank()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
     """This replica's ordinal among those of this host. `defval` is without effect."""
-    return _replication.global_ordinal()
+    return _place.local_rank()
 
 
 def xrt_world_size(defval: int = 1) -> int:
     """The number of replicas. `defval` is without effect."""
-    return _replication.world_size()
+    return _place.world_size()
 
 
 def is_master_ordinal(local: bool = True) -> bool:
@@ -310,12 +311,12 @@ def reduce_gradients(
         groups: The groups of replicas that average among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
     """
-    if _replication.world_size() > 1:
-        scale = 1.0 / (len(groups[0]) if groups else _replication.world_size())
+    if _place.world_size() > 1:
+        scale = 1.0 / (len(groups[0]) if groups else _place.world_size())
         gradients = _fetch_gradients(optimizer)
         all_reduce(REDUCE_SUM, gradients, scale=scale, groups=groups, pin_layout=pin_layout)
     else:
-        _replication.check_groups("reduce_gradients", groups)
+        _groups.check("reduce_gradients", groups)
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -618,7 +619,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
             f"rendezvous '{tag}': expected a payload of bytes, got {type(payload).__name__}. "
             "Encode it."
         )
-    if list(replicas) not in ([], list(range(_replication.world_size()))):
+    if list(replicas) not in ([], list(range(_place.world_size()))):
         raise ValueError(
             f"rendezvous '{tag}': expected all replicas to take part, got {list(replicas)}. Leave "
             "replicas out."

@@ -6,7 +6,7 @@ import itertools
 import os
 
 from torch_xla import _XLAC
-from torch_xla._src.device import replication as _replication
+from torch_xla._src.job import place as _place
 from torch_xla.debug import metrics
 
 _steps = itertools.count()
@@ -22,8 +22,8 @@ def _extract_metrics_file() -> str | None:
     path = _XLAC._xla_flag("XLA_METRICS_FILE")
     if not path:
         return None
-    if _replication.world_size() > 1:
-        return f"{path}.{_replication.global_ordinal()}"
+    if _place.world_size() > 1:
+        return f"{path}.{_place.rank()}"
     return path
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from torch_xla._src.device import replication as _replication
+from torch_xla._src.job import place as _place
 from torch_xla.core import xla_model as xm
 
 _SAVE_DIR: Path | None = None
@@ -118,7 +118,7 @@ def compare_tensors(
 
 
 def _is_master_ordinal() -> bool:
-    return _replication.global_ordinal() == 0
+    return _place.rank() == 0
 
 
 def _get_save_dir() -> Path | None:

@@ -1,13 +1,14 @@
 """The backend `xla` of `torch.distributed`, registered by importing torch_xla.
 
-Groups of it need a job of several processes, which there is not yet. The rendezvous `xla://` works
-in a job of one process: `torch.distributed.init_process_group("gloo", init_method="xla://")` makes
-the group of the CPU that checkpoints of SPMD programs use.
+Its groups are not there yet. `init_method="xla://"`, or its old name `pjrt://`, brings the job's
+processes together: `torch.distributed.init_process_group("gloo", init_method="xla://")` makes the
+group of the CPU, which checkpoints of SPMD programs use in a job of one process, too.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,18 +38,24 @@ def _create_xla_process_group(
     )
 
 
+_groups = itertools.count()
+
+
+def _next_group() -> str:
+    """A name for what is the first, second, ... group of this process, and so of each."""
+    return f"init_process_group/{next(_groups)}"
+
+
 def pjrt_rendezvous_handler(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """The answer to `init_method="xla://"`: a store, the rank and the number of processes.
+    """The answer to `init_method="xla://"`: a store, the rank and the number of processes."""
+    from torch_xla._src.job import place, store  # not a part of what `import torch_xla` costs
 
-    Raises:
-        NotImplementedError: A launcher started this process as one of several.
-    """
-    from torch_xla._src.device import replication  # not a part of what `import torch_xla` costs
-
-    yield dist.HashStore(), replication.global_ordinal(), replication.world_size()
+    here = place.place()
+    yield dist.PrefixStore(_next_group(), store.store()), here.rank, here.world_size
 
 
 dist.Backend.register_backend("xla", _create_xla_process_group, devices=["xla"])
 dist.register_rendezvous_handler("xla", pjrt_rendezvous_handler)
+dist.register_rendezvous_handler("pjrt", pjrt_rendezvous_handler)

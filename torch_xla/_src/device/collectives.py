@@ -1,6 +1,6 @@
 """Operations over all replicas of a job: what `torch_xla.core.xla_model` gives programs.
 
-Each is exact for a job of one replica; `replication.world_size` refuses others.
+Each is exact for a job of one replica; `of_one_replica` refuses others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.device import replication as _replication
+from torch_xla._src.job import groups as _groups
+from torch_xla._src.job import place as _place
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -20,6 +21,17 @@ REDUCE_OR = "or"
 REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 _REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
+
+
+def of_one_replica(function: str) -> int:
+    """Refuses a job of several replicas; returns their number."""
+    count = _place.world_size()
+    if count > 1:
+        raise NotImplementedError(
+            f"{function}: expected a job of one process, got {count} from the launcher. "
+            "Collectives of several processes are not supported yet."
+        )
+    return count
 
 
 def all_reduce(
@@ -48,8 +60,8 @@ def all_reduce(
         raise ValueError(
             f"all_reduce: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
         )
-    _replication.world_size()
-    _replication.check_groups("all_reduce", groups)
+    of_one_replica("all_reduce")
+    _groups.check("all_reduce", groups)
     _check_of_all_devices("all_reduce", inputs)
     if isinstance(inputs, torch.Tensor):
         return _scaled(inputs, scale)
@@ -86,8 +98,8 @@ def all_gather(
     Returns:
         The concatenation; `output` if it was given.
     """
-    _replication.world_size()
-    _replication.check_groups("all_gather", groups)
+    of_one_replica("all_gather")
+    _groups.check("all_gather", groups)
     _check_dim("all_gather", value, dim)
     _check_of_all_devices("all_gather", value)
     return value.clone() if output is None else output.copy_(value)
@@ -107,8 +119,8 @@ def collective_broadcast(
         groups: The groups of replicas that do so among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
     """
-    world_size = _replication.world_size()
-    _replication.check_groups("collective_broadcast", groups)
+    world_size = of_one_replica("collective_broadcast")
+    _groups.check("collective_broadcast", groups)
     _check_of_all_devices("collective_broadcast", tensors)
     if not 0 <= root_ordinal < world_size:
         raise ValueError(
@@ -134,7 +146,8 @@ def all_to_all(
         groups: The groups of replicas that exchange among themselves; one of all without it.
         pin_layout: As in `all_reduce`.
     """
-    _replication.check_groups("all_to_all", groups)
+    of_one_replica("all_to_all")
+    _groups.check("all_to_all", groups)
     _check_count("all_to_all", "split_count", split_count)
     _check_dim("all_to_all", value, split_dimension)
     _check_dim("all_to_all", value, concat_dimension)
@@ -149,7 +162,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
         value: This replica's tensor.
         pairs: `(from, to)` of each transfer. A replica that gets nothing has zeros.
     """
-    world_size = _replication.world_size()
+    world_size = of_one_replica("collective_permute")
     targets = [target for _, target in pairs]
     if any(not 0 <= ordinal < world_size for pair in pairs for ordinal in pair):
         raise ValueError(
@@ -160,7 +173,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
             f"collective_permute: expected each replica to get at most one tensor, got {pairs}."
         )
     _check_of_all_devices("collective_permute", value)
-    return value.clone() if _replication.global_ordinal() in targets else torch.zeros_like(value)
+    return value.clone() if _place.rank() in targets else torch.zeros_like(value)
 
 
 def reduce_scatter(
@@ -218,10 +231,10 @@ def _check_of_all_devices(function: str, tensors: torch.Tensor | Sequence[torch.
 
 
 def _check_count(function: str, argument: str, count: int) -> None:
-    if count != _replication.world_size():
+    if count != _place.world_size():
         raise ValueError(
             f"{function}: expected {argument} to be the number of replicas, "
-            f"{_replication.world_size()}, got {count}."
+            f"{_place.world_size()}, got {count}."
         )
 
 

@@ -65,6 +65,10 @@ class DevicePlugin:
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
         """Sets this process up as one of several on this host, before its client is created."""
 
+    def options_of_process(self, local_rank: int) -> dict[str, OptionValue]:
+        """Options of the client of a process that uses one device of several, by name."""
+        return {}
+
     def requires_xla_coordinator(self) -> bool:
         """True if processes of a job must find each other before the client is created."""
         return False
@@ -91,6 +95,14 @@ class PluginSpec:
     def prepare(self) -> None:
         """To be called before the library is opened."""
         _prepare(self.plugin)
+
+    def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
+        """To be called before that, in a process of several, which uses one device."""
+        _call(self.plugin, "configure_multiprocess", None, local_rank, local_world_size)
+
+    def options_of_process(self, local_rank: int) -> dict[str, OptionValue]:
+        """Options of the client of a process of several, in place of those of one."""
+        return {**self.client_options, **_call(self.plugin, "options_of_process", {}, local_rank)}
 
     def topology_environment(self) -> dict[str, str]:
         return _call(self.plugin, "topology_environment", {})
@@ -405,6 +417,9 @@ class CpuPlugin(_BuiltinPlugin):
     def client_create_options(self):
         return {"cpu_device_count": self.physical_chip_count()}
 
+    def options_of_process(self, local_rank):
+        return {"cpu_device_count": 1}
+
     def physical_chip_count(self):
         return _number("CPU_NUM_DEVICES", _flag("CPU_NUM_DEVICES") or "1", 1)
 
@@ -423,6 +438,9 @@ class _GpuPlugin(_BuiltinPlugin):
         if _truth(_flag("PJRT_ALLOCATOR_CUDA_ASYNC") or "0"):
             options["allocator"] = "cuda_async"
         return options
+
+    def options_of_process(self, local_rank):
+        return {"visible_devices": [local_rank]}
 
     def compile_options(self):
         # A conversion to a narrow dtype and back rounds, as PyTorch's does.
@@ -591,6 +609,13 @@ class TpuPlugin(_BuiltinPlugin):
     def configure_single_process(self):
         os.environ.setdefault("TPU_PROCESS_BOUNDS", "1,1,1")
         os.environ.setdefault("TPU_VISIBLE_CHIPS", "0")
+
+    def configure_multiprocess(self, local_rank, local_world_size):
+        raise NotImplementedError(
+            f"PJRT_DEVICE=TPU: expected a job of one process, got {local_world_size} of this host "
+            "from the launcher. Several processes are not supported on TPU yet. Start one, and use "
+            "SPMD (torch_xla.runtime.use_spmd)."
+        )
 
 
 class LibraryPlugin(DevicePlugin):

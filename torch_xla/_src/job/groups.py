@@ -1,0 +1,91 @@
+"""Groups of the job's replicas, each with the Gloo backend that serves its exchanges on the CPU."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch_xla import _XLAC
+from torch_xla._src.job import place
+from torch_xla._src.job import store as _store
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+_lock = threading.Lock()
+_made: dict[tuple[int, ...], dist.ProcessGroupGloo] = {}
+
+
+def ensure(
+    members: Sequence[int] | None = None, store: dist.Store | None = None
+) -> dist.ProcessGroupGloo | None:
+    """Makes the backend of a group, once. Every door that records an exchange calls it before.
+
+    All members have to come here, since they connect to each other.
+
+    Args:
+        members: The ranks of this process's group, in its order; all ranks of the job without it.
+        store: Where the members meet; the job's store without it.
+
+    Returns:
+        The backend; None for a group of one, which exchanges nothing.
+
+    Raises:
+        ValueError: The members are not ranks of the job, each once, this process's among them.
+    """
+    here = place.place()
+    key = tuple(range(here.world_size)) if members is None else tuple(members)
+    made = _made.get(key)
+    if made is not None:
+        return made
+    in_job = all(0 <= member < here.world_size for member in key)
+    if not in_job or len(set(key)) != len(key) or here.rank not in key:
+        raise ValueError(
+            f"replica group: expected ranks of a job of {here.world_size} processes, each once, "
+            f"with this process's rank {here.rank} among them, got {list(key)}."
+        )
+    if len(key) == 1:
+        return None
+    with _lock:
+        if key not in _made:
+            _made[key] = _connect(key, store)
+        return _made[key]
+
+
+def check(function: str, groups: Sequence[Sequence[int]] | None) -> None:
+    """Refuses groups that do not hold each replica of the job once; none means one of all."""
+    if not groups:
+        return
+    count = place.world_size()
+    members = [member for group in groups for member in group]
+    if sorted(members) != list(range(count)):
+        raise ValueError(
+            f"{function}: expected groups of the replicas of this job, {[list(range(count))]} or "
+            f"parts of it, got {[list(group) for group in groups]}. Leave groups out."
+        )
+
+
+def _connect(members: tuple[int, ...], store: dist.Store | None) -> dist.ProcessGroupGloo:
+    import torch.distributed as dist
+    from torch.distributed.constants import default_pg_timeout
+
+    here = place.place()
+    name = ",".join(map(str, members))
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = default_pg_timeout
+    if place.on_one_host() and not os.environ.get("GLOO_SOCKET_IFNAME"):
+        # The host's own name may lead nowhere, or through a network.
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    else:
+        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+    backend = dist.ProcessGroupGloo(
+        dist.PrefixStore(f"group/{name}", store or _store.store()),
+        members.index(here.rank),
+        len(members),
+        options,
+    )
+    _XLAC._xla_set_replica(here.rank, here.world_size)  # type: ignore[attr-defined]
+    _XLAC._xla_add_replica_group(list(members), backend)  # type: ignore[attr-defined]
+    return backend
