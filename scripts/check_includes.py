@@ -27,7 +27,8 @@ ARROWS = {
 ROOMS: dict[str, dict[str, set[str]]] = {
     "dispatch": {
         "composites": {"functions"},
-        "functions": {"record"},
+        "functions": {"replicas"},
+        "replicas": {"record"},
         "record": {"judge", "views", "device", "sharding"},
         "judge": {"calls"},
         "sharding": {"calls"},

@@ -15,9 +15,11 @@
 #include "dispatch/record/mask_index.h"
 #include "dispatch/record/recorder.h"
 #include "dispatch/record/unboxed.h"
+#include "dispatch/replicas/exchange.h"
 #include "dispatch/views/resize.h"
 #include "dispatch/views/view_operators.h"
 #include "lazy/tensor.h"
+#include "ops/collectives.h"
 #include "util/error.h"
 
 namespace torch_xla::dispatch {
@@ -90,6 +92,7 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     }
     if (!wants_recorder(*op, *plan)) continue;
     const bool takes_masks = plan->target->traits->takes_masks;
+    const bool exchanges = ops::is_collective(*plan->target);
     const std::string target = plan->target->name;
     auto recorder = std::make_unique<Recorder>(*op, std::move(plan));
     recorded().insert(full);
@@ -97,6 +100,9 @@ void register_recorders(torch::Library& library, const std::string& prefix) {
     if (takes_masks) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<MaskIndexKernel>(std::move(recorder))));
+    } else if (exchanges) {
+      library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                      std::make_unique<CollectiveKernel>(std::move(recorder))));
     } else if (writes_list(*op)) {
       library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                       std::make_unique<ListWriteKernel>(std::move(recorder))));

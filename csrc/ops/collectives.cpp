@@ -8,6 +8,8 @@
 #include "lazy/function.h"
 #include "lazy/node.h"
 #include "lazy/operator.h"
+#include "ops/exchange.h"
+#include "ops/host/on_host.h"
 #include "ops/lowering.h"
 #include "spmd/sharding.h"
 #include "util/error.h"
@@ -29,42 +31,31 @@ hlo::Dims devices_apart(Lowering& l, int64_t size) {
   return all;
 }
 
-void expect_no_mesh(Lowering& l) {
-  TXLA_CHECK_KIND(util::ErrorKind::Value, l.b.mesh() == nullptr && l.b.apart() == nullptr,
-                  l.signature().op->name,
-                  ": expected one device a process, whose replicas exchange, got SPMD mode. Use "
-                  "manual tensors there.");
-}
-
-// The groups of a call whose arguments from `members` on are members, size, replicas. Without
-// members, where there is nobody to exchange with.
-hlo::Groups groups_named(Lowering& l, size_t members) {
-  using Of = hlo::Groups::Of;
-  int64_t size = l.integer(members + 1);
-  hlo::Dims named = l.ints(members), all;
-  hlo::Groups groups{l.flag(members + 2) ? Of::Replicas : Of::Partitions, {}};
-  if (groups.of == Of::Replicas) {
-    expect_no_mesh(l);
-    all.resize(named.empty() ? static_cast<size_t>(size) : named.size());
-    std::iota(all.begin(), all.end(), int64_t{0});
-  } else {
-    all = devices_apart(l, size);
-    if (all.empty()) return groups;
-  }
-  if (named.empty()) {
-    named = groups.of == Of::Replicas ? all : l.b.apart()->devices;
-    size = std::ssize(named);
-  }
+// Groups of `all`, each once; of the whole where `named` is empty.
+hlo::Groups groups_of(Lowering& l, hlo::Groups::Of of, const hlo::Dims& all, hlo::Dims named,
+                      int64_t size) {
   hlo::Dims sorted = named;
   std::ranges::sort(sorted);
   TXLA_CHECK_KIND(util::ErrorKind::Value, size > 0 && sorted == all && std::ssize(all) % size == 0,
                   l.signature().op->name, ": expected groups of the ",
-                  groups.of == Of::Replicas ? "replicas " : "devices ", at::IntArrayRef(all),
+                  of == hlo::Groups::Of::Replicas ? "replicas " : "devices ", at::IntArrayRef(all),
                   ", each once, got groups of ", size, " of ", at::IntArrayRef(named), ".");
+  hlo::Groups groups{of, {}};
   for (auto at = named.begin(); at != named.end(); at += size) {
     groups.members.emplace_back(at, at + size);
   }
   return groups;
+}
+
+// The groups of a call whose arguments from `members` on are members and size. Without members,
+// where there is nobody to exchange with.
+hlo::Groups groups_named(Lowering& l, size_t members) {
+  using Of = hlo::Groups::Of;
+  const int64_t size = l.integer(members + 1);
+  const hlo::Dims all = devices_apart(l, size), named = l.ints(members);
+  if (all.empty()) return {Of::Partitions, {}};
+  if (!named.empty()) return groups_of(l, Of::Partitions, all, named, size);
+  return groups_of(l, Of::Partitions, all, l.b.apart()->devices, std::ssize(all));
 }
 
 hlo::Value times(const hlo::Value& x, double scale) {
@@ -101,34 +92,25 @@ hlo::Values all_to_all(Lowering& l) {
   return {hlo::all_to_all(x, l.integer(1), l.integer(2), groups)};
 }
 
-hlo::Values collective_broadcast(Lowering& l) {
-  const hlo::Groups groups = groups_named(l, 1);
-  const hlo::Value x = l.in(0);
-  if (groups.members.empty()) return {x};
+hlo::Value broadcast(Lowering& l, const hlo::Value& x, const hlo::Groups& groups) {
   const bool is_lacking = l.target().platform == "CPU";
-  return {is_lacking ? hlo::broadcast_by_gather(x, groups) : hlo::collective_broadcast(x, groups)};
+  return is_lacking ? hlo::broadcast_by_gather(x, groups) : hlo::collective_broadcast(x, groups);
 }
 
-hlo::Values collective_permute(Lowering& l) {
-  using Of = hlo::Groups::Of;
-  const hlo::Dims named = l.ints(1);
-  const bool replicas = l.flag(2);
-  const hlo::Value x = l.in(0);
-  hlo::Dims all = {0};
-  if (replicas) {
-    expect_no_mesh(l);
-  } else if (const hlo::Dims apart = devices_apart(l, 1); !apart.empty()) {
-    all = apart;
-  }
-  hlo::Groups pairs{replicas ? Of::Replicas : Of::Partitions, {}};
+hlo::Values collective_broadcast(Lowering& l) {
+  const hlo::Groups groups = groups_named(l, 1);
+  return {groups.members.empty() ? l.in(0) : broadcast(l, l.in(0), groups)};
+}
+
+hlo::Groups pairs_of(Lowering& l, hlo::Groups::Of of, const hlo::Dims& all,
+                     const hlo::Dims& named) {
+  hlo::Groups pairs{of, {}};
   std::vector<hlo::Dims> ends(2);
-  const auto is_good = [&](int64_t member, const hlo::Dims& seen) {
-    return (replicas ? member >= 0 : std::ranges::count(all, member) == 1) &&
-           std::ranges::count(seen, member) == 0;
-  };
   for (size_t i = 0; i < named.size(); ++i) {
     hlo::Dims& seen = ends[i % 2];
-    TXLA_CHECK_KIND(util::ErrorKind::Value, named.size() % 2 == 0 && is_good(named[i], seen),
+    const bool is_good =
+        std::ranges::count(all, named[i]) == 1 && std::ranges::count(seen, named[i]) == 0;
+    TXLA_CHECK_KIND(util::ErrorKind::Value, named.size() % 2 == 0 && is_good,
                     l.signature().op->name,
                     ": expected pairs of members, of which each sends once and gets once at most, "
                     "got ",
@@ -136,9 +118,62 @@ hlo::Values collective_permute(Lowering& l) {
     seen.push_back(named[i]);
     if (i % 2 == 1) pairs.members.push_back({named[i - 1], named[i]});
   }
+  return pairs;
+}
+
+hlo::Values collective_permute(Lowering& l) {
+  hlo::Dims all = devices_apart(l, 1);
+  if (all.empty()) all = {0};
+  const hlo::Groups pairs = pairs_of(l, hlo::Groups::Of::Partitions, all, l.ints(1));
+  const hlo::Value x = l.in(0);
   if (pairs.members.empty()) return {hlo::zero(l.b, x.type())};
-  if (!replicas && l.b.apart() == nullptr) return {x};  // of one device, to itself
-  return {hlo::collective_permute(x, pairs)};
+  return {l.b.apart() == nullptr ? x : hlo::collective_permute(x, pairs)};  // to itself
+}
+
+// What one tensor of an exchange becomes, in StableHLO's words.
+hlo::Value exchanged(Lowering& l, const hlo::Value& x, const hlo::Dims& dims,
+                     const hlo::Groups& groups) {
+  const std::string what = l.text(2);
+  if (what == "all_reduce") {
+    return times(hlo::all_reduce(x, hlo::reduction_by(l.text(3)), groups), l.floating(4));
+  }
+  if (what == "reduce_scatter") {
+    return times(hlo::reduce_scatter(x, hlo::reduction_by(l.text(3)), dims.at(0), groups),
+                 l.floating(4));
+  }
+  if (what == "all_gather") return hlo::all_gather(x, dims.at(0), groups);
+  if (what == "all_to_all") return hlo::all_to_all(x, dims.at(0), dims.at(1), groups);
+  if (what == "collective_broadcast") return broadcast(l, x, groups);
+  TXLA_CHECK(what == "collective_permute", "exchange: expected an operator, got ", what, ".");
+  return groups.members.empty() ? hlo::zero(l.b, x.type()) : hlo::collective_permute(x, groups);
+}
+
+hlo::Values exchange(Lowering& l) {
+  using Of = hlo::Groups::Of;
+  TXLA_CHECK_KIND(
+      util::ErrorKind::Value, l.b.mesh() == nullptr && l.b.apart() == nullptr,
+      "exchange: expected one device a process, whose replicas exchange, got SPMD mode. "
+      "Use manual tensors there.");
+  if (l.target().exchanges_on_host) return on_host(l);
+  const hlo::Dims dims = l.ints(5), members = l.ints(6);
+  hlo::Groups groups;
+  if (l.text(2) == "collective_permute") {
+    hlo::Dims all = members;
+    std::ranges::sort(all);
+    all.erase(std::ranges::unique(all).begin(), all.end());
+    groups = pairs_of(l, Of::Replicas, all, members);
+  } else {
+    hlo::Dims all(members.size());
+    std::iota(all.begin(), all.end(), int64_t{0});
+    groups = groups_of(l, Of::Replicas, all, members, l.integer(7));
+    if (l.text(2) == "collective_broadcast") {  // StableHLO's sender is the first
+      for (hlo::Dims& group : groups.members) std::swap(group[0], group.at(dims.at(0)));
+    }
+  }
+  hlo::Values results;
+  for (const hlo::Value& x : l.list(0)) results.push_back(exchanged(l, x, dims, groups));
+  results.push_back(hlo::binary("add", l.in(1), hlo::splat_int(l.b, 1, l.in(1).type())));
+  return results;
 }
 
 bool is_rule_of(const Rule* rule, std::initializer_list<RuleFunction> functions) {
@@ -147,26 +182,21 @@ bool is_rule_of(const Rule* rule, std::initializer_list<RuleFunction> functions)
 
 }  // namespace
 
-bool is_collective(const lazy::Signature& signature) {
-  return is_rule_of(signature.op->rule, {all_reduce, reduce_scatter, all_gather, all_to_all,
-                                         collective_broadcast, collective_permute});
+bool is_collective(const lazy::Operator& op) {
+  return is_rule_of(op.rule, {all_reduce, reduce_scatter, all_gather, all_to_all,
+                              collective_broadcast, collective_permute});
 }
 
 int64_t replicas_named(const lazy::Signature& signature) {
   int64_t most = 0;
-  if (is_collective(signature)) {
-    const auto& given = signature.arguments;
-    if (!given.back().value.toBool()) return 0;
-    // Its one list are the members.
-    for (const lazy::Argument& argument : given) {
-      if (!argument.value.isIntList()) continue;
-      for (const int64_t member : argument.value.toIntVector()) most = std::max(most, member + 1);
+  if (is_rule_of(signature.op->rule, {exchange})) {
+    for (const int64_t member : signature.arguments[6].value.toIntVector()) {
+      most = std::max(most, member + 1);
     }
-    return std::max<int64_t>(most, 1);
-  }
-  if (signature.expansion == nullptr) return 0;
-  for (const lazy::Function::Call& call : signature.expansion->calls) {
-    most = std::max(most, replicas_named(*call.signature));
+  } else if (signature.expansion != nullptr) {
+    for (const lazy::Function::Call& call : signature.expansion->calls) {
+      most = std::max(most, replicas_named(*call.signature));
+    }
   }
   return most;
 }
@@ -178,6 +208,7 @@ const RuleFunction all_gather = ops::all_gather;
 const RuleFunction all_to_all = ops::all_to_all;
 const RuleFunction collective_broadcast = ops::collective_broadcast;
 const RuleFunction collective_permute = ops::collective_permute;
+const RuleFunction exchange = ops::exchange;
 }  // namespace rules
 
 }  // namespace torch_xla::ops

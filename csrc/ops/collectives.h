@@ -1,6 +1,7 @@
-// Collectives as recorded calls, by which the members of a group exchange what each has. Where
-// `replicas` is false they are the devices that each have a manual value (ops/manual_sharding.h),
-// by their positions in the mesh; else they are the replicas of the program, by their numbers.
+// Collectives as calls, by which the members of a group exchange what each has. Where `replicas` is
+// false they are the devices that each have a manual value (ops/manual_sharding.h), by their
+// positions in the mesh; else they are the replicas of the job, by their numbers, and the call is
+// recorded as an exchange (ops/exchange.h).
 // `members` are those of all groups, one group of `size` after the other; all are one group where
 // it is empty.
 //   torch_xla::all_reduce(self, reduction, scale, members, size, replicas)
@@ -13,13 +14,14 @@
 
 #include <cstdint>
 
+#include "lazy/operator.h"
 #include "lazy/signature.h"
 #include "ops/registry.h"
 
 namespace torch_xla::ops {
 
-// Returns whether a call is one of these.
-bool is_collective(const lazy::Signature& signature);
+// Returns whether an operator is one of these.
+bool is_collective(const lazy::Operator& op);
 // Returns how many replicas a call names that exchange something in it, or in what it expands to;
 // 0 where none do.
 int64_t replicas_named(const lazy::Signature& signature);

@@ -14,7 +14,8 @@ constexpr MissingDType kTpuDTypes[] = {
 const Target kTargets[] = {
     {.platform = "CPU",
      .lacks = {.updates_from_self = true, .several_contracted = true, .vector_extremes = true},
-     .host_kernels = true},
+     .host_kernels = true,
+     .exchanges_on_host = true},
     {.platform = "CUDA", .lacks = {.integer_convolutions = true}},
     {.platform = "TPU", .missing_dtypes = kTpuDTypes, .lacks = {.wide_products = true}},
 };

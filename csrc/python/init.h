@@ -26,6 +26,7 @@ void init_traced(pybind11::module_& m);
 void init_export(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
 void init_sharding(pybind11::module_& m);
+void init_replicas(pybind11::module_& m);
 void init_unlocked(pybind11::module_& m);
 
 // Returns 1 for "xla:1", and the current device for "xla" and "".

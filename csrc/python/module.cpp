@@ -21,5 +21,6 @@ PYBIND11_MODULE(_XLAC, m) {
   init_export(m);
   init_builder(m);
   init_sharding(m);
+  init_replicas(m);
   init_unlocked(m);
 }

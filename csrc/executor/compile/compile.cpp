@@ -96,6 +96,7 @@ namespace {
 
 // A program whose replicas exchange values runs on a device of each process.
 void set_replicas(const Graph& graph, pjrt::CompileOptions& options) {
+  if (Runtime::get().target().exchanges_on_host) return;
   int64_t named = 0;
   for (const auto* call : graph.calls) {
     named = std::max(named, ops::replicas_named(call->signature()));

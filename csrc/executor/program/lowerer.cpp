@@ -163,7 +163,7 @@ hlo::Values Lowerer::apply_rule(const Signature& s, const hlo::Values& operands,
 }
 
 void Lowerer::lower_alone(const Signature& s, const hlo::Values& tensors) {
-  if (ops::boundary_of(s) != ops::Boundary::None || ops::is_collective(s)) return;
+  if (ops::boundary_of(s) != ops::Boundary::None || ops::is_collective(*s.op)) return;
   hlo::Values numbers;
   for (const NumberKind kind : s.numbers) numbers.push_back(constant_number({}, kind));
   size_t next = 0;

@@ -93,6 +93,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   }
   client_ = pjrt::Client::create(plugin, choice.options);
   together_ = {pjrt::Devices(client_->devices())};
+  const bool has_other_processes = together_[0].mine.size() != together_[0].all.size();
+  target_.exchanges_on_host = target_.exchanges_on_host && !has_other_processes;
   for (const pjrt::Device& device : together_[0].mine) apart_.emplace_back(std::vector{device});
   // XLA's CPU backend otherwise loses a nan on the right of maximum, minimum and their reductions.
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);

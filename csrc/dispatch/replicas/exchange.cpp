@@ -1,0 +1,240 @@
+#include "dispatch/replicas/exchange.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "dispatch/calls/call.h"
+#include "dispatch/calls/own_operator.h"
+#include "dispatch/replicas/groups.h"
+#include "dispatch/replicas/order.h"
+#include "dispatch/sharding/collectives.h"
+#include "lazy/lock.h"
+#include "ops/exchange.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// --- shapes ---------------------------------------------------------------------------------
+
+Tensors shapes(at::TensorList xs, std::string_view what, c10::IntArrayRef dims, int64_t size) {
+  Tensors results;
+  for (const at::Tensor& x : xs) results.push_back(shape_given(x, what, dims, size));
+  return results;
+}
+
+Tensors exchange_shapes(at::TensorList xs, const at::Tensor& order, c10::string_view what,
+                        c10::string_view /*reduction*/, double /*scale*/, c10::IntArrayRef dims,
+                        c10::IntArrayRef /*members*/, int64_t size) {
+  Tensors results = shapes(xs, what, dims, size);
+  results.push_back(at::empty_like(order));
+  return results;
+}
+
+const OwnOperator exchange(
+    "exchange(Tensor[] tensors, Tensor order, str what, str reduction, float scale, int[] dims, "
+    "int[] members, int size) -> Tensor[]",
+    exchange_shapes, ops::rules::exchange);
+
+// --- calls ----------------------------------------------------------------------------------
+
+// The groups of a call, with those that it leaves out.
+struct Groups {
+  std::vector<int64_t> members;
+  int64_t size, replicas;
+
+  Groups(std::string_view who, const at::Tensor& x, at::IntArrayRef given, int64_t given_size)
+      : members(given.vec()), size(given_size), replicas(num_replicas(x.device().index())) {
+    if (members.empty()) {
+      size = replicas;
+      for (int64_t i = 0; i < replicas; ++i) members.push_back(i);
+    }
+    std::vector<bool> seen(static_cast<size_t>(replicas));
+    for (const int64_t member : members) {
+      const bool is_replica = member >= 0 && member < replicas;
+      TXLA_CHECK_KIND(util::ErrorKind::Value, is_replica, "replicas: ", who,
+                      ": expected groups of the ", replicas,
+                      " replica(s) of this job, got replica ", member, ".");
+      TXLA_CHECK_KIND(util::ErrorKind::Value, !seen[static_cast<size_t>(member)], who,
+                      ": expected each replica in one group, got ", members, ".");
+      seen[static_cast<size_t>(member)] = true;
+    }
+    TXLA_CHECK_KIND(util::ErrorKind::Value, size > 0 && std::ssize(members) % size == 0, who,
+                    ": expected groups of one size, got ", std::ssize(members),
+                    " members in groups of ", size, ".");
+  }
+};
+
+Tensors scaled(at::TensorList xs, double scale) {
+  Tensors results;
+  for (const at::Tensor& x : xs) {
+    results.push_back(scale == 1 ? x.clone() : x.mul(scale).to(x.scalar_type()));
+  }
+  return results;
+}
+
+Tensors record(at::TensorList xs, std::string_view what, std::string_view reduction, double scale,
+               at::IntArrayRef dims, at::IntArrayRef members, int64_t size) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Tensors results;
+  {
+    const lazy::GraphLock lock;
+    const at::Tensor order = order_of_exchanges(xs[0].device().index());
+    results = exchange(xs, order, what, reduction, scale, dims, members, size);
+    write(lazy::expect_lazy(order, "exchange"),
+          lazy::expect_lazy(results.back(), "exchange").read());
+  }
+  results.pop_back();
+  return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> all_reduce(at::TensorList xs, std::string_view reduction, double scale,
+                                   at::IntArrayRef members, int64_t size) {
+  if (xs.empty()) return {};
+  const Groups groups("all_reduce", xs[0], members, size);
+  if (groups.size == 1) return scaled(xs, scale);
+  return record(xs, "all_reduce", reduction, scale, {}, groups.members, groups.size);
+}
+
+std::vector<at::Tensor> reduce_scatter(at::TensorList xs, std::string_view reduction, double scale,
+                                       int64_t dim, at::IntArrayRef members, int64_t size) {
+  if (xs.empty()) return {};
+  const Groups groups("reduce_scatter", xs[0], members, size);
+  if (groups.size == 1) return scaled(xs, scale);
+  return record(xs, "reduce_scatter", reduction, scale, dim, groups.members, groups.size);
+}
+
+std::vector<at::Tensor> all_gather(at::TensorList xs, int64_t dim, at::IntArrayRef members,
+                                   int64_t size) {
+  if (xs.empty()) return {};
+  const Groups groups("all_gather", xs[0], members, size);
+  if (groups.size == 1) return scaled(xs, 1);
+  return record(xs, "all_gather", "", 1, dim, groups.members, groups.size);
+}
+
+at::Tensor all_to_all(const at::Tensor& x, int64_t split_dim, int64_t join_dim,
+                      at::IntArrayRef members, int64_t size) {
+  const Groups groups("all_to_all", x, members, size);
+  if (groups.size == 1) return x.clone();
+  return record(x, "all_to_all", "", 1, {split_dim, join_dim}, groups.members, groups.size)[0];
+}
+
+std::vector<at::Tensor> collective_broadcast(at::TensorList xs, int64_t root,
+                                             at::IntArrayRef members, int64_t size) {
+  if (xs.empty()) return {};
+  const Groups groups("collective_broadcast", xs[0], members, size);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, root >= 0 && root < groups.size,
+                  "collective_broadcast: expected a root below ", groups.size, ", got ", root, ".");
+  if (groups.size == 1) return scaled(xs, 1);
+  return record(xs, "collective_broadcast", "", 1, root, groups.members, groups.size);
+}
+
+at::Tensor collective_permute(const at::Tensor& x, at::IntArrayRef pairs) {
+  const int64_t replicas = num_replicas(x.device().index());
+  TXLA_CHECK_KIND(util::ErrorKind::Value, pairs.size() % 2 == 0,
+                  "collective_permute: expected pairs, got ", pairs, ".");
+  std::vector<bool> sends(static_cast<size_t>(replicas)), gets(sends);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const int64_t member = pairs[i];
+    TXLA_CHECK_KIND(util::ErrorKind::Value, member >= 0 && member < replicas,
+                    "collective_permute: expected pairs of the ", replicas,
+                    " replica(s) of this job, got replica ", member, ".");
+    std::vector<bool>::reference seen = (i % 2 == 0 ? sends : gets)[static_cast<size_t>(member)];
+    TXLA_CHECK_KIND(util::ErrorKind::Value, !seen,
+                    "collective_permute: expected pairs of members, of which each sends once and "
+                    "gets once at most, got ",
+                    pairs, ".");
+    seen = true;
+  }
+  if (pairs.empty()) return at::zeros_like(x);
+  if (replicas == 1) return x.clone();
+  return record(x, "collective_permute", "", 1, {}, pairs, 1)[0];
+}
+
+void CollectiveKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                  torch::jit::Stack* stack) {
+  if (!stack->back().toBool()) return (*recorder_)(op, keys, stack);
+  const std::string_view name =
+      std::string_view(op.schema().name()).substr(sizeof("torch_xla::") - 1);
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const auto argument = [&](size_t i) -> const c10::IValue& { return (*stack)[base + i]; };
+  const at::Tensor x = argument(0).toTensor();
+  const auto integer = [&](size_t i) { return argument(i).toInt(); };
+  const auto members = [&](size_t i) { return argument(i).toIntVector(); };
+  at::Tensor result;
+  if (name == "all_reduce") {
+    result = all_reduce(x, argument(1).toStringView(), argument(2).toDouble(), members(3),
+                        integer(4))[0];
+  } else if (name == "reduce_scatter") {
+    result = reduce_scatter(x, argument(1).toStringView(), argument(2).toDouble(), integer(3),
+                            members(4), integer(5))[0];
+  } else if (name == "all_gather") {
+    result = all_gather(x, integer(1), members(2), integer(3))[0];
+  } else if (name == "all_to_all") {
+    result = all_to_all(x, integer(1), integer(2), members(3), integer(4));
+  } else if (name == "collective_broadcast") {
+    result = collective_broadcast(x, 0, members(1), integer(2))[0];
+  } else {
+    result = collective_permute(x, members(1));
+  }
+  stack->resize(base);
+  stack->emplace_back(std::move(result));
+}
+
+namespace {
+
+// --- of lists, for Python -------------------------------------------------------------------
+
+Tensors reduced_shapes(at::TensorList xs, c10::string_view, double, c10::IntArrayRef, int64_t) {
+  return shapes(xs, "all_reduce", {}, 1);
+}
+Tensors all_reduce_list(at::TensorList xs, c10::string_view reduction, double scale,
+                        c10::IntArrayRef members, int64_t size) {
+  return all_reduce(xs, reduction, scale, members, size);
+}
+Tensors scattered_shapes(at::TensorList xs, c10::string_view, double, int64_t dim, c10::IntArrayRef,
+                         int64_t size) {
+  return shapes(xs, "reduce_scatter", dim, size);
+}
+Tensors reduce_scatter_list(at::TensorList xs, c10::string_view reduction, double scale,
+                            int64_t dim, c10::IntArrayRef members, int64_t size) {
+  return reduce_scatter(xs, reduction, scale, dim, members, size);
+}
+Tensors gathered_shapes(at::TensorList xs, int64_t dim, c10::IntArrayRef, int64_t size) {
+  return shapes(xs, "all_gather", dim, size);
+}
+Tensors sent_shapes(at::TensorList xs, int64_t, c10::IntArrayRef, int64_t) {
+  return shapes(xs, "collective_broadcast", {}, 1);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def(
+      "exchange_all_reduce(Tensor[] tensors, str reduction, float scale, int[] members, int size)"
+      " -> Tensor[]");
+  m.def(
+      "exchange_reduce_scatter(Tensor[] tensors, str reduction, float scale, int dim, "
+      "int[] members, int size) -> Tensor[]");
+  m.def("exchange_all_gather(Tensor[] tensors, int dim, int[] members, int size) -> Tensor[]");
+  m.def("exchange_broadcast(Tensor[] tensors, int root, int[] members, int size) -> Tensor[]");
+}
+TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
+  m.impl("exchange_all_reduce", reduced_shapes);
+  m.impl("exchange_reduce_scatter", scattered_shapes);
+  m.impl("exchange_all_gather", gathered_shapes);
+  m.impl("exchange_broadcast", sent_shapes);
+}
+TORCH_LIBRARY_IMPL(torch_xla, XLA, m) {
+  m.impl("exchange_all_reduce", all_reduce_list);
+  m.impl("exchange_reduce_scatter", reduce_scatter_list);
+  m.impl("exchange_all_gather", all_gather);
+  m.impl("exchange_broadcast", collective_broadcast);
+}
+
+}  // namespace
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,37 @@
+// This process among the replicas of its job, and the groups of c10d by which replicas exchange
+// values where the plugin cannot.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <c10/util/ArrayRef.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace torch_xla::dispatch {
+
+// Says which of `count` replicas this process is.
+void set_replica(int64_t rank, int64_t count);
+// Returns how many there are; where nobody has told, by the client's processes.
+int64_t num_replicas(int device);
+
+// Says that the CPU's backend of a group that c10d knows by a name serves these replicas. Replaces
+// what did before.
+void add_replica_group(at::IntArrayRef members, const std::string& name);
+bool has_replica_group(at::IntArrayRef members);
+// Forgets all groups.
+void drop_replica_groups();
+
+// The group of some replicas, and the place of this one among them.
+struct ReplicaGroup {
+  std::vector<int64_t> members;
+  int64_t place = 0;
+  c10::intrusive_ptr<c10d::Backend> backend;  // null: of one member
+
+  int64_t size() const { return std::ssize(members); }
+};
+// Returns this replica's among groups of `size`, which are given one after the other.
+ReplicaGroup replica_group(at::IntArrayRef members, int64_t size);
+
+}  // namespace torch_xla::dispatch

@@ -1,0 +1,341 @@
+// The CPU kernel of torch_xla::exchange, which programs call where the plugin cannot exchange: the
+// values go through a backend of c10d for the CPU. Bytes are sent as they are; sums and the like
+// are made in dtypes that the backend has.
+#include <algorithm>
+#include <map>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "dispatch/replicas/groups.h"
+#include "util/error.h"
+
+namespace torch_xla::dispatch {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using c10d::ReduceOp;
+
+void await(const c10::intrusive_ptr<c10d::Work>& work) { work->wait(); }
+
+// --- bytes ----------------------------------------------------------------------------------
+
+at::Tensor bytes_of(const at::Tensor& x) { return x.contiguous().reshape(-1).view(at::kByte); }
+
+// All of their bytes, one tensor after the other.
+at::Tensor joined_bytes(at::TensorList xs) {
+  if (xs.size() == 1) return bytes_of(xs[0]);
+  Tensors bytes;
+  for (const at::Tensor& x : xs) bytes.push_back(bytes_of(x));
+  return at::cat(bytes);
+}
+
+// The tensor of this dtype and these sizes whose bytes begin at `begin`, which moves on.
+at::Tensor take(const at::Tensor& bytes, int64_t& begin, at::ScalarType dtype,
+                at::IntArrayRef sizes) {
+  const int64_t length = c10::multiply_integers(sizes) * static_cast<int64_t>(elementSize(dtype));
+  at::Tensor part = bytes.narrow(0, begin, length);
+  begin += length;
+  // Elements begin where their dtype wants them to.
+  if (part.storage_offset() % static_cast<int64_t>(elementSize(dtype)) != 0) part = part.clone();
+  return part.view(dtype).reshape(sizes);
+}
+
+// --- reductions -----------------------------------------------------------------------------
+
+ReduceOp::RedOpType reduce_op(std::string_view reduction) {
+  static const std::map<std::string_view, ReduceOp::RedOpType> all = {
+      {"add", ReduceOp::SUM},     {"multiply", ReduceOp::PRODUCT}, {"minimum", ReduceOp::MIN},
+      {"maximum", ReduceOp::MAX}, {"and", ReduceOp::BAND},         {"or", ReduceOp::BOR},
+      {"xor", ReduceOp::BXOR}};
+  const auto found = all.find(reduction);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, found != all.end(),
+                  "all_reduce: expected add, multiply, minimum, maximum, and, or, xor, got '",
+                  reduction, "'.");
+  return found->second;
+}
+
+// A dtype in which the backend makes the same of the values, and the values in it.
+at::Tensor as_sent(const at::Tensor& x, ReduceOp::RedOpType& op) {
+  const auto is_bits = [&] {
+    return op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
+  };
+  switch (x.scalar_type()) {
+    case at::kBool:  // a sum is true where any is
+      if (op == ReduceOp::SUM || op == ReduceOp::MAX) op = ReduceOp::BOR;
+      if (op == ReduceOp::PRODUCT || op == ReduceOp::MIN) op = ReduceOp::BAND;
+      return x.to(at::kByte);
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+      return x;
+    case at::kShort:
+      return x.to(at::kInt);
+    case at::kUInt16:
+      return x.to(at::kInt);
+    case at::kUInt32:
+      return x.to(at::kLong);
+    case at::kUInt64:
+      // Sums, products and bits are those of signed numbers.
+      TXLA_CHECK_KIND(util::ErrorKind::Type, op != ReduceOp::MIN && op != ReduceOp::MAX,
+                      "all_reduce: expected a dtype whose values can be compared, got uint64. "
+                      "Convert it to int64.");
+      return x.view(at::kLong);
+    default:
+      break;
+  }
+  TXLA_CHECK_KIND(util::ErrorKind::Type, !is_bits(),
+                  "all_reduce: expected integers or booleans for bits, got ",
+                  c10::toString(x.scalar_type()), ".");
+  if (x.is_complex()) {
+    TXLA_CHECK_KIND(util::ErrorKind::Type, op == ReduceOp::SUM,
+                    "all_reduce: expected a sum of complex numbers. Reduce real and imaginary "
+                    "parts.");
+    return at::view_as_real(x.resolve_conj());
+  }
+  const bool is_sent = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble ||
+                       x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
+  return is_sent ? x : x.to(at::kFloat);
+}
+
+at::Tensor as_given(const at::Tensor& sent, at::ScalarType dtype) {
+  if (sent.scalar_type() == dtype) return sent;
+  if (c10::isComplexType(dtype)) return at::view_as_complex(sent.contiguous());
+  if (dtype == at::kUInt64) return sent.view(dtype);
+  return sent.to(dtype);
+}
+
+void scale_by(Tensors& xs, double scale) {
+  if (scale == 1) return;
+  for (at::Tensor& x : xs) x = x.mul(scale).to(x.scalar_type());
+}
+
+// Tensors of one dtype and reduction, which go together.
+struct Batch {
+  Tensors sent;
+  std::vector<size_t> places;
+};
+
+template <class Reduce>
+Tensors reduced(at::TensorList xs, std::string_view reduction, Reduce reduce) {
+  std::map<std::pair<at::ScalarType, ReduceOp::RedOpType>, Batch> batches;
+  for (size_t i = 0; i < xs.size(); ++i) {
+    ReduceOp::RedOpType op = reduce_op(reduction);
+    const at::Tensor sent = as_sent(xs[i], op);
+    Batch& batch = batches[{sent.scalar_type(), op}];
+    batch.sent.push_back(sent);
+    batch.places.push_back(i);
+  }
+  Tensors results(xs.size());
+  for (auto& [kind, batch] : batches) {
+    Tensors made = reduce(batch.sent, kind.second);
+    for (size_t i = 0; i < made.size(); ++i) {
+      const size_t place = batch.places[i];
+      results[place] = as_given(made[i], xs[place].scalar_type());
+    }
+  }
+  return results;
+}
+
+Tensors all_reduced(at::TensorList xs, std::string_view reduction, const ReplicaGroup& group) {
+  return reduced(xs, reduction, [&](const Tensors& sent, ReduceOp::RedOpType op) {
+    Tensors flat;
+    for (const at::Tensor& x : sent) flat.push_back(x.reshape(-1));
+    at::Tensor all = flat.size() == 1 ? flat[0].clone() : at::cat(flat);
+    if (all.numel() != 0) {
+      Tensors given = {all};
+      c10d::AllreduceOptions options;
+      options.reduceOp = op;
+      await(group.backend->allreduce(given, options));
+    }
+    Tensors results;
+    int64_t begin = 0;
+    for (const at::Tensor& x : sent) {
+      results.push_back(all.narrow(0, begin, x.numel()).view(x.sizes()));
+      begin += x.numel();
+    }
+    return results;
+  });
+}
+
+// --- parts ----------------------------------------------------------------------------------
+
+// Row i of what is given goes to member i, whose row comes back in row i.
+at::Tensor exchanged_rows(const at::Tensor& rows, const ReplicaGroup& group) {
+  at::Tensor sent = bytes_of(rows), got = at::empty_like(sent);
+  if (sent.numel() != 0) {
+    std::vector<int64_t> equal;
+    await(group.backend->alltoall_base(got, sent, equal, equal));
+  }
+  return got.view(rows.scalar_type()).view(rows.sizes());
+}
+
+// The parts along a dimension, as rows.
+at::Tensor rows_of(const at::Tensor& x, int64_t dim, int64_t count) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const auto at = static_cast<size_t>(dim);
+  sizes[at] /= count;
+  sizes.insert(sizes.begin() + dim, count);
+  return x.reshape(sizes).movedim(dim, 0).contiguous();
+}
+
+// In the order of the members, so that it is the same on each.
+at::Tensor reduced_rows(const at::Tensor& rows, ReduceOp::RedOpType op) {
+  at::Tensor all = rows[0].clone();
+  for (int64_t i = 1; i < rows.size(0); ++i) {
+    const at::Tensor row = rows[i];
+    switch (op) {
+      case ReduceOp::SUM:
+        all.add_(row);
+        break;
+      case ReduceOp::PRODUCT:
+        all.mul_(row);
+        break;
+      case ReduceOp::MIN:
+        all = at::minimum(all, row);
+        break;
+      case ReduceOp::MAX:
+        all = at::maximum(all, row);
+        break;
+      case ReduceOp::BAND:
+        all.bitwise_and_(row);
+        break;
+      case ReduceOp::BOR:
+        all.bitwise_or_(row);
+        break;
+      default:
+        all.bitwise_xor_(row);
+        break;
+    }
+  }
+  return all;
+}
+
+Tensors reduce_scattered(at::TensorList xs, std::string_view reduction, int64_t dim,
+                         const ReplicaGroup& group) {
+  return reduced(xs, reduction, [&](const Tensors& sent, ReduceOp::RedOpType op) {
+    Tensors rows;
+    std::vector<std::vector<int64_t>> sizes;
+    for (const at::Tensor& x : sent) {
+      const at::Tensor parts = rows_of(x, dim, group.size());
+      sizes.push_back(parts.sizes().slice(1).vec());
+      rows.push_back(parts.reshape({group.size(), -1}));
+    }
+    const at::Tensor all = reduced_rows(exchanged_rows(at::cat(rows, 1), group), op);
+    Tensors results;
+    int64_t begin = 0;
+    for (const std::vector<int64_t>& of : sizes) {
+      const int64_t length = c10::multiply_integers(of);
+      results.push_back(all.narrow(0, begin, length).view(of));
+      begin += length;
+    }
+    return results;
+  });
+}
+
+Tensors all_gathered(at::TensorList xs, int64_t dim, const ReplicaGroup& group) {
+  at::Tensor sent = joined_bytes(xs);
+  at::Tensor got = at::empty({group.size(), sent.numel()}, sent.options());
+  if (sent.numel() != 0) {
+    at::Tensor flat = got.view(-1);
+    await(group.backend->_allgather_base(flat, sent));
+  }
+  std::vector<Tensors> parts(xs.size());
+  for (const at::Tensor& row : got.unbind(0)) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < xs.size(); ++i) {
+      parts[i].push_back(take(row, begin, xs[i].scalar_type(), xs[i].sizes()));
+    }
+  }
+  Tensors results;
+  for (const Tensors& of : parts) results.push_back(at::cat(of, dim));
+  return results;
+}
+
+at::Tensor all_exchanged(const at::Tensor& x, int64_t split_dim, int64_t join_dim,
+                         const ReplicaGroup& group) {
+  return at::cat(exchanged_rows(rows_of(x, split_dim, group.size()), group).unbind(0), join_dim);
+}
+
+Tensors sent_to_all(at::TensorList xs, int64_t root, const ReplicaGroup& group) {
+  at::Tensor bytes = joined_bytes(xs);
+  if (xs.size() == 1) bytes = bytes.clone();
+  if (bytes.numel() != 0) {
+    Tensors given = {bytes};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    await(group.backend->broadcast(given, options));
+  }
+  Tensors results;
+  int64_t begin = 0;
+  for (const at::Tensor& x : xs) results.push_back(take(bytes, begin, x.scalar_type(), x.sizes()));
+  return results;
+}
+
+at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs) {
+  std::vector<int64_t> members = pairs.vec();
+  std::ranges::sort(members);
+  members.erase(std::ranges::unique(members).begin(), members.end());
+  const ReplicaGroup group = replica_group(members, std::ssize(members));
+  if (group.size() == 1) return x.clone();
+  const auto place = [&](int64_t member) {
+    return static_cast<int>(std::ranges::find(members, member) - members.begin());
+  };
+  const int64_t self = members[static_cast<size_t>(group.place)];
+  at::Tensor got = at::zeros_like(x.contiguous());
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  Tensors given = {x.contiguous()}, taken = {got};
+  for (size_t i = 0; i < pairs.size() && x.numel() != 0; i += 2) {
+    if (pairs[i] == self && pairs[i + 1] == self) {
+      got.copy_(x);
+    } else if (pairs[i] == self) {
+      works.push_back(group.backend->send(given, place(pairs[i + 1]), 0));
+    } else if (pairs[i + 1] == self) {
+      works.push_back(group.backend->recv(taken, place(pairs[i]), 0));
+    }
+  }
+  for (const auto& work : works) await(work);
+  return got;
+}
+
+// --- the kernel -----------------------------------------------------------------------------
+
+Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
+                         c10::string_view reduction, double scale, at::IntArrayRef dims,
+                         at::IntArrayRef members, int64_t size) {
+  Tensors results;
+  if (what == "collective_permute") {
+    for (const at::Tensor& x : xs) results.push_back(permuted(x, members));
+  } else {
+    const ReplicaGroup group = replica_group(members, size);
+    if (what == "all_reduce") {
+      results = all_reduced(xs, reduction, group);
+      scale_by(results, scale);
+    } else if (what == "reduce_scatter") {
+      results = reduce_scattered(xs, reduction, dims[0], group);
+      scale_by(results, scale);
+    } else if (what == "all_gather") {
+      results = all_gathered(xs, dims[0], group);
+    } else if (what == "all_to_all") {
+      for (const at::Tensor& x : xs) results.push_back(all_exchanged(x, dims[0], dims[1], group));
+    } else {
+      TXLA_CHECK(what == "collective_broadcast", "exchange: expected an operator, got ", what, ".");
+      results = sent_to_all(xs, dims[0], group);
+    }
+  }
+  results.push_back(order.add(1));
+  return results;
+}
+
+TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange", exchange_on_host); }
+
+}  // namespace
+}  // namespace torch_xla::dispatch
