@@ -130,7 +130,7 @@ hlo::Values collective_permute(Lowering& l) {
   return {l.b.apart() == nullptr ? x : hlo::collective_permute(x, pairs)};  // to itself
 }
 
-// What one tensor of an exchange becomes, in StableHLO's words.
+// Gives the result of one tensor of an exchange, in StableHLO's words.
 hlo::Value exchanged(Lowering& l, const hlo::Value& x, const hlo::Dims& dims,
                      const hlo::Groups& groups) {
   const std::string what = l.text(2);

@@ -21,8 +21,8 @@ struct Target {
   hlo::Lacks lacks = {};  // operations and forms of them
   // True where programs may call PyTorch's kernels, which only a process that has PyTorch can run.
   bool host_kernels = false;
-  // True where replicas are processes of clients of their own: programs exchange values by a call of
-  // the host's.
+  // True where replicas are processes of clients of their own: programs exchange values by a call
+  // of the host's.
   bool exchanges_on_host = false;
   // True where devices compute parts of values: a kernel of PyTorch's would need its operands whole
   // on each, and is called where there is no other way only.

@@ -11,8 +11,9 @@ namespace torch_xla::executor {
 
 pjrt::Devices replicas_of(int device) {
   Runtime& runtime = Runtime::get();
-  TXLA_CHECK(!runtime.spmd(), "replicas: expected one device a process, got SPMD mode, where all ",
-             "devices of the job run one program. Use manual tensors there.");
+  TXLA_CHECK_KIND(util::ErrorKind::Value, !runtime.spmd(),
+                  "replicas: expected one device a process, got SPMD mode, where all ",
+                  "devices of the job run one program. Use manual tensors there.");
   const std::vector<pjrt::Device>& mine = runtime.client().addressable_devices();
   const auto place = std::ranges::find(mine, runtime.devices(device).mine[0]) - mine.begin();
   std::map<int, std::vector<pjrt::Device>> of_process;

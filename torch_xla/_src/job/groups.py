@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_xla import _XLAC
 from torch_xla._src.job import place
@@ -86,6 +86,23 @@ def _connect(members: tuple[int, ...], store: dist.Store | None) -> dist.Process
         len(members),
         options,
     )
-    _XLAC._xla_set_replica(here.rank, here.world_size)  # type: ignore[attr-defined]
-    _XLAC._xla_add_replica_group(list(members), backend)  # type: ignore[attr-defined]
+    _XLAC._xla_set_replica(here.rank, here.world_size)
+    _tell(members, backend)
     return backend
+
+
+def _tell(members: tuple[int, ...], backend: dist.ProcessGroupGloo) -> None:
+    """Gives the backend to the C++ side, which finds it by the name of a process group."""
+    import torch
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
+
+    name: Any = f"torch_xla/{members}"
+    group = dist.ProcessGroup(dist.HashStore(), backend.rank(), backend.size())
+    gloo = dist.ProcessGroup.BackendType.GLOO
+    group._register_backend(torch.device("cpu"), gloo, backend)
+    c10d._register_process_group(name, group)
+    try:
+        _XLAC._xla_add_replica_group(list(members), name)
+    finally:
+        c10d._unregister_process_group(name)
