@@ -80,7 +80,7 @@ ROOMS: dict[str, str] = {
     # jobs of several processes
     "job": """
         unit/place unit/store
-        jobs/places
+        jobs/launch jobs/places
     """,
     # several devices
     "spmd": """

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.xla_multiprocessing for jobs of one process."""
+"""torch_xla.distributed.xla_multiprocessing in jobs of one process; tests/jobs has the others."""
 
 from __future__ import annotations
 
@@ -28,20 +28,16 @@ def test_an_exception_reaches_the_caller():
         xmp.spawn(fn, nprocs=1)
 
 
-def test_several_processes_are_not_there_yet():
-    with pytest.raises(NotImplementedError, match="expected nprocs=1, got 4"):
-        xmp.spawn(print, nprocs=4)
-
-
-def test_nprocs_is_the_number_of_devices(run_python):
+def test_one_device_is_used_in_this_process(run_python):
     code = """
         import torch_xla.distributed.xla_multiprocessing as xmp
         xmp.spawn(lambda index: print("ran", index))
         """
     env = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
     assert run_python(code, env=env).stdout == "ran 0\n"
-    done = run_python(code, env={**env, "CPU_NUM_DEVICES": "2"}, check=False)
-    assert "NotImplementedError: xmp.spawn: expected nprocs=1, got 2" in done.stderr
+    assert run_python(code, env={**env, "CPU_NUM_DEVICES": "2", "XLA_USE_SPMD": "1"}).stdout == (
+        "ran 0\n"
+    )
 
 
 def test_model_wrapper_and_serial_executor():

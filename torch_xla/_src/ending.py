@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import torch
 
@@ -18,12 +19,21 @@ def finish() -> None:
     explain.report_at_exit()
     try:
         _XLAC._xla_wait_device_ops()
-    except BaseException:  # that nobody asked for: it is printed
+    except BaseException as error:  # that nobody asked for: it is printed
         _XLAC._fail_at_exit()
+        if (watch := _watch()) is not None:
+            watch.report(error)
         raise
     finally:
         _XLAC._xla_join_compilations()
         _report_run()
+    if (watch := _watch()) is not None:
+        watch.leave()
+
+
+def _watch() -> ModuleType | None:
+    """The module, where this process is one of several."""
+    return sys.modules.get("torch_xla._src.job.watch")
 
 
 def _report_run() -> None:

@@ -96,6 +96,12 @@ def _call(module: str, function: str) -> None:
     getattr(importlib.import_module(f"torch_xla._src.{module}"), function)()
 
 
+def _watch_job() -> None:
+    from torch_xla._src.job import watch
+
+    watch.start()
+
+
 def _record_run() -> None:
     from torch_xla._src.insight import recording
 
@@ -147,6 +153,7 @@ def _choose_plugin() -> dict:
         place.refuse_spmd("XLA_USE_SPMD", _XLAC._xla_flag("XLA_USE_SPMD"))
         spec.configure_multiprocess(here.local_rank, here.local_world_size)
         options = spec.options_of_process(here.local_rank)
+        _watch_job()
     spec.prepare()
     return {
         "device_type": spec.device_type,

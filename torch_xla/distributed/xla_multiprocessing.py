@@ -1,18 +1,17 @@
-"""Starting the replicas of a job.
+"""Starting the replicas of a job: one process for each device.
 
-Usually imported as `import torch_xla.distributed.xla_multiprocessing as xmp`. This version runs
-jobs of one process.
+Usually imported as `import torch_xla.distributed.xla_multiprocessing as xmp`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torch_xla import _XLAC
+from torch_xla._src.job import spawn as _spawn
+from torch_xla._src.job.turns import Turns
 
 
 def spawn(
@@ -22,35 +21,41 @@ def spawn(
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
-) -> None:
-    """Runs `fn(index, *args)` for each device of the job.
+) -> _spawn.Context | None:
+    """Runs `fn(index, *args)` for each device of this host, in a process of its own.
+
+    With one device it runs in this process, and so it does, once, in a process that torchrun or
+    another launcher has started as one of several.
 
     Args:
-        fn: The function. Its first argument is the global ordinal.
+        fn: The function. Its first argument is the global ordinal. With "spawn" and "forkserver" a
+            process imports the program again: `fn` is one of a module, and what starts the program
+            stands behind `if __name__ == "__main__":`.
         args: Its further arguments.
-        nprocs: 1, or None for all devices of this host. With one device `fn` runs in this process.
+        nprocs: None or the number of all devices of this host (`CPU_NUM_DEVICES` on the CPU), or 1,
+            which runs `fn` in this process.
         join: Whether to wait until all have returned.
         daemon: Whether the processes are daemons.
-        start_method: How processes are started.
+        start_method: How processes are started: "spawn", "fork" or "forkserver".
 
     Returns:
-        None if `fn` ran in this process.
+        Without `join` a context, whose `join()` is to be called until it is true; else None.
 
     Raises:
-        NotImplementedError: There is more than one device to run on; not supported yet.
+        ValueError: `nprocs` is another number.
+        RuntimeError: This process has used a device, which no other could then share.
+        torch.multiprocessing.ProcessRaisedException: A process has raised; the text has its
+            traceback. The others are ended.
+        torch.multiprocessing.ProcessExitedException: A process was killed, or has ended with
+            another exit status than 0.
     """
-    if nprocs is None:
-        nprocs = _XLAC._xla_num_devices()
-    if nprocs != 1:
-        raise NotImplementedError(
-            f"xmp.spawn: expected nprocs=1, got {nprocs} (without nprocs: the number of devices). "
-            "Jobs of several processes are not supported yet. Pass nprocs=1."
-        )
-    fn(0, *args)
+    return _spawn.spawn(fn, args, nprocs, join, daemon, start_method)
 
 
 class MpModelWrapper:
-    """Holds a model in the memory of the parent process until each replica moves it to its device.
+    """Holds a model until each replica moves it to its device, one replica of a host at a time.
+
+    Made before `spawn(start_method="fork")`, the processes share the parent's memory of the model.
 
     Args:
         model: The model, on the CPU.
@@ -58,21 +63,24 @@ class MpModelWrapper:
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     def to(self, device: str | torch.device) -> torch.nn.Module:
         """Moves the model to a device, one replica of this host at a time, and returns it."""
-        with self._lock:
+        with self._turns:
             return self._model.to(device)
 
 
 class MpSerialExecutor:
-    """Runs a function, such as a download, in each replica of this host, one after the other."""
+    """Runs a function, such as a download, in each replica of this host, one after the other.
+
+    Each replica makes its executors in the same order.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     def run(self, fn: Callable[[], Any]) -> Any:
         """Calls `fn` when no other replica is in it, and returns what it returns."""
-        with self._lock:
+        with self._turns:
             return fn()

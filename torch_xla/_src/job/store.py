@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,29 @@ def store() -> dist.Store:
         if _found is None or _found[0] != key:  # a forked child has another than its parent
             _found = key, _make()
         return _found[1]
+
+
+def connect() -> dist.Store:
+    """The same store by a connection of its own: a wait on one keeps others from using it."""
+    import torch.distributed as dist
+
+    host, port = address()
+    limit = datetime.timedelta(seconds=10)
+    own = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+    return dist.PrefixStore(_prefix(), own)
+
+
+def answers() -> bool:
+    """True if somebody listens where the job's store is to be. PyTorch would warn at length."""
+    try:
+        socket.create_connection(address(), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _prefix() -> str:
+    return f"torch_xla/{attempt()}"
 
 
 def address() -> tuple[str, int]:
@@ -78,4 +102,4 @@ def _make() -> dist.Store:
         multi_tenant=True,  # init_process_group may be told of the same port
     )
     shared.set_timeout(default_pg_timeout)
-    return dist.PrefixStore(f"torch_xla/{attempt()}", shared)
+    return dist.PrefixStore(_prefix(), shared)

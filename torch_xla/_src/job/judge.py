@@ -1,0 +1,155 @@
+"""The side of rank 0 in the watch over a job: it hears all processes, and says which was lost."""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import threading
+import time
+
+from torch_xla._src.job.messages import Lines, Message, Process
+
+# An error that another process's end may have caused waits as long for that end to be heard of.
+_FOR_A_CAUSE = 1.0
+
+
+class _Peer:
+    def __init__(self, lines: Lines):
+        self.lines = lines
+        self.process: Process | None = None
+        self.heard = time.monotonic()
+        self.farewell: str | None = None  # what it said when it ended
+
+
+class Judge(threading.Thread):
+    """Listens for the watches of all ranks.
+
+    The first process that is lost is the job's verdict, which all get: one that tells of its error,
+    whose connection ends before it has said so, or of which nothing is heard for `limit` seconds.
+
+    Args:
+        host: The address at which the others find it.
+        tick: The seconds between two messages of a process.
+        limit: 0: silence is no reason.
+    """
+
+    def __init__(self, host: str, token: str, tick: float, limit: float):
+        super().__init__(name="torch_xla judge", daemon=True)
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._own = Process.here(0)
+        self._token, self._tick, self._limit = token, tick, limit
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._wake, self._waker = socket.socketpair()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._peers: dict[socket.socket, _Peer] = {}
+        self._suspects: list[tuple[float, Process, str]] = []
+        self._ended: list[tuple[Process, str]] = []
+        self._verdict: Message | None = None
+        self._is_over = False
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while not self._is_over:
+            for key, _ in self._selector.select(self._tick):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._peers:
+                    self._hear(self._peers[key.fileobj])
+            now = time.monotonic()
+            if now - last > self._tick + 1:  # this process stood still: the others may have, too
+                for peer in self._peers.values():
+                    peer.heard = now
+            last = now
+            self._look_around(now)
+        self._tell_all({"left": True})
+        self.close()
+
+    def stop(self) -> None:
+        """Ends it, after a word to all: rank 0 has ended as it should."""
+        self._is_over = True
+        self._waker.send(b".")
+
+    def close(self) -> None:
+        """Closes its connections, in this process."""
+        for peer in self._peers.values():
+            peer.lines.close()
+        for held in (self._listener, self._wake, self._waker):
+            held.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        peer = _Peer(Lines(connection))
+        self._peers[connection] = peer
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, peer: _Peer) -> None:
+        messages, is_over = peer.lines.receive()
+        peer.heard = time.monotonic()
+        for message in messages:
+            if "hello" in message:
+                self._welcome(peer, message)
+            elif peer.process is None:
+                is_over = True  # whoever this is
+            elif "error" in message:
+                self._suspects.append((peer.heard, peer.process, message["error"]))
+                if not message["echo"]:
+                    self._judge(peer.process, f"failed: {message['error']}")
+            elif "bye" in message:
+                peer.farewell = message["bye"]
+                self._ended.append((peer.process, message["bye"]))
+        if is_over:
+            self._drop(peer)
+            if peer.process is not None and peer.farewell is None:
+                self._judge(
+                    peer.process,
+                    "was killed, crashed or cut off: its connection ended",
+                )
+
+    def _welcome(self, peer: _Peer, message: Message) -> None:
+        process = Process(*message["hello"])
+        known = any(p.process and p.process.rank == process.rank for p in self._peers.values())
+        if not hmac.compare_digest(message["token"], self._token) or known:
+            # A program that a process of the job has started inherits the variables of its rank.
+            peer.lines.send({"left": True})
+            self._drop(peer)
+            return
+        peer.process = process
+        peer.lines.send({"welcome": list(self._own)})
+        if self._verdict is not None:
+            peer.lines.send(self._verdict)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.lines.connection)
+        del self._peers[peer.lines.connection]
+        peer.lines.close()
+
+    def _look_around(self, now: float) -> None:
+        for peer in list(self._peers.values()):
+            silent = now - peer.heard
+            if peer.process and peer.farewell is None and 0 < self._limit < silent:
+                what = "is stopped" if peer.process.is_stopped() else "is stopped or cut off"
+                self._judge(peer.process, f"{what}: nothing was heard of it for {silent:.0f} s")
+        for since, process, error in self._suspects:
+            if now - since > _FOR_A_CAUSE:
+                text = f"failed: {error}"
+                for other, farewell in self._ended:
+                    text += f". Before that {other} {farewell}"
+                self._judge(process, text)
+        self._tell_all({"beat": True})
+
+    def _judge(self, process: Process, text: str) -> None:
+        if self._verdict is None and not self._is_over:
+            self._verdict = {"verdict": text, "process": list(process)}
+            self._tell_all(self._verdict)
+
+    def _tell_all(self, message: Message) -> None:
+        for peer in self._peers.values():
+            peer.lines.send(message)

@@ -1,0 +1,79 @@
+"""What the watches of a job's processes send each other: JSON in lines, over TCP."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any, NamedTuple
+
+Message = dict[str, Any]
+
+
+class Process(NamedTuple):
+    """A process of the job, as others find it on its host."""
+
+    rank: int
+    host: str
+    pid: int
+    started: str  # the kernel's text of the time, since numbers of processes come again
+
+    @classmethod
+    def here(cls, rank: int) -> Process:
+        pid = os.getpid()
+        return cls(rank, socket.gethostname(), pid, _stat(pid)[1])
+
+    def is_stopped(self) -> bool:
+        """True if it is on this host and a signal has stopped it."""
+        state, started = _stat(self.pid) if self.host == socket.gethostname() else ("", "")
+        return state in ("T", "t") and started == self.started
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid} of {self.host})"
+
+
+class Lines:
+    """A connection on which messages come and go; it never blocks."""
+
+    def __init__(self, connection: socket.socket):
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection = connection
+        self._rest = b""
+
+    def send(self, message: Message) -> None:
+        """What the other side does not take, since it is stopped or gone, is lost."""
+        try:
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            pass
+
+    def receive(self) -> tuple[list[Message], bool]:
+        """The messages that are there by now, and whether none will come any more."""
+        is_over = False
+        while True:
+            try:
+                data = self.connection.recv(65536)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                is_over = True
+                break
+            self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines], is_over
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """The state and the start of a process of this host; empty where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]

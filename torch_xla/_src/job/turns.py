@@ -1,0 +1,57 @@
+"""One process of a host at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from types import TracebackType
+from typing import Any
+
+from torch_xla._src.job import place, store
+
+_numbers = itertools.count()
+
+
+class Turns:
+    """Context manager: no other process of this host is in the block of the same object.
+
+    It is the same in each process that makes such objects in the same order, or has this one from
+    its parent. They take numbers in the job's store, and wait for the one before to be done.
+    """
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+        self._lock = threading.Lock()
+        self._turn = 0
+
+    def __enter__(self) -> Turns:
+        self._lock.acquire()
+        if place.world_size() > 1:
+            try:
+                self._turn = store.store().add(self._key("taken"), 1)
+                if self._turn > 1:
+                    store.store().get(self._key(f"done/{self._turn - 1}"))
+            except BaseException:
+                self._lock.release()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if place.world_size() > 1:
+            store.store().set(self._key(f"done/{self._turn}"), "")
+        self._lock.release()
+
+    def _key(self, name: str) -> str:
+        return f"turns/{place.host_index()}/{self._number}/{name}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_number": self._number}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._number = state["_number"]
