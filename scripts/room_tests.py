@@ -74,13 +74,13 @@ ROOMS: dict[str, str] = {
         unit/extension_stub unit/fork_server unit/leaning unit/leaning_dtensor unit/leaning_system
         unit/repo
         api/checkpoint api/custom_kernel api/data api/examples api/extension
-        api/extension_graphs api/loader api/module_identity api/old_names api/pytorch_test_base
-        api/quantized api/spawn api/syncfree api/utils api/xla_backend api/xla_model
+        api/extension_graphs api/loader api/module_identity api/old_names api/pjrt_names
+        api/pytorch_test_base api/quantized api/spawn api/syncfree api/utils api/xla_backend api/xla_model
     """,
     # jobs of several processes
     "job": """
         unit/place unit/store
-        jobs/launch jobs/places
+        jobs/faults jobs/launch jobs/places jobs/rendezvous
     """,
     # several devices
     "spmd": """

@@ -637,7 +637,7 @@ def test_rendezvous_and_mesh_reduce():
     assert xm.rendezvous("tag", replicas=[0]) == (b"",)
     with pytest.raises(TypeError, match="expected a payload of bytes, got str"):
         xm.rendezvous("tag", "text")
-    with pytest.raises(ValueError, match=r"expected all replicas.*\[1\]"):
+    with pytest.raises(ValueError, match=r"expected ranks of a job of 1 processes.*\[1\]"):
         xm.rendezvous("tag", replicas=[1])
     received = []
     data = {"loss": torch.ones(2, device="xla"), "names": ["a"]}

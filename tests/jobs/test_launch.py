@@ -90,6 +90,21 @@ def test_arguments(jobs, method):
     assert done.stderr == ""
 
 
+def test_results_by_an_old_name(jobs):
+    code = """
+        import torch_xla.runtime as xr
+        from torch_xla._internal import pjrt
+
+        def run(word, times):
+            return word * times, xr.global_ordinal()
+
+        if __name__ == "__main__":
+            done = pjrt.run_multiprocess(run, "ab", times=2, start_method="fork")
+            assert done == {0: ("abab", 0), 1: ("abab", 1)}, done
+    """
+    jobs.spawn(code)
+
+
 def test_launch_under_torchrun(jobs):
     code = """
         import torch_xla, torch_xla.runtime as xr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -603,29 +604,34 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> tuple[bytes, ...]:
-    """Waits until all replicas are here. It issues a barrier.
+    """Waits until all replicas are here. It issues a barrier before and after.
 
     Args:
-        tag: A name for the place, for messages.
+        tag: A name for the place, the same on all.
         payload: This replica's message to the others.
-        replicas: The ordinals of the replicas that take part: all of them, which is what empty
-            means.
+        replicas: The ordinals of the replicas that take part; all of them if empty.
 
     Returns:
         The payloads of all replicas, in ordinal order.
+
+    Raises:
+        TypeError: The payload is not of bytes.
+        ValueError: `replicas` are not ordinals of the job, or lack this replica's.
+        RuntimeError: Another replica is at another tag.
     """
     if not isinstance(payload, bytes):
         raise TypeError(
             f"rendezvous '{tag}': expected a payload of bytes, got {type(payload).__name__}. "
             "Encode it."
         )
-    if list(replicas) not in ([], list(range(_place.world_size()))):
-        raise ValueError(
-            f"rendezvous '{tag}': expected all replicas to take part, got {list(replicas)}. Leave "
-            "replicas out."
-        )
     mark_step()
-    return (payload,)
+    if _place.world_size() == 1 and list(replicas) in ([], [0]):
+        return (payload,)
+    from torch_xla._src.job import rendezvous as _rendezvous
+
+    payloads = _rendezvous.meet(tag, payload, replicas)
+    mark_step()
+    return payloads
 
 
 def xla_rendezvous(
@@ -645,16 +651,23 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     """Collects the data of all replicas and reduces it on the host.
 
     Args:
-        tag: A name for messages.
+        tag: A name for messages, the same on all replicas.
         data: This replica's data: any nested data; tensors arrive on the CPU.
         reduce_fn: Receives the list of the replicas' data, in ordinal order.
 
     Returns:
         What `reduce_fn` returns.
     """
-    cpu_data = copy.deepcopy(_maybe_convert_to_cpu(data))
-    rendezvous(tag)
-    return reduce_fn([cpu_data])
+    cpu_data = _maybe_convert_to_cpu(data)
+    if _place.world_size() == 1:
+        cpu_data = copy.deepcopy(cpu_data)
+        rendezvous(tag)
+        return reduce_fn([cpu_data])
+    written = io.BytesIO()
+    torch.save(cpu_data, written)
+    payloads = rendezvous(tag, written.getvalue())
+    # They are of this job's processes, which run the same program.
+    return reduce_fn([torch.load(io.BytesIO(p), weights_only=False) for p in payloads])
 
 
 # Programs

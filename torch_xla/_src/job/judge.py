@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from torch_xla._src.job.messages import Lines, Message, Process
+from torch_xla._src.job.messages import LOST, Lines, Message, Process
 
 # An error that another process's end may have caused waits as long for that end to be heard of.
 _FOR_A_CAUSE = 1.0
@@ -71,7 +71,10 @@ class Judge(threading.Thread):
     def stop(self) -> None:
         """Ends it, after a word to all: rank 0 has ended as it should."""
         self._is_over = True
-        self._waker.send(b".")
+        try:
+            self._waker.send(b".")
+        except OSError:
+            pass  # it has just seen it, and is closed
 
     def close(self) -> None:
         """Closes its connections, in this process."""
@@ -108,10 +111,7 @@ class Judge(threading.Thread):
         if is_over:
             self._drop(peer)
             if peer.process is not None and peer.farewell is None:
-                self._judge(
-                    peer.process,
-                    "was killed, crashed or cut off: its connection ended",
-                )
+                self._judge(peer.process, LOST)
 
     def _welcome(self, peer: _Peer, message: Message) -> None:
         process = Process(*message["hello"])
@@ -138,11 +138,11 @@ class Judge(threading.Thread):
                 what = "is stopped" if peer.process.is_stopped() else "is stopped or cut off"
                 self._judge(peer.process, f"{what}: nothing was heard of it for {silent:.0f} s")
         for since, process, error in self._suspects:
-            if now - since > _FOR_A_CAUSE:
-                text = f"failed: {error}"
-                for other, farewell in self._ended:
-                    text += f". Before that {other} {farewell}"
-                self._judge(process, text)
+            if now - since > _FOR_A_CAUSE and self._ended:
+                cause, farewell = self._ended[0]
+                self._judge(cause, f"{farewell}, and then {process} failed: {error}")
+            elif now - since > _FOR_A_CAUSE:
+                self._judge(process, f"failed: {error}")
         self._tell_all({"beat": True})
 
     def _judge(self, process: Process, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the watches of a job's processes send each other: JSON in lines, over TCP."""
+"""Watches of a job's processes send each other messages: JSON in lines, over TCP."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import socket
 from typing import Any, NamedTuple
 
 Message = dict[str, Any]
+
+LOST = "was killed, crashed or cut off: its connection ended"
 
 
 class Process(NamedTuple):
@@ -42,7 +44,7 @@ class Lines:
         self._rest = b""
 
     def send(self, message: Message) -> None:
-        """What the other side does not take, since it is stopped or gone, is lost."""
+        """It is lost where the other side does not take it, since that is stopped or gone."""
         try:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:

@@ -26,7 +26,7 @@ from torch.multiprocessing import (
 from torch_xla import _XLAC
 from torch_xla._src import ending
 from torch_xla._src.device import plugins
-from torch_xla._src.job import place, watch
+from torch_xla._src.job import place, store, watch
 
 # Seconds that the others have to end when one has failed, then after SIGTERM.
 _TO_END = 3.0
@@ -91,16 +91,17 @@ class Context(ProcessContext):
         start_method: str,
     ):
         start: Any = multiprocessing.get_context(start_method)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        port = listener.getsockname()[1]
         self._reserved = _reserved_port()
         processes, error_files = [], []
         try:
             for rank in range(count):
-                variables = self._variables(rank, count)
+                variables = self._variables(rank, count, port)
                 error_files.append(_name_of_file())
                 parent = None if start_method == "forkserver" else os.getpid()
                 about = _About(rank, variables, error_files[-1], parent, start_method)
-                inherited = [self._listener, self._reserved] if start_method == "fork" else []
+                inherited = [listener, self._reserved] if start_method == "fork" else []
                 process = start.Process(
                     target=_run, args=(fn, args, about, inherited), daemon=daemon
                 )
@@ -110,17 +111,18 @@ class Context(ProcessContext):
         except BaseException:
             super().__init__(processes, error_files)
             self._end(0)
-            self._listener.close()
+            listener.close()
             raise
         super().__init__(processes, error_files)
         # After the forks, since it has a thread. Who comes earlier waits at the socket.
-        self._store = dist.TCPStore(
+        shared = dist.TCPStore(
             "127.0.0.1",
-            self._listener.getsockname()[1],
+            port,
             is_master=True,
             wait_for_workers=False,
-            master_listen_fd=self._listener.detach(),
+            master_listen_fd=listener.detach(),
         )
+        self.store = dist.PrefixStore(store.PREFIX, shared)  # as the processes see it
         _running.add(self)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
@@ -189,7 +191,7 @@ class Context(ProcessContext):
         self._reserved.close()
         _running.discard(self)
 
-    def _variables(self, rank: int, count: int) -> dict[str, str]:
+    def _variables(self, rank: int, count: int, port: int) -> dict[str, str]:
         """Those that torchrun sets, and where our store is."""
         return {
             "RANK": str(rank),
@@ -199,13 +201,14 @@ class Context(ProcessContext):
             "GROUP_RANK": "0",
             "MASTER_ADDR": os.environ.get("MASTER_ADDR") or "127.0.0.1",
             "MASTER_PORT": os.environ.get("MASTER_PORT") or str(self._reserved.getsockname()[1]),
-            "XLA_JOB_STORE": f"127.0.0.1:{self._listener.getsockname()[1]}",
+            "XLA_JOB_STORE": f"127.0.0.1:{port}",
+            "TORCHELASTIC_RESTART_COUNT": "0",
             "CPU_NUM_DEVICES": "1",
         }
 
 
 class _About(NamedTuple):
-    """What a process is told."""
+    """A process is told this."""
 
     rank: int
     variables: dict[str, str]

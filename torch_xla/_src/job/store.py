@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Processes of other hosts may start later.
 _TO_CONNECT = datetime.timedelta(seconds=300)
 
+# Processes of `xmp.spawn`, and the first ones of torchrun, have this one.
+PREFIX = "torch_xla/0"
+
 _lock = threading.Lock()
 _found: tuple[tuple[object, ...], dist.Store] | None = None
 

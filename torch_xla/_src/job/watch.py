@@ -1,9 +1,9 @@
 """The watch that each process of a job keeps: when one is lost, the others end within seconds.
 
 A thread keeps a connection to rank 0 (`judge.py`) and sends a word about once a second. Who is lost
-first is the job's verdict. Each process then prints it and raises `JobEnded` in its main thread.
-One whose main thread is not over after a while ends at once: it may wait in Gloo for a process that
-is no more, and no exception of Python's gets there.
+first is the job's verdict. Each process then prints it and raises `JobEnded` in its main thread,
+unless that waits outside of Python. One whose main thread is not over after a while ends at once:
+it may wait in Gloo for a process that is no more, and no exception of Python's gets there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import TracebackType
 from torch_xla._src.job import place
 from torch_xla._src.job import store as _store
 from torch_xla._src.job.judge import Judge
-from torch_xla._src.job.messages import Lines, Process
+from torch_xla._src.job.messages import LOST, Lines, Process
 
 # The exit status of a process that ends since another was lost.
 EXIT_STATUS = 75
@@ -95,6 +95,7 @@ class Watch(threading.Thread):
         self._has_verdict = threading.Event()
         self._lost: Process | None = None
         self._is_leaving = False
+        self._is_failing = False  # the main thread ends by an error of its own
         self._old_hook = sys.excepthook
         sys.excepthook = self._hook
         os.register_at_fork(after_in_child=self._close)
@@ -122,7 +123,7 @@ class Watch(threading.Thread):
                         self._rank_0 = None
                 if is_over:
                     if self._rank_0 is not None:
-                        self._end(self._rank_0, "was killed, crashed or cut off")
+                        self._end(self._rank_0, LOST)
                     lines = self._lines = None
             now = time.monotonic()
             if now - last > self._tick + 1:
@@ -136,6 +137,7 @@ class Watch(threading.Thread):
 
     def report(self, error: BaseException) -> bool:
         """As the function of this name."""
+        self._is_failing = True
         until = time.monotonic() + _TO_LEAVE
         while self._lines is None and self.is_alive() and time.monotonic() < until:
             time.sleep(0.1)  # it has just begun
@@ -223,10 +225,13 @@ class Watch(threading.Thread):
             return
         who = "" if lost is None else f"{lost} "
         line = _line_of(self._main)
-        _print(f"torch_xla: {who}{text}. Rank {self.process.rank}, at {line}, ends, too.")
+        _print(
+            f"torch_xla: {who}{text.rstrip('.')}. Rank {self.process.rank}, at {line}, ends, too."
+        )
         if lost is not None and lost.is_stopped():
             _kill(lost)  # it hears nothing of this
-        _raise_in(self._main)
+        if not self._is_failing and _runs(self._main):
+            _raise_in(self._main)
         self._main.join(_TO_END)
         time.sleep(0 if self._main.is_alive() else _TO_END)  # what runs at exit has as long
         _flush()
@@ -287,6 +292,18 @@ def _kill(process: Process) -> None:
         os.kill(process.pid, signal.SIGKILL)
     except OSError:
         pass  # it has gone, or is somebody else's
+
+
+def _runs(thread: threading.Thread) -> bool:
+    """False if it is in a call of C, which raises by itself if at all."""
+    before = _position(thread)
+    time.sleep(0.05)
+    return _position(thread) != before
+
+
+def _position(thread: threading.Thread) -> tuple[int, int] | None:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def _raise_in(thread: threading.Thread) -> None:
