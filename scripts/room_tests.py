@@ -75,7 +75,8 @@ ROOMS: dict[str, str] = {
         unit/repo
         api/checkpoint api/custom_kernel api/data api/examples api/extension
         api/extension_graphs api/loader api/module_identity api/old_names api/pjrt_names
-        api/pytorch_test_base api/quantized api/spawn api/syncfree api/utils api/xla_backend api/xla_model
+        api/pytorch_test_base api/quantized api/spawn api/syncfree api/utils api/xla_backend
+        api/xla_model
     """,
     # jobs of several processes
     "job": """
