@@ -51,3 +51,13 @@ def test_rendezvous():
     found = next(rendezvous.pjrt_rendezvous_handler("xla://"))
     assert found[1:] == (0, 1) and isinstance(found[0], dist.Store)
     assert c10d_registration.broadcast_xla is None
+
+
+def test_modules_of_earlier_versions():
+    from torch_xla.experimental import pjrt as experimental
+    from torch_xla.experimental import pjrt_backend
+
+    assert pjrt_backend.xla_backend.pjrt_rendezvous_handler is rendezvous.pjrt_rendezvous_handler
+    assert (experimental.world_size(), experimental.global_ordinal()) == (1, 0)
+    assert experimental.rendezvous is xm.rendezvous
+    assert next(dist.rendezvous("pjrt://"))[1:] == (0, 1)

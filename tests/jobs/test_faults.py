@@ -205,3 +205,40 @@ def test_a_launcher_ends_all(jobs, launcher, fault):
     assert time.monotonic() - begun < 12 and done.returncode == 1
     said = "failed: LookupError: no such thing" if fault == "raises" else "is stopped: nothing"
     assert re.search(rf"torch_xla: rank 1 \(process \d+ of \S+\) {said}", done.stderr)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_is_ready_first_may_end(jobs, first):
+    code = """
+        import os, time, torch_xla, torch_xla.core.xla_model as xm
+        torch_xla.device()
+        xm.rendezvous("all are here")
+        time.sleep(0 if xm.get_ordinal() == int(os.environ["FIRST"]) else 4)
+        print("over", torch_xla.device())
+    """
+    done = jobs.by_hand(code, env={"FIRST": str(first), "XLA_JOB_HEARTBEAT_SECONDS": "2"})
+    assert [(process.stdout, process.stderr) for process in done] == [("over xla:0\n", "")] * 2
+
+
+def test_torchrun_starts_again(jobs):
+    code = """
+        import os
+        import torch, torch_xla
+        import torch_xla.core.xla_model as xm
+
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        begin = torch.load("step.pt")["step"].item() if os.path.exists("step.pt") else 0
+        text = str(attempt).encode()
+        assert xm.rendezvous(f"begins at {begin}", text) == (text, text)
+        for step in range(begin, 4):
+            t = torch.full((1,), step + 1, device="xla")
+            xm.rendezvous("step")
+            if attempt == 0 and step == 2 and xm.get_ordinal() == 1:
+                raise LookupError("a fault")
+            xm.save({"step": t}, "step.pt")
+        print("over from", begin)
+    """
+    (done,) = jobs.torchrun(code, options=("--max-restarts=1",))
+    # Rank 0 may have saved the step of the fault.
+    assert done.stdout in ("over from 2\n" * 2, "over from 3\n" * 2)
+    assert "failed: LookupError: a fault" in done.stderr
