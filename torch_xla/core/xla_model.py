@@ -16,6 +16,7 @@ from typing import IO, Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._src.device import collectives as _collectives
 from torch_xla._src.device import devices as _devices
 from torch_xla._src.device import memory as _memory
 from torch_xla._src.device import rng as _rng
@@ -307,17 +308,14 @@ def reduce_gradients(
 ) -> None:
     """Averages the gradients of the optimizer's parameters over all replicas.
 
+    All go in one exchange, or, with ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB, so many MiB at a time.
+
     Args:
         optimizer: The optimizer.
         groups: The groups of replicas that average among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
     """
-    if _place.world_size() > 1:
-        scale = 1.0 / (len(groups[0]) if groups else _place.world_size())
-        gradients = _fetch_gradients(optimizer)
-        all_reduce(REDUCE_SUM, gradients, scale=scale, groups=groups, pin_layout=pin_layout)
-    else:
-        _groups.check("reduce_gradients", groups)
+    _collectives.average_gradients(_fetch_gradients(optimizer), groups, pin_layout)
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -1,17 +1,19 @@
-"""Operations over all replicas of a job: what `torch_xla.core.xla_model` gives programs.
+"""Exchanges among the replicas of a job: what `torch_xla.core.xla_model` gives programs.
 
-Each is exact for a job of one replica; `of_one_replica` refuses others.
+Each is recorded as one call, for a list of tensors, too. A group of one replica exchanges nothing,
+and nothing is recorded for it that its values do not need.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.job import groups as _groups
+from torch_xla._src.device import replica_groups as _replica_groups
 from torch_xla._src.job import place as _place
 
 REDUCE_SUM = "sum"
@@ -20,18 +22,15 @@ REDUCE_AND = "and"
 REDUCE_OR = "or"
 REDUCE_MIN = "min"
 REDUCE_MAX = "max"
-_REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
-
-
-def of_one_replica(function: str) -> int:
-    """Refuses a job of several replicas; returns their number."""
-    count = _place.world_size()
-    if count > 1:
-        raise NotImplementedError(
-            f"{function}: expected a job of one process, got {count} from the launcher. "
-            "Collectives of several processes are not supported yet."
-        )
-    return count
+# By the names that StableHLO has for them.
+_REDUCTIONS = {
+    REDUCE_SUM: "add",
+    REDUCE_MUL: "multiply",
+    REDUCE_AND: "and",
+    REDUCE_OR: "or",
+    REDUCE_MIN: "minimum",
+    REDUCE_MAX: "maximum",
+}
 
 
 def all_reduce(
@@ -56,53 +55,68 @@ def all_reduce(
         For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and
         returned.
     """
-    if reduce_type not in _REDUCTIONS:
-        raise ValueError(
-            f"all_reduce: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
-        )
-    of_one_replica("all_reduce")
-    _groups.check("all_reduce", groups)
-    _check_of_all_devices("all_reduce", inputs)
+    reduction = _reduction("all_reduce", reduce_type)
+    among = _begin("all_reduce", inputs, groups)
     if isinstance(inputs, torch.Tensor):
-        return _scaled(inputs, scale)
-    for tensor in inputs:
-        if scale != 1.0:
-            tensor.copy_(_scaled(tensor, scale))
+        if among.size == 1:
+            return inputs.clone() if scale == 1.0 else _scaled(inputs, scale)
+        inside, outside = _factors([inputs], scale)
+        result = torch.ops.torch_xla.all_reduce(
+            inputs, reduction, inside, among.members, among.size, True
+        )
+        return _scaled(result, outside)
+    tensors = list(inputs)
+    if among.size > 1 and tensors:
+        inside, scale = _factors(tensors, scale)
+        results = torch.ops.torch_xla.exchange_all_reduce(
+            tensors, reduction, inside, among.members, among.size
+        )
+    else:
+        results = tensors
+    if results is not tensors or scale != 1.0:
+        _write(tensors, [_scaled(result, scale) for result in results])
     return inputs
 
 
-def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
-    return tensor.clone() if scale == 1.0 else (tensor * scale).to(tensor.dtype)
-
-
 def all_gather(
-    value: torch.Tensor,
+    value: torch.Tensor | Sequence[torch.Tensor],
     dim: int = 0,
     groups: list[list[int]] | None = None,
-    output: torch.Tensor | None = None,
+    output: torch.Tensor | Sequence[torch.Tensor] | None = None,
     pin_layout: bool = True,
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
-) -> torch.Tensor:
-    """Concatenates a tensor of each replica, in ordinal order.
+) -> Any:
+    """Concatenates a tensor of each replica, in the order of ranks in its group.
 
     Args:
-        value: This replica's tensor.
+        value: This replica's tensor, or a list of tensors. Replicas give the same shapes.
         dim: The dimension to concatenate along.
         groups: The groups of replicas that gather among themselves; one group of all without it.
-        output: A tensor for the result.
+        output: A tensor for the result, or as many as there are values.
         pin_layout: As in `all_reduce`.
         channel_id: Accepted like `pin_layout`: the compiler numbers its channels.
         use_global_device_ids: Accepted like `pin_layout`.
 
     Returns:
-        The concatenation; `output` if it was given.
+        The concatenation, for a list that of each; `output` if it was given.
     """
-    of_one_replica("all_gather")
-    _groups.check("all_gather", groups)
-    _check_dim("all_gather", value, dim)
-    _check_of_all_devices("all_gather", value)
-    return value.clone() if output is None else output.copy_(value)
+    among = _begin("all_gather", value, groups)
+    values = _as_list(value)
+    for tensor in values:
+        _check_dim("all_gather", tensor, dim)
+    if among.size == 1:
+        results = [tensor.clone() if output is None else tensor for tensor in values]
+    elif isinstance(value, torch.Tensor):
+        dim %= value.dim()
+        results = [torch.ops.torch_xla.all_gather(value, dim, among.members, among.size, True)]
+    else:
+        results = _by_dim(
+            values,
+            dim,
+            lambda xs, d: torch.ops.torch_xla.exchange_all_gather(xs, d, among.members, among.size),
+        )
+    return _given("all_gather", value, results, output)
 
 
 def collective_broadcast(
@@ -115,17 +129,23 @@ def collective_broadcast(
 
     Args:
         tensors: The tensors.
-        root_ordinal: The replica whose values are taken.
+        root_ordinal: The replica whose values are taken. A group that it is not in takes those of
+            the replica that has the same place there.
         groups: The groups of replicas that do so among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
     """
-    world_size = of_one_replica("collective_broadcast")
-    _groups.check("collective_broadcast", groups)
-    _check_of_all_devices("collective_broadcast", tensors)
-    if not 0 <= root_ordinal < world_size:
+    among = _begin("collective_broadcast", tensors, groups)
+    if root_ordinal not in among.members:
         raise ValueError(
-            f"collective_broadcast: expected a root_ordinal below {world_size}, got {root_ordinal}."
+            f"collective_broadcast: expected a root_ordinal of {list(among.members)}, got "
+            f"{root_ordinal}."
         )
+    if among.size > 1 and tensors:
+        root = among.members.index(root_ordinal) % among.size
+        results = torch.ops.torch_xla.exchange_broadcast(
+            list(tensors), root, among.members, among.size
+        )
+        _write(tensors, results)
 
 
 def all_to_all(
@@ -146,13 +166,20 @@ def all_to_all(
         groups: The groups of replicas that exchange among themselves; one of all without it.
         pin_layout: As in `all_reduce`.
     """
-    of_one_replica("all_to_all")
-    _groups.check("all_to_all", groups)
-    _check_count("all_to_all", "split_count", split_count)
-    _check_dim("all_to_all", value, split_dimension)
+    among = _begin("all_to_all", value, groups)
+    _check_count("all_to_all", "split_count", split_count, among)
     _check_dim("all_to_all", value, concat_dimension)
-    _check_of_all_devices("all_to_all", value)
-    return value.clone()
+    _check_parts("all_to_all", value, split_dimension, among)
+    if among.size == 1:
+        return value.clone()
+    return torch.ops.torch_xla.all_to_all(
+        value,
+        split_dimension % value.dim(),
+        concat_dimension % value.dim(),
+        among.members,
+        among.size,
+        True,
+    )
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -162,18 +189,23 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
         value: This replica's tensor.
         pairs: `(from, to)` of each transfer. A replica that gets nothing has zeros.
     """
-    world_size = of_one_replica("collective_permute")
-    targets = [target for _, target in pairs]
-    if any(not 0 <= ordinal < world_size for pair in pairs for ordinal in pair):
+    count = _place.world_size()
+    sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if any(not 0 <= rank < count for rank in sources + targets):
         raise ValueError(
-            f"collective_permute: expected pairs of replicas below {world_size}, got {pairs}."
+            f"collective_permute: expected pairs of replicas below {count}, got {pairs}."
         )
-    if len(set(targets)) != len(targets):
-        raise ValueError(
-            f"collective_permute: expected each replica to get at most one tensor, got {pairs}."
-        )
-    _check_of_all_devices("collective_permute", value)
-    return value.clone() if _place.rank() in targets else torch.zeros_like(value)
+    for ends, does in ((sources, "send"), (targets, "get")):
+        if len(set(ends)) != len(ends):
+            raise ValueError(
+                f"collective_permute: expected each replica to {does} at most one tensor, got "
+                f"{pairs}."
+            )
+    among = _begin("collective_permute", value, None)
+    if among.size == 1:
+        return value.clone() if targets else torch.zeros_like(value)
+    flat = [rank for pair in pairs for rank in pair]
+    return torch.ops.torch_xla.collective_permute(value, flat, True)
 
 
 def reduce_scatter(
@@ -205,36 +237,136 @@ def reduce_scatter(
     Returns:
         A tensor for a tensor, a list for a list; `output` if it was given.
     """
-    _check_count("reduce_scatter", "shard_count", shard_count)
-    inputs = [input] if isinstance(input, torch.Tensor) else list(input)
+    reduction = _reduction("reduce_scatter", reduce_type)
+    among = _begin("reduce_scatter", input, groups)
+    _check_count("reduce_scatter", "shard_count", shard_count, among)
+    inputs = _as_list(input)
     for tensor in inputs:
-        _check_dim("reduce_scatter", tensor, scatter_dim)
-    results = [all_reduce(reduce_type, tensor, scale, groups, pin_layout) for tensor in inputs]
-    if output is not None:
-        outputs = [output] if isinstance(output, torch.Tensor) else list(output)
-        for target, result in zip(outputs, results, strict=True):
-            target.copy_(result)
-        return output
-    return results[0] if isinstance(input, torch.Tensor) else results
-
-
-def _check_of_all_devices(function: str, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
-    """Refuses manual tensors of SPMD: all devices are one replica, and each has its own of them."""
-    if torch.compiler.is_compiling():
-        return
-    for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-        if _XLAC._is_manual(tensor):
-            raise NotImplementedError(
-                f"{function}: expected a tensor of all devices, got a manual one. Use "
-                "disable_manual_sharding first, and operators of PyTorch on its result."
+        _check_parts("reduce_scatter", tensor, scatter_dim, among)
+    if among.size == 1:
+        results = inputs if output is not None else [tensor.clone() for tensor in inputs]
+    else:
+        inside, scale = _factors(inputs, scale)
+        if isinstance(input, torch.Tensor):
+            dim = scatter_dim % input.dim()
+            results = [
+                torch.ops.torch_xla.reduce_scatter(
+                    input, reduction, inside, dim, among.members, among.size, True
+                )
+            ]
+        else:
+            results = _by_dim(
+                inputs,
+                scatter_dim,
+                lambda xs, d: torch.ops.torch_xla.exchange_reduce_scatter(
+                    xs, reduction, inside, d, among.members, among.size
+                ),
             )
+    results = [_scaled(result, scale) for result in results]
+    return _given("reduce_scatter", input, results, output)
 
 
-def _check_count(function: str, argument: str, count: int) -> None:
-    if count != _place.world_size():
+# What they have in common
+
+
+def _begin(
+    function: str,
+    tensors: torch.Tensor | Sequence[torch.Tensor],
+    groups: list[list[int]] | None,
+) -> _replica_groups.Groups:
+    """The groups of an exchange, which this process is then connected to.
+
+    Raises:
+        NotImplementedError: A tensor is a manual one of SPMD: all devices are one replica, and each
+            has its own of them.
+    """
+    among = _replica_groups.of(function, groups)
+    if not torch.compiler.is_compiling():
+        for tensor in _as_list(tensors):
+            if _XLAC._is_manual(tensor):
+                raise NotImplementedError(
+                    f"{function}: expected a tensor of all devices, got a manual one. Use "
+                    "disable_manual_sharding first, and operators of PyTorch on its result."
+                )
+        _replica_groups.connect(among)
+    return among
+
+
+def _as_list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _reduction(function: str, reduce_type: str) -> str:
+    if reduce_type not in _REDUCTIONS:
         raise ValueError(
-            f"{function}: expected {argument} to be the number of replicas, "
-            f"{_place.world_size()}, got {count}."
+            f"{function}: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
+        )
+    return _REDUCTIONS[reduce_type]
+
+
+def _factors(tensors: Sequence[torch.Tensor], scale: float) -> tuple[float, float]:
+    """A scale as a factor within the exchange and one for its results: integers have no halves."""
+    if all(t.is_floating_point() or t.is_complex() for t in tensors):
+        return scale, 1.0
+    return 1.0, scale
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    return tensor if scale == 1.0 else (tensor * scale).to(tensor.dtype)
+
+
+def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+
+def _by_dim(
+    tensors: list[torch.Tensor],
+    dim: int,
+    exchange: Callable[[list[torch.Tensor], int], Sequence[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Exchanges tensors of which a negative `dim` may be another one for each; one exchange for
+    each dimension.
+    """
+    results: list[Any] = [None] * len(tensors)
+    for d in dict.fromkeys(dim % t.dim() for t in tensors):
+        places = [i for i, t in enumerate(tensors) if dim % t.dim() == d]
+        for place, result in zip(places, exchange([tensors[i] for i in places], d), strict=True):
+            results[place] = result
+    return results
+
+
+def _given(
+    function: str,
+    given: torch.Tensor | Sequence[torch.Tensor],
+    results: list[torch.Tensor],
+    output: torch.Tensor | Sequence[torch.Tensor] | None,
+) -> Any:
+    """Results as the caller wants them: one for a tensor, in `output` if there is one."""
+    if output is not None:
+        outputs = _as_list(output)
+        if len(outputs) != len(results):
+            raise ValueError(
+                f"{function}: expected an output for each of {len(results)} inputs, got "
+                f"{len(outputs)}."
+            )
+        for target, result in zip(outputs, results, strict=True):
+            if target.shape != result.shape:
+                raise ValueError(
+                    f"{function}: expected an output of shape {tuple(result.shape)}, got "
+                    f"{tuple(target.shape)}."
+                )
+        _write(outputs, results)
+        return output
+    return results[0] if isinstance(given, torch.Tensor) else results
+
+
+def _check_count(function: str, argument: str, count: int, among: _replica_groups.Groups) -> None:
+    if count != among.size:
+        raise ValueError(
+            f"{function}: expected {argument} to be the number of replicas in a group, "
+            f"{among.size}, got {count}."
         )
 
 
@@ -242,6 +374,17 @@ def _check_dim(function: str, tensor: torch.Tensor, dim: int) -> None:
     if not -tensor.dim() <= dim < tensor.dim():
         raise IndexError(
             f"{function}: expected a dim of a tensor of shape {tuple(tensor.shape)}, got {dim}."
+        )
+
+
+def _check_parts(
+    function: str, tensor: torch.Tensor, dim: int, among: _replica_groups.Groups
+) -> None:
+    _check_dim(function, tensor, dim)
+    if tensor.size(dim) % among.size:
+        raise ValueError(
+            f"{function}: expected dimension {dim} to divide into {among.size} parts, one for each "
+            f"replica of a group, got shape {tuple(tensor.shape)}. Pad it."
         )
 
 
@@ -315,12 +458,8 @@ def all_gather_bucketized(
 ) -> list[torch.Tensor]:
     """`all_gather` of many tensors, at most `bucket_cap_mb` MiB of them at a time."""
 
-    def gather(tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None) -> list:
-        places: Sequence[torch.Tensor | None] = outputs or [None] * len(tensors)
-        return [
-            all_gather(tensor, dim, groups, place, pin_layout)
-            for tensor, place in zip(tensors, places, strict=True)
-        ]
+    def gather(tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None) -> Any:
+        return all_gather(tensors, dim, groups, outputs, pin_layout)
 
     return CoalescingBuckets(gather, input_list, output, bucket_cap_mb)()
 
@@ -346,6 +485,9 @@ def reduce_scatter_bucketized(
     return CoalescingBuckets(scatter, input_list, output, bucket_cap_mb)()
 
 
+# Gradients
+
+
 def all_reduce_bucketized_gradients(
     gradients: list[torch.Tensor],
     scale: float,
@@ -362,6 +504,23 @@ def all_reduce_bucketized_gradients(
         CoalescingBuckets(reduce, gradients, bucket_cap_mb=bucket_cap_mb)()
     else:
         reduce(gradients, None)
+
+
+def average_gradients(
+    gradients: list[torch.Tensor], groups: list[list[int]] | None, pin_layout: bool = True
+) -> None:
+    """Averages gradients over all replicas in place, or over those of each group.
+
+    ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB limits how many MiB of them go in one exchange. Those that
+    the backward pass makes first, which are the last ones, go first then.
+    """
+    among = _replica_groups.of("reduce_gradients", groups)
+    if among.size == 1:
+        return
+    bucket_cap_mb = int(os.environ.get("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB") or 0)
+    if bucket_cap_mb > 0:
+        gradients = gradients[::-1]
+    all_reduce_bucketized_gradients(gradients, 1.0 / among.size, groups, pin_layout, bucket_cap_mb)
 
 
 def _all_gather_using_all_reduce(

@@ -1,7 +1,5 @@
-"""Helpers for models whose parameters are split: checkpoints, linear layers, and collectives that
-send nothing, by which one measures what sending costs.
-
-`BucketizedReduceScatter` of earlier versions is not here: it is a part of FSDP over processes.
+"""Helpers for models whose parameters are split: checkpoints, linear layers, gradients that are
+sent together, and collectives that send nothing, by which one measures what sending costs.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 
 from torch_xla import runtime as xr
+from torch_xla.core import xla_model as xm
 from torch_xla.distributed.spmd.patched_linear import (
     XLAPatchedLinear,  # noqa: F401
     xla_patched_nn_linear_forward,
@@ -108,3 +107,50 @@ class DummyReduceScatter:
 
     def flush(self) -> None:
         """Nothing is held back."""
+
+
+class BucketizedReduceScatter:
+    """Adds up tensors over replicas, some MiB of them in one exchange.
+
+    Args:
+        bucket_size_mb: How many MiB of inputs are held back; each is sent at once if 0.
+        shard_count: The number of parts into which the first dimension is cut.
+        groups: As in `xm.reduce_scatter`.
+        pin_layout: As in `xm.reduce_scatter`.
+    """
+
+    def __init__(
+        self,
+        bucket_size_mb: int,
+        shard_count: int,
+        groups: list[list[int]] | None,
+        pin_layout: bool,
+    ):
+        self.shard_count = shard_count
+        self.scale = 1.0
+        self._groups = groups
+        self._pin_layout = pin_layout
+        self._cap = bucket_size_mb << 20
+        self._held: list[tuple[torch.Tensor, Callable[[torch.Tensor], None]]] = []
+
+    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], None]) -> None:
+        """Takes a tensor. `callback` receives this replica's part of the sum once it is sent."""
+        self._held.append((input, callback))
+        if sum(t.numel() * t.element_size() for t, _ in self._held) > self._cap:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what is held back."""
+        held, self._held = self._held, []
+        if held:
+            parts = xm.reduce_scatter(
+                xm.REDUCE_SUM,
+                [tensor for tensor, _ in held],
+                self.scale,
+                0,
+                self.shard_count,
+                groups=self._groups,
+                pin_layout=self._pin_layout,
+            )
+            for (_, callback), part in zip(held, parts, strict=True):
+                callback(part)
