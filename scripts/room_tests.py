@@ -80,8 +80,9 @@ ROOMS: dict[str, str] = {
     """,
     # jobs of several processes
     "job": """
-        unit/place unit/store
-        jobs/faults jobs/launch jobs/places jobs/rendezvous
+        unit/place unit/replica_groups unit/store
+        api/fsdp
+        jobs/collectives jobs/faults jobs/fsdp jobs/launch jobs/places jobs/rendezvous
     """,
     # several devices
     "spmd": """

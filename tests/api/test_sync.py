@@ -540,7 +540,7 @@ def test_optimizer_step_passes_arguments_and_returns_the_result():
     assert p.tolist() == [0.0, 0.0]
     assert xm.optimizer_step(optimizer, barrier=True, groups=[[0]], pin_layout=False) is None
     assert not pending(p)
-    with pytest.raises(ValueError, match=r"expected groups.*\[\[0\]\], got \[\[0, 1\]\]"):
+    with pytest.raises(ValueError, match=r"expected groups.*\[\[0\]\] or.*got \[\[0, 1\]\]"):
         xm.optimizer_step(optimizer, groups=[[0, 1]])
 
 
@@ -622,7 +622,7 @@ def test_other_collectives_of_one_replica():
     with pytest.raises(IndexError, match=r"shape \(2, 2\), got 2"):
         xm.all_gather(x, dim=2)
     xm.collective_broadcast([x], root_ordinal=0)
-    with pytest.raises(ValueError, match="root_ordinal below 1, got 1"):
+    with pytest.raises(ValueError, match=r"root_ordinal of \[0\], got 1"):
         xm.collective_broadcast([x], root_ordinal=1)
     model = nn.Linear(2, 2).to("xla")
     weight = model.weight.tolist()

@@ -57,9 +57,3 @@ def test_wrong_groups_are_errors(monkeypatch, server):
             ValueError, match="ranks of a job of 2 processes.*this process's rank 1"
         ):
             groups.ensure(members)
-    groups.check("f", None)
-    groups.check("f", [])
-    groups.check("f", [[1], [0]])
-    for wrong in ([[0]], [[0, 1], [1]], [[0, 2]]):
-        with pytest.raises(ValueError, match=r"f: expected groups of the replicas.*\[\[0, 1\]\]"):
-            groups.check("f", wrong)

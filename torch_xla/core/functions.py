@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from torch_xla._src.device import collectives as _collectives
+from torch_xla._src.collectives import exchanges as _exchanges
+from torch_xla._src.collectives.sync_batch_norm import SyncBatchNorm  # noqa: F401
 from torch_xla._src.job import place as _place
 
 
@@ -27,9 +28,9 @@ class AllReduce(torch.autograd.Function):
         scale: float,
         groups: list[list[int]] | None,
     ) -> torch.Tensor:
-        reduced = _collectives.all_reduce(reduce_type, input, groups=groups)
+        reduced = _exchanges.all_reduce(reduce_type, input, groups=groups)
         ctx.reduce_type, ctx.scale = reduce_type, scale
-        if reduce_type != _collectives.REDUCE_SUM:
+        if reduce_type != _exchanges.REDUCE_SUM:
             ctx.save_for_backward(input, reduced)
         return reduced if scale == 1.0 else (reduced * scale).to(reduced.dtype)
 
@@ -37,12 +38,12 @@ class AllReduce(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         gradient = grad_output if ctx.scale == 1.0 else grad_output * ctx.scale
-        if ctx.reduce_type != _collectives.REDUCE_SUM:
+        if ctx.reduce_type != _exchanges.REDUCE_SUM:
             input, reduced = ctx.saved_tensors
-            if ctx.reduce_type == _collectives.REDUCE_MUL:
+            if ctx.reduce_type == _exchanges.REDUCE_MUL:
                 others = torch.where(input != 0, reduced / input, torch.zeros_like(input))
                 gradient = gradient * others
-            elif ctx.reduce_type in (_collectives.REDUCE_MIN, _collectives.REDUCE_MAX):
+            elif ctx.reduce_type in (_exchanges.REDUCE_MIN, _exchanges.REDUCE_MAX):
                 gradient = torch.where(input == reduced, gradient, torch.zeros_like(gradient))
             else:
                 raise RuntimeError(
@@ -57,12 +58,12 @@ class AllReduceSumLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return _collectives.all_reduce(_collectives.REDUCE_SUM, x)
+        return _exchanges.all_reduce(_exchanges.REDUCE_SUM, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
-        return _collectives.all_reduce(_collectives.REDUCE_SUM, grad_output)
+        return _exchanges.all_reduce(_exchanges.REDUCE_SUM, grad_output)
 
 
 class AllGather(torch.autograd.Function):
@@ -71,29 +72,12 @@ class AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
         ctx.dim, ctx.size = dim, input.size(dim)
-        return _collectives.all_gather(input, dim=dim)
+        return _exchanges.all_gather(input, dim=dim)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad_output.narrow(ctx.dim, _place.rank() * ctx.size, ctx.size).clone(), None
-
-
-class _OfEachReplica(torch.autograd.Function):
-    """A tensor of each replica, along a new first dimension. The gradient is the sum of the
-    replicas' gradients.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, input: torch.Tensor) -> torch.Tensor:
-        return _collectives.all_gather(input.unsqueeze(0))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
-        count = _place.world_size()
-        sum_ = _collectives.REDUCE_SUM
-        return _collectives.reduce_scatter(sum_, grad_output, 1.0, 0, count).squeeze(0)
 
 
 def all_reduce(
@@ -132,50 +116,6 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
     results = []
     for part in torch.chunk(x, split, dim=1):
         rows = all_gather(part, dim=1).narrow(0, rank * own, own)
-        total = all_reduce(_collectives.REDUCE_SUM, w @ rows)
+        total = all_reduce(_exchanges.REDUCE_SUM, w @ rows)
         results.append(total.narrow(1, rank * part.size(1), part.size(1)))
     return torch.cat(results, dim=1) if split > 1 else results[0]
-
-
-class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
-    """A batch norm, with the statistics of the batches of all replicas together.
-
-    Args:
-        num_features: The size of the second dimension.
-        eps: Added to the variance.
-        momentum: How much of the batch's statistics goes into the running ones.
-    """
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1):
-        super().__init__(num_features, eps, momentum)
-
-    def _check_input_dim(self, input: torch.Tensor) -> None:
-        if input.dim() < 2:
-            raise ValueError(
-                f"SyncBatchNorm: expected an input of at least 2 dimensions, got {input.dim()}."
-            )
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Its shape is `[N, num_features, ...]`, as is the result's."""
-        if not self.training or _place.world_size() == 1:
-            return super().forward(batch)
-        self._check_input_dim(batch)
-        others = [d for d in range(batch.dim()) if d != 1]
-        count = batch.numel() // batch.size(1)
-        var, mean = torch.var_mean(batch, dim=others, correction=0)
-        counts = torch.full_like(mean, count)
-        means, variances, counts = _OfEachReplica.apply(torch.stack([mean, var, counts])).unbind(1)
-        total = counts.sum(0)
-        mean = (means * counts).sum(0) / total
-        var = ((variances + (means - mean).square()) * counts).sum(0) / total
-        self._track(mean.detach(), (var * total / (total - 1)).detach())
-        shape = [1, -1] + [1] * (batch.dim() - 2)
-        scale = torch.rsqrt(var + self.eps) * self.weight
-        return (batch - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
-
-    def _track(self, mean: torch.Tensor, var: torch.Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None and self.momentum is not None
-        self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)

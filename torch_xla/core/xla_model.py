@@ -16,34 +16,35 @@ from typing import IO, Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._src.device import collectives as _collectives
-from torch_xla._src.device import devices as _devices
-from torch_xla._src.device import memory as _memory
-from torch_xla._src.device import rng as _rng
-from torch_xla._src.device.collectives import (  # noqa: F401
+from torch_xla._src.collectives import buckets as _buckets
+from torch_xla._src.collectives.buckets import (  # noqa: F401
+    CoalescingBuckets,
+    all_gather_bucketized,
+    all_reduce_bucketized_gradients,
+    reduce_scatter_bucketized,
+)
+from torch_xla._src.collectives.exchanges import (  # noqa: F401
     REDUCE_AND,
     REDUCE_MAX,
     REDUCE_MIN,
     REDUCE_MUL,
     REDUCE_OR,
     REDUCE_SUM,
-    CoalescingBuckets,
     _all_gather_using_all_reduce,
     all_gather,
-    all_gather_bucketized,
     all_reduce,
-    all_reduce_bucketized_gradients,
     all_to_all,
     collective_broadcast,
     collective_permute,
     reduce_scatter,
-    reduce_scatter_bucketized,
 )
+from torch_xla._src.device import devices as _devices
+from torch_xla._src.device import memory as _memory
+from torch_xla._src.device import rng as _rng
 from torch_xla._src.device.memory import MemoryInfo
 from torch_xla._src.device.names import device_name as _device_name
 from torch_xla._src.functions import nested as _nested
 from torch_xla._src.functions import step as _step
-from torch_xla._src.job import groups as _groups
 from torch_xla._src.job import place as _place
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _DEVICE_CONTEXTS,
@@ -315,7 +316,7 @@ def reduce_gradients(
         groups: The groups of replicas that average among themselves; one group of all without it.
         pin_layout: As in `all_reduce`.
     """
-    _collectives.average_gradients(_fetch_gradients(optimizer), groups, pin_layout)
+    _buckets.average_gradients(_fetch_gradients(optimizer), groups, pin_layout)
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -592,7 +593,7 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-# Collective operations are in _src/device/collectives.py.
+# Collective operations are in _src/collectives.
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:

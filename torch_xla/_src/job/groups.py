@@ -54,19 +54,6 @@ def ensure(
         return _made[key]
 
 
-def check(function: str, groups: Sequence[Sequence[int]] | None) -> None:
-    """Refuses groups that do not hold each replica of the job once; none means one of all."""
-    if not groups:
-        return
-    count = place.world_size()
-    members = [member for group in groups for member in group]
-    if sorted(members) != list(range(count)):
-        raise ValueError(
-            f"{function}: expected groups of the replicas of this job, {[list(range(count))]} or "
-            f"parts of it, got {[list(group) for group in groups]}. Leave groups out."
-        )
-
-
 def _connect(members: tuple[int, ...], store: dist.Store | None) -> dist.ProcessGroupGloo:
     import torch.distributed as dist
     from torch.distributed.constants import default_pg_timeout

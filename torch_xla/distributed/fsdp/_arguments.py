@@ -1,4 +1,4 @@
-"""What follows from the arguments of a wrapper."""
+"""The arguments of a wrapper: checks, and values that follow from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ FLOAT_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
 def check_module(module: nn.Module, wrapper: type[nn.Module]) -> None:
-    """Raises RuntimeError for a module that cannot be wrapped, or is wrapped by `wrapper`."""
+    """Raises RuntimeError for a module that cannot be wrapped, or is wrapped by `wrapper`.
+
+    Raises:
+        NotImplementedError: In SPMD mode, where one process has all devices.
+    """
+    if xr.is_spmd():
+        raise NotImplementedError(
+            f"{wrapper.__name__}: expected a process with one device, got SPMD mode. Wrap the "
+            "module in SpmdFullyShardedDataParallel of "
+            "torch_xla.experimental.spmd_fully_sharded_data_parallel."
+        )
     if isinstance(module, wrapper):
         raise RuntimeError(
             "XlaFullyShardedDataParallel: expected a module that is not wrapped yet. Wrap inner "

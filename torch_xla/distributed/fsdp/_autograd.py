@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
 
+_Value = TypeVar("_Value", torch.Tensor, torch.Tensor | None)
 Reduce = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
 
 
@@ -56,8 +57,8 @@ class Barrier(torch.autograd.Function):
         return (None, None, *(behind_barrier(gradients) if ctx.has_barrier else gradients))
 
 
-def behind_barrier(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def behind_barrier(tensors: Sequence[_Value]) -> list[_Value]:
     """Equal tensors, computed after all of them. None stays."""
     given = [t for t in tensors if t is not None]
     results = iter(torch.ops.torch_xla.optimization_barrier(given) if given else [])
-    return [None if t is None else next(results) for t in tensors]
+    return [t if t is None else next(results) for t in tensors]

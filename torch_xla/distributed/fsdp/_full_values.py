@@ -1,4 +1,4 @@
-"""The full values of a wrapper's parameters: gathered when they are wanted, dropped, gathered again.
+"""The full values of a wrapper's parameters: gathered when wanted, dropped, gathered again.
 
 Autograd saves parameters, and views of them, for the backward pass. In their place it keeps here
 where they lie in the full values, which need not live that long then.
@@ -14,9 +14,9 @@ import torch
 
 
 class _Part(NamedTuple):
-    """A view of a full value."""
+    """A view of a full value: which one, and where it lies there."""
 
-    index: int
+    place: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -49,7 +49,7 @@ class FullValues:
         self._index_of_storage: dict[int, int] = {}
 
     def are_here(self) -> bool:
-        """Whether they are at hand, of the shards as they are now."""
+        """Tells if they are at hand, of the shards as they are now."""
         return bool(self._values) and self._versions == [s._version for s in self._shards]
 
     def get(self, shards: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
@@ -93,13 +93,13 @@ class FullValues:
         index = self._index_of_storage.get(tensor.untyped_storage()._cdata)
         if index is None or tensor.dtype != self._values[index].dtype:
             return None
-        return _Part(index, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return _Part(index, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         if isinstance(packed, _ByOthers):
             return packed.unpack(packed.packed)
         if isinstance(packed, _Part):
-            return _view(self.get()[packed.index], packed)
+            return _view(self.get()[packed.place], packed)
         return packed
 
 

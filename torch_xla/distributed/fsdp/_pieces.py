@@ -124,7 +124,7 @@ class OfShards(Source):
         return info["_orig_dtype"] if info else self._state_dicts[0][piece.key].dtype
 
     def is_tensor(self, name: str) -> bool:
-        """Whether it is one; a module may keep other things in its state dict."""
+        """Tells if it is one; a module may keep other things in its state dict."""
         return isinstance(self._state_dicts[0][self._pieces[name].key], torch.Tensor)
 
     def read(self, name: str, begin: int, end: int) -> torch.Tensor:

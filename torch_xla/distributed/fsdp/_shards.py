@@ -1,4 +1,4 @@
-"""How a parameter is cut into shards, one for each rank, and what a shard is called.
+"""Shards, into which a parameter is cut, one for each rank: their form and their names.
 
 Names and the layout of data are those of torch_xla 2.9: its checkpoints can be read, and it reads
 ours.
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 _PREFIX = "_fsdp_shard"
 _SEPARATOR = "_FSDP_SHARD_SEPARATOR_"
@@ -21,12 +22,12 @@ class Layout(NamedTuple):
     """The form of shards.
 
     Attributes:
-        count: The number of ranks.
+        ranks: How many there are.
         multiple: A shard is padded to a multiple of so many elements; of rows if `on_dim_0`.
         on_dim_0: Whether a tensor is cut into rows, else into pieces of its elements in a line.
     """
 
-    count: int
+    ranks: int
     multiple: int
     on_dim_0: bool
 
@@ -34,7 +35,7 @@ class Layout(NamedTuple):
         """A tensor in the form in which it is cut: in a line unless `on_dim_0`, padded by zeros."""
         if not self.on_dim_0:
             tensor = tensor.reshape(-1)
-        missing = self.length(tensor.shape) * self.count - tensor.size(0)
+        missing = self.length(tensor.shape) * self.ranks - tensor.size(0)
         return _pad(tensor, missing) if missing else tensor
 
     def shard(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
@@ -49,12 +50,25 @@ class Layout(NamedTuple):
     def length(self, size: Sequence[int]) -> int:
         """The first dimension of each shard of a tensor of this size."""
         length = size[0] if self.on_dim_0 else math.prod(size)
-        step = self.count * self.multiple
+        step = self.ranks * self.multiple
         return -(-length // step) * self.multiple
 
     def restore(self, whole: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
         """The tensor whose form `whole` is: a view."""
         return whole.narrow(0, 0, size[0] if self.on_dim_0 else math.prod(size)).view(size)
+
+
+class HoldsShards(nn.Module):
+    """A wrapper that holds this rank's shards of parameters."""
+
+    rank: int
+    sharded_params: list[nn.Parameter]
+
+    def parts_of_shards(self) -> list[list[tuple[list[str], torch.Size]]]:
+        """The parameters that follow each other in the full value of each shard: the names under
+        which modules have them, within this wrapper, and their shapes.
+        """
+        raise NotImplementedError
 
 
 def _pad(tensor: torch.Tensor, missing: int) -> torch.Tensor:

@@ -11,11 +11,12 @@ from torch import nn
 
 from torch_xla.distributed.fsdp import _shards
 from torch_xla.distributed.fsdp._pieces import OfStateDict, Source
+from torch_xla.distributed.fsdp._shards import HoldsShards
 from torch_xla.distributed.fsdp.state_dict_utils import open_shards
 
 
 class LoadedKeys(NamedTuple):
-    """What a checkpoint lacks, and what it has more."""
+    """The names that a checkpoint lacks, and those that it has more."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -117,12 +118,8 @@ def _write_buffer(buffer: torch.Tensor, name: str, source: Source) -> None:
 
 def _shards_of(model: nn.Module) -> Iterator[tuple[torch.Tensor, int, list[_Part]]]:
     """All shards of a model, the rank whose they are, and which parameters their lines hold."""
-    from torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel import (
-        XlaFullyShardedDataParallel,
-    )
-
     for module_name, m in model.named_modules():
-        if isinstance(m, XlaFullyShardedDataParallel):
+        if isinstance(m, HoldsShards):
             prefix = f"{module_name}." if module_name else ""
             for shard, names_and_parts in zip(m.sharded_params, m.parts_of_shards(), strict=True):
                 parts, begin = [], 0

@@ -63,7 +63,7 @@ class FlatParameter(nn.Parameter):
             self._param_numels,
         )
 
-    def to(self, *args: Any, **kwargs: Any) -> FlatParameter:  # type: ignore[override]
+    def to(self, *args: Any, **kwargs: Any) -> FlatParameter:
         """A copy on another device or in another dtype."""
         result = FlatParameter([self.data.to(*args, **kwargs)], self.requires_grad)
         result.__setstate__(self._state())
@@ -286,7 +286,7 @@ class XlaFlattenParamsWrapper(nn.Module):
         return self.module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """What is not here is the module's."""
+        """The module has all that is not here."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -306,7 +306,7 @@ class _Flat(NamedTuple):
 
 
 def _flat(module: nn.Module, group: list[torch.Tensor]) -> _Flat:
-    """How parameters become one: they follow each other as in the module."""
+    """Finds the order in which parameters become one: that of the module."""
     wanted = {id(p) for p in group}
     index_of: dict[int, int] = {}
     places: list[Place] = []

@@ -21,7 +21,7 @@ from torch.utils import _pytree
 
 import torch_xla
 from torch_xla.core import xla_model as xm
-from torch_xla.distributed.fsdp import _arguments, _shards
+from torch_xla.distributed.fsdp import _arguments, _shards, loading
 from torch_xla.distributed.fsdp._arguments import FLOAT_DTYPES  # noqa: F401
 from torch_xla.distributed.fsdp._autograd import Barrier, FullOfShards, behind_barrier
 from torch_xla.distributed.fsdp._full_values import FullValues
@@ -37,7 +37,7 @@ from torch_xla.distributed.fsdp.xla_flatten_params_wrapper import Place, XlaFlat
 
 
 class TrainingState(Enum):
-    """What a wrapper is doing."""
+    """The work that a wrapper does."""
 
     IDLE = auto()
     FORWARD = auto()
@@ -45,7 +45,7 @@ class TrainingState(Enum):
     BACKWARD_POST = auto()
 
 
-class XlaFullyShardedDataParallel(nn.Module):
+class XlaFullyShardedDataParallel(_shards.HoldsShards):
     """A module whose parameters are split among the processes of a job.
 
     Wrap inner modules first, or give `auto_wrap_policy`: then full values of one inner module exist
@@ -163,7 +163,9 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._reduce_scale = 1.0
         self._debug_dummy_forward_pass = _debug_dummy_forward_pass
         self._all_gather = dummy_all_gather if _debug_dummy_all_gather_op else xm.all_gather
-        self._all_reduce = dummy_all_reduce if _debug_dummy_all_reduce_op else xm.all_reduce
+        self._all_reduce: Callable[..., Any] = (
+            dummy_all_reduce if _debug_dummy_all_reduce_op else xm.all_reduce
+        )
         self._dummy_reduce_scatter = (
             DummyReduceScatter(self.world_size) if _debug_dummy_reduce_scatter_op else None
         )
@@ -220,7 +222,7 @@ class XlaFullyShardedDataParallel(nn.Module):
     def _shard_parameters(self, params: list[nn.Parameter]) -> None:
         """Replaces the parameters by shards, which this wrapper has."""
         wanted = {id(p) for p in (self.module.flat_params if self.flatten_parameters else params)}
-        # Of each parameter the places where modules have it, the first of which names it.
+        # The places where modules have each parameter, the first of which names it.
         self._places: list[list[Place]] = []
         full: list[nn.Parameter] = []
         index_of: dict[int, int] = {}
@@ -251,7 +253,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         if self.world_size == 1:
             return values
         if not self._layout.on_dim_0:
-            # Of two dimensions, whose tiles TPUs can gather as they are.
+            # In two dimensions: TPUs can gather their tiles as they are.
             values = [v.view(-1, self._layout.multiple) for v in values]
         if self.coalesce_all_gather_ops and self._all_gather is xm.all_gather:
             values = self._all_gather(values, groups=self.sharding_groups) if values else []
@@ -275,7 +277,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             shards = [shard.detach() for shard in self.sharded_params]
             if waiting:
                 both = behind_barrier([*shards, *waiting])
-                shards, waiting = both[: len(shards)], both[len(shards) :]  # type: ignore
+                shards, waiting = both[: len(shards)], both[len(shards) :]
             self._full.get(shards)
         self._expose()
         return waiting
@@ -353,7 +355,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                     else self.module(*args, **kwargs)
                 )
         finally:
-            # What a checkpoint computes again, the backward pass goes on with.
+            # The backward pass goes on with what a checkpoint computes again.
             if not in_backward:
                 self._hide(keep_values=keeps and torch.is_grad_enabled())
         for original, copy, version in copied:
@@ -478,7 +480,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         if self.gradient_predivide_factor != 1:
             gradients = [g / self.gradient_predivide_factor for g in gradients]
         if self.optimization_barrier_in_backward:
-            gradients = behind_barrier(gradients)  # type: ignore[assignment]
+            gradients = behind_barrier(gradients)
         results: list[torch.Tensor] = []
         if self._dummy_reduce_scatter is not None:
             for g in gradients:
@@ -531,7 +533,7 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     @property
     def module(self) -> XlaFlattenParamsWrapper:
-        """What holds the wrapped module; it is `module.module`."""
+        """The holder of the wrapped module, which is `module.module`."""
         return self._fsdp_wrapped_module
 
     @property
@@ -635,7 +637,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         return result
 
     def get_shard_metadata(self) -> dict[str, Any]:
-        """What is needed to make full parameters of shards; it belongs into each checkpoint."""
+        """All that is needed to make parameters of shards; it belongs into each checkpoint."""
         shard_info, flatten_info, buffer_info = {}, {}, {}
         for full_name, m in self.named_modules(remove_duplicate=False):
             name = full_name.replace("_fpw_module.", "")
@@ -660,20 +662,13 @@ class XlaFullyShardedDataParallel(nn.Module):
             "rank": self.rank,
         }
 
-    def load_state_dict(  # type: ignore[override]
-        self, state_dict: Any, strict: bool = True, assign: bool = False
-    ) -> Any:
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Loads this rank's state dict, or the whole model's, of which it takes its shards."""
         if any(_shards.split_name(key) is not None for key in state_dict):
             return super().load_state_dict(state_dict, strict, assign)
-        from torch_xla.distributed.fsdp import loading
-
         return loading.load_full_state_dict(self, state_dict, strict)
 
     def parts_of_shards(self) -> list[list[tuple[list[str], torch.Size]]]:
-        """The parameters that follow each other in the full value of each shard: the names under
-        which modules have them, within this wrapper, and their shapes.
-        """
         result: list[list[tuple[list[str], torch.Size]]] = []
         for places in self._places:
             if places[0].module is self.module:
@@ -694,7 +689,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What is not here is the module's."""
+        """The module has all that is not here."""
         try:
             return super().__getattr__(name)
         except AttributeError:

@@ -55,8 +55,8 @@ def _checked(function: str, groups: tuple[tuple[int, ...], ...], rank: int, coun
         )
     if len(set(members)) != len(members) or not all(0 <= member < count for member in members):
         raise ValueError(
-            f"{function}: expected groups of the {count} replicas of this job, each at most once, "
-            f"got {[list(group) for group in groups]}. Leave groups out for all of them."
+            f"{function}: expected groups of the replicas of this job, {[list(range(count))]} or "
+            f"parts of it, got {[list(group) for group in groups]}. Leave groups out."
         )
     if rank not in members:
         raise ValueError(
