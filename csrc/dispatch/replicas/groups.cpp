@@ -35,6 +35,12 @@ void set_replica(int64_t rank, int64_t count) {
   it.count = count;
 }
 
+int64_t this_replica() {
+  Job& it = job();
+  const std::lock_guard lock(it.mutex);
+  return it.rank;
+}
+
 int64_t num_replicas(int device) {
   Job& it = job();
   {

@@ -13,6 +13,8 @@ namespace torch_xla::dispatch {
 
 // Says which of `count` replicas this process is.
 void set_replica(int64_t rank, int64_t count);
+// Returns which one this process is.
+int64_t this_replica();
 // Returns how many there are; where nobody has told, by the client's processes.
 int64_t num_replicas(int device);
 

@@ -284,6 +284,7 @@ at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs) {
   std::vector<int64_t> members = pairs.vec();
   std::ranges::sort(members);
   members.erase(std::ranges::unique(members).begin(), members.end());
+  if (std::ranges::count(members, this_replica()) == 0) return at::zeros_like(x.contiguous());
   const ReplicaGroup group = replica_group(members, std::ssize(members));
   if (group.size() == 1) return x.clone();
   const auto place = [&](int64_t member) {

@@ -54,7 +54,7 @@ def all_reduce(
         For a tensor the reduced value, as a new tensor. A list or tuple is reduced in place and
         returned.
     """
-    reduction = _reduction("all_reduce", reduce_type)
+    reduction = _reduction("all_reduce", reduce_type, inputs)
     among = _begin("all_reduce", inputs, groups)
     if isinstance(inputs, torch.Tensor):
         if among.size == 1:
@@ -204,6 +204,11 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     if among.size == 1:
         return value.clone() if targets else torch.zeros_like(value)
     flat = [rank for pair in pairs for rank in pair]
+    if _place.rank() in flat:
+        of_pairs = tuple(sorted(set(flat)))
+        _replica_groups.connect(
+            _replica_groups.Groups(of_pairs, len(of_pairs), of_pairs.index(_place.rank()))
+        )
     return torch.ops.torch_xla.collective_permute(value, flat, True)
 
 
@@ -236,7 +241,7 @@ def reduce_scatter(
     Returns:
         A tensor for a tensor, a list for a list; `output` if it was given.
     """
-    reduction = _reduction("reduce_scatter", reduce_type)
+    reduction = _reduction("reduce_scatter", reduce_type, input)
     among = _begin("reduce_scatter", input, groups)
     _check_count("reduce_scatter", "shard_count", shard_count, among)
     inputs = _as_list(input)
@@ -295,11 +300,20 @@ def _as_list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tenso
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _reduction(function: str, reduce_type: str) -> str:
+def _reduction(
+    function: str, reduce_type: str, tensors: torch.Tensor | Sequence[torch.Tensor]
+) -> str:
     if reduce_type not in _REDUCTIONS:
         raise ValueError(
             f"{function}: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
         )
+    if reduce_type in (REDUCE_AND, REDUCE_OR):
+        for tensor in _as_list(tensors):
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise TypeError(
+                    f"{function}: expected integers or booleans for {reduce_type!r}, got "
+                    f"{tensor.dtype}."
+                )
     return _REDUCTIONS[reduce_type]
 
 
