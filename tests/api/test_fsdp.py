@@ -233,6 +233,42 @@ def test_the_command(net, tmp_path):
     Net().double().load_state_dict(torch.load(f"{tmp_path}/whole.pth")["model"], strict=False)
 
 
+MEMORY = """
+import sys, threading, time
+import torch
+from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) >> 10
+
+peak, done = [0], threading.Event()
+def watch():
+    while not done.wait(0.001):
+        peak[0] = max(peak[0], anonymous())
+
+torch.ones(1 << 20).add(1).sum()
+before = anonymous()
+thread = threading.Thread(target=watch)
+thread.start()
+state, _ = consolidate_sharded_model_checkpoints(sys.argv[1], "_rank-*.pth")
+done.set(), thread.join()
+assert all(state[f"{i}.weight"].eq(i).all() for i in range(6))
+print(peak[0] - before)
+"""
+
+
+def test_consolidation_takes_the_memory_of_a_part_of_a_tensor(tmp_path):
+    model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(6)))  # of 16 MiB
+    with torch.no_grad():
+        for i, layer in enumerate(model):
+            layer.weight.fill_(i)
+    save_ranks(model, tmp_path, 2)
+    command = [sys.executable, "-c", MEMORY, f"{tmp_path}/c"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(out.splitlines()[-1]) <= 20  # MiB, of 96
+
+
 def test_wrong_checkpoints_are_errors(net, tmp_path):
     with pytest.raises(FileNotFoundError, match="expected files .*none"):
         consolidate_sharded_model_checkpoints(f"{tmp_path}/c")

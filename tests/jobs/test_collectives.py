@@ -163,6 +163,16 @@ xm.collective_broadcast([y], root_ordinal=0, groups=pairs)  # the second of each
 same(y, data(mine[1], 4, 3))
 same(xm.all_reduce("sum", x, groups=[[r] for r in range(4)], scale=2.0), data(rank, 4, 3) * 2)
 same(xm.all_reduce("sum", x), sum(all_of(4, 3)), exact=False)
+# channels: 0 sends to 3, which sends back what it got, doubled; step by step
+if rank in (0, 3):
+    for _ in range(2):
+        if rank == 0:
+            assert xm.send(x, 5) is x
+            same(xm.recv(torch.zeros(4, 3, device="xla"), 6), data(0, 4, 3) * 2)
+        else:
+            got = xm.recv(x, 5)
+            xm.send(got * 2, 6)
+            same(got, data(0, 4, 3))
 # groups of some: the others do not call it
 if rank in (1, 2):
     same(xm.all_gather(x, groups=[[2, 1]]), torch.cat([data(2, 4, 3), data(1, 4, 3)]))
@@ -283,6 +293,7 @@ def test_gradients_of_two(jobs):
 ONE = """
 x = torch.ones(2, 2, device="xla")
 xm.all_reduce("sum", [x]), xm.collective_broadcast([x])
+raises(ValueError, "of several replicas, got one", xm.send, x, 0)
 assert xm.all_reduce("sum", x) is not x
 text = _XLAC._get_stablehlo([xm.all_reduce("sum", x), xm.all_gather(x), xm.all_to_all(x, 0, 0, 1)])
 assert "all_reduce" not in text and "custom_call" not in text, text

@@ -23,6 +23,7 @@ from torch_xla._src.collectives.buckets import (  # noqa: F401
     all_reduce_bucketized_gradients,
     reduce_scatter_bucketized,
 )
+from torch_xla._src.collectives.channels import recv, send  # noqa: F401
 from torch_xla._src.collectives.exchanges import (  # noqa: F401
     REDUCE_AND,
     REDUCE_MAX,

@@ -171,7 +171,7 @@ class XlaFullyShardedDataParallel(_shards.HoldsShards):
         )
         on_dim_0 = shard_param_on_dim_0 and not flatten_parameters
         self._layout = _shards.Layout(
-            self.world_size, 1 if on_dim_0 else _shard_size_multiple, on_dim_0
+            self.world_size, 1 if shard_param_on_dim_0 else _shard_size_multiple, on_dim_0
         )
 
         _materialize_module(
