@@ -90,6 +90,30 @@ def test_arguments(jobs, method):
     assert done.stderr == ""
 
 
+def test_pytorchs_own_process_group(jobs):
+    """At the port that the processes are told, at one of the user's, and in the job's store."""
+    code = """
+        import os
+        import torch, torch.distributed as dist, torch_xla
+
+        def run(index, port):
+            for method in (None, "xla://", "own"):
+                if method == "own":
+                    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", port
+                    dist.init_process_group("gloo", rank=index, world_size=2)
+                else:
+                    dist.init_process_group("gloo", init_method=method)
+                t = torch.full((1,), index + 1.0)
+                dist.all_reduce(t)
+                assert t.item() == 3
+                dist.destroy_process_group()
+
+        if __name__ == "__main__":
+            torch_xla.launch(run, args=(os.environ["A_PORT"],))
+    """
+    assert jobs.spawn(code, env={"A_PORT": jobs.port()}).stderr == ""
+
+
 def test_results_by_an_old_name(jobs):
     code = """
         import torch_xla.runtime as xr

@@ -135,8 +135,8 @@ class Judge(threading.Thread):
         for peer in list(self._peers.values()):
             silent = now - peer.heard
             if peer.process and peer.farewell is None and 0 < self._limit < silent:
-                what = "is stopped" if peer.process.is_stopped() else "is stopped or cut off"
-                self._judge(peer.process, f"{what}: nothing was heard of it for {silent:.0f} s")
+                if text := peer.process.silence(silent, self._limit):
+                    self._judge(peer.process, text)
         for since, process, error in self._suspects:
             if now - since > _FOR_A_CAUSE and self._ended:
                 cause, farewell = self._ended[0]

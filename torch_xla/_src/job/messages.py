@@ -27,8 +27,26 @@ class Process(NamedTuple):
 
     def is_stopped(self) -> bool:
         """True if it is on this host and a signal has stopped it."""
+        return self._state() in ("T", "t")
+
+    def silence(self, seconds: float, limit: float) -> str:
+        """Says why it is lost, of which nothing is heard; empty if it may be well.
+
+        One of this host that is not stopped may be in C code that keeps Python's lock: it gets ten
+        times as long. No such thing can be seen of another host's.
+        """
+        if self.is_stopped():
+            text, most = "is stopped", limit
+        elif self._state():
+            text, most = "does not answer", 10 * limit
+        else:
+            text, most = "is stopped or cut off", limit
+        return f"{text}: nothing was heard of it for {seconds:.0f} s" if 0 < most < seconds else ""
+
+    def _state(self) -> str:
+        """The kernel's letter of its state; empty if it is gone or on another host."""
         state, started = _stat(self.pid) if self.host == socket.gethostname() else ("", "")
-        return state in ("T", "t") and started == self.started
+        return state if started == self.started else ""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} of {self.host})"

@@ -104,6 +104,11 @@ class Watch(threading.Thread):
         """False in a process that was forked from the one that is watched."""
         return self.process.pid == os.getpid()
 
+    def start(self) -> None:
+        """Starts it, and the thread that looks for rank 0."""
+        self._finder.start()
+        super().start()
+
     def run(self) -> None:
         lines = self._meet()
         heard = last = time.monotonic()
@@ -132,7 +137,8 @@ class Watch(threading.Thread):
             if lines is not None:
                 lines.send({"beat": True})
                 if self._rank_0 is not None and 0 < self._limit < now - heard:
-                    self._end(self._rank_0, f"is stopped or cut off for {now - heard:.0f} s")
+                    if text := self._rank_0.silence(now - heard, self._limit):
+                        self._end(self._rank_0, text)
             self._look_for_parent()
 
     def report(self, error: BaseException) -> bool:
@@ -151,18 +157,19 @@ class Watch(threading.Thread):
     def leave(self, reason: str) -> None:
         """As the function of this name."""
         self._is_leaving = True
+        # The interpreter must not end while one of the threads is in C++.
+        if self._finder.is_alive():
+            self._finder.join(_TO_LEAVE)
         if self._lines is not None:
             self._lines.send({"bye": reason})
-        if self._judge is not None:
+        if self._judge is not None and self._judge.is_alive():
             self._judge.stop()
             self._judge.join(_TO_END)
-        for thread in (self, self._finder):  # the interpreter must not end while one is in C++
-            if thread.is_alive():
-                thread.join(_TO_LEAVE)
+        if self.is_alive():
+            self.join(_TO_LEAVE)
 
     def _meet(self) -> Lines | None:
         """Connects to rank 0; None if it has ended by then, or this process ends."""
-        self._finder.start()
         while self._finder.is_alive() and not self._is_leaving:
             self._finder.join(0.1)
             self._look_for_parent()
