@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "dispatch/calls/plan.h"
+#include "dispatch/replicas/order.h"
 #include "lazy/operator.h"
 #include "util/error.h"
 
@@ -104,7 +105,10 @@ Tensors result_tensors(const c10::intrusive_ptr<Node>& node, const Geometries& g
 
 Callable::Callable(const RecordedFunction& recorded, size_t num_given,
                    const std::vector<Value>& also_given)
-    : draws_(recorded.draws), num_given_(num_given + also_given.size()), places_(num_given) {
+    : draws_(recorded.draws),
+      num_given_(num_given + also_given.size()),
+      places_(num_given),
+      exchanges_(static_cast<bool>(recorded.order)) {
   FunctionCall call("torch_xla::traced_function");
   const lazy::Function& function = *recorded.function;
   call.list(function.parameters);
@@ -114,6 +118,10 @@ Callable::Callable(const RecordedFunction& recorded, size_t num_given,
   signature_ = lazy::intern(call.signature(results, draws_.num_used()));
   std::iota(places_.begin(), places_.end(), size_t{0});
   for (const Value& value : recorded.captured) {
+    if (value == recorded.order) {
+      places_.push_back(kOrder);
+      continue;
+    }
     const auto given = std::ranges::find(also_given, value);
     if (given != also_given.end()) {
       places_.push_back(num_given + static_cast<size_t>(given - also_given.begin()));
@@ -129,12 +137,19 @@ c10::intrusive_ptr<Node> Callable::call(const std::vector<Value>& given, int dev
   lazy::Operands operands;
   for (size_t i = 0; i < places_.size(); ++i) {
     const size_t place = places_[i];
-    operands.push_back(place < num_given_ ? given[place] : constants_[place - num_given_]->value());
+    if (place == kOrder) {
+      operands.push_back(read_order(device));
+    } else {
+      operands.push_back(place < num_given_ ? given[place]
+                                            : constants_[place - num_given_]->value());
+    }
     const Geometry &is = operands.back().geometry(), &expected = *signature_->operands[i].geometry;
     TXLA_CHECK(&is == &expected || (is.dtype == expected.dtype && is.sizes == expected.sizes),
                "recorded function: expected tensors of the shapes that it was recorded for.");
   }
-  return lazy::make_node(signature_, std::move(operands), draws_.draw(device), device);
+  auto node = lazy::make_node(signature_, std::move(operands), draws_.draw(device), device);
+  if (exchanges_) write_order(device, {node, static_cast<uint32_t>(node->num_outputs() - 1)});
+  return node;
 }
 
 }  // namespace torch_xla::dispatch

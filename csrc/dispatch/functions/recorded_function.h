@@ -2,6 +2,7 @@
 // so that programs, donation and failures are those of any other call.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ struct RecordedFunction {
   std::shared_ptr<const lazy::Function> function;
   // The values that it reads beside its parameters: the last parameters stand for them.
   std::vector<lazy::Value> captured = {};
+  // The one of these that is the order of exchanges, of which the last result is the next;
+  // undefined where there are none.
+  lazy::Value order = {};
   Draws draws = {};
 };
 
@@ -102,7 +106,10 @@ class Callable {
   c10::intrusive_ptr<const lazy::Signature> signature_;
   Draws draws_;
   size_t num_given_ = 0;
-  std::vector<size_t> places_;  // of each parameter: among the given values, then the constants
+  static constexpr size_t kOrder = std::numeric_limits<size_t>::max();
+  // Of each parameter: among the given values, then the constants; or it is the order of exchanges.
+  std::vector<size_t> places_;
+  bool exchanges_ = false;
   std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;
 };
 

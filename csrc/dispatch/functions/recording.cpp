@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dispatch/replicas/order.h"
 #include "lazy/operator.h"
 #include "lazy/print.h"
 #include "lazy/source.h"
@@ -64,8 +65,16 @@ Tensors Recording::take_reads() {
   return std::move(reads_);
 }
 
+lazy::Value* Recording::order_of_exchanges() {
+  if (!options_.may_exchange) return nullptr;
+  if (!order_) next_order_ = order_ = lazy::placeholder(*geometry_of_order(), device_);
+  return &next_order_;
+}
+
 RecordedFunction Recording::finish() {
   RecordedFunction recorded;
+  recorded.order = order_;
+  if (order_) results_.push_back(std::move(next_order_));
   recorded.function = std::make_shared<lazy::Function>(lazy::function_of(
       parameters_, results_, [&](const Node& node) { return has_made(node.id()); },
       recorded.captured));

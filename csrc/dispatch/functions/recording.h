@@ -25,6 +25,7 @@ class Recording final : public lazy::Recording {
     // Tensors that were there at this id_boundary(), which precedes the recording, are lent to the
     // function: it reads and writes them as parameters, and they have their values back at the end.
     std::optional<uint64_t> lends = std::nullopt;
+    bool may_exchange = false;  // with other replicas
   };
   // A storage that the function has used beside its arguments.
   struct LentState {
@@ -73,6 +74,7 @@ class Recording final : public lazy::Recording {
   void before_read(const lazy::TensorImpl& tensor) override;
   bool lends(lazy::Storage& storage) override;
   bool lends_state() const override { return options_.lends || lazy::Recording::lends_state(); }
+  lazy::Value* order_of_exchanges() override;
   bool is_export() const override { return options_.is_export || lazy::Recording::is_export(); }
 
  private:
@@ -100,6 +102,7 @@ class Recording final : public lazy::Recording {
   std::vector<c10::intrusive_ptr<lazy::Storage>> storages_;  // of the parameters
   std::vector<LentState> lent_;
   std::unordered_map<const lazy::Storage*, size_t> places_;  // in lent_
+  lazy::Value order_, next_order_;  // of exchanges; undefined: there are none
   bool notes_reads_ = false;
   Tensors reads_;
 };

@@ -38,7 +38,7 @@ std::unordered_map<util::Hash128, size_t, util::Hash128Hasher>& alive() {
 class TracedFunction::Tracer {
  public:
   Tracer(const Tensors& arguments, const Aliasing& given, int device)
-      : given_(given), recording_(device) {
+      : given_(given), recording_(device, {.may_exchange = true}) {
     traced_->arguments_ = ArgumentSpec(given, arguments, device);
     for (const Storage* storage : given.storages) {
       storages_.push_back(recording_.parameter(&storage->geometry()));

@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "dispatch/calls/call.h"
 #include "dispatch/calls/own_operator.h"
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
@@ -83,10 +82,10 @@ Tensors record(at::TensorList xs, std::string_view what, std::string_view reduct
   Tensors results;
   {
     const lazy::GraphLock lock;
-    const at::Tensor order = order_of_exchanges(xs[0].device().index());
+    const int device = xs[0].device().index();
+    const at::Tensor order = lazy::make_tensor(read_order(device), geometry_of_order(), device);
     results = exchange(xs, order, what, reduction, scale, dims, members, size);
-    write(lazy::expect_lazy(order, "exchange"),
-          lazy::expect_lazy(results.back(), "exchange").read());
+    write_order(device, lazy::expect_lazy(results.back(), "exchange").read());
   }
   results.pop_back();
   return results;

@@ -1,14 +1,14 @@
-// The order of what a device exchanges with other replicas (ops/exchange.h): a tensor that each
-// exchange reads and writes.
+// The order of what a device exchanges with other replicas (ops/exchange.h): a value that each
+// exchange reads and replaces, and that lives as long as the device. In a function that is being
+// recorded it stands for a parameter. Callers hold the GraphLock.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "lazy/node.h"
 
 namespace torch_xla::dispatch {
 
-// The caller holds the GraphLock.
-at::Tensor order_of_exchanges(int device);
-// Returns whether something was exchanged.
-bool has_order_of_exchanges(int device);
+const lazy::Geometry* geometry_of_order();
+lazy::Value read_order(int device);
+void write_order(int device, lazy::Value next);
 
 }  // namespace torch_xla::dispatch
