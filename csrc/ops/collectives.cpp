@@ -8,8 +8,9 @@
 #include "lazy/function.h"
 #include "lazy/node.h"
 #include "lazy/operator.h"
+#include "lazy/print.h"
 #include "ops/exchange.h"
-#include "ops/host/on_host.h"
+#include "ops/host/host_call.h"
 #include "ops/lowering.h"
 #include "spmd/sharding.h"
 #include "util/error.h"
@@ -148,13 +149,25 @@ hlo::Value exchanged(Lowering& l, const hlo::Value& x, const hlo::Dims& dims,
   return groups.members.empty() ? hlo::zero(l.b, x.type()) : hlo::collective_permute(x, groups);
 }
 
+// By an operator of another name, since the recorder asks CPU kernels of this one what they refuse.
+hlo::Values exchange_on_host(Lowering& l) {
+  HostCall call(l.b, "torch_xla::exchange_on_host", Fails::Never);
+  std::vector<std::optional<hlo::Value>> xs;
+  for (const hlo::Value& x : l.list(0)) xs.emplace_back(x);
+  call.tensors(xs).tensor(l.in(1));
+  for (size_t i = 2; i < l.signature().arguments.size(); ++i) call.fixed(l.attr(i));
+  std::vector<std::optional<hlo::Type>> types;
+  for (size_t i = 0; i < l.num_outputs(); ++i) types.emplace_back(l.out(i));
+  return call.results(types);
+}
+
 hlo::Values exchange(Lowering& l) {
   using Of = hlo::Groups::Of;
   TXLA_CHECK_KIND(
       util::ErrorKind::Value, l.b.mesh() == nullptr && l.b.apart() == nullptr,
       "exchange: expected one device a process, whose replicas exchange, got SPMD mode. "
       "Use manual tensors there.");
-  if (l.target().exchanges_on_host) return on_host(l);
+  if (l.target().exchanges_on_host) return exchange_on_host(l);
   const hlo::Dims dims = l.ints(5), members = l.ints(6);
   hlo::Groups groups;
   if (l.text(2) == "collective_permute") {
@@ -187,18 +200,27 @@ bool is_collective(const lazy::Operator& op) {
                               collective_broadcast, collective_permute});
 }
 
-int64_t replicas_named(const lazy::Signature& signature) {
-  int64_t most = 0;
-  if (is_rule_of(signature.op->rule, {exchange})) {
-    for (const int64_t member : signature.arguments[6].value.toIntVector()) {
-      most = std::max(most, member + 1);
-    }
-  } else if (signature.expansion != nullptr) {
-    for (const lazy::Function::Call& call : signature.expansion->calls) {
-      most = std::max(most, replicas_named(*call.signature));
+std::vector<ExchangeNote> exchanges_of(const lazy::Function& function) {
+  std::vector<ExchangeNote> notes;
+  for (const lazy::Function::Call& call : function.calls) {
+    const lazy::Signature& signature = *call.signature;
+    if (is_rule_of(signature.op->rule, {exchange})) {
+      const auto text = [&](size_t i) { return signature.arguments[i].value.toStringRef(); };
+      std::vector<const lazy::Geometry*> sent;
+      for (const auto& operand : signature.operands) sent.push_back(operand.geometry);
+      sent.pop_back();  // the order
+      notes.push_back(
+          {signature.arguments[6].value.toIntVector(), signature.arguments[7].value.toInt(),
+           text(2) + (text(3).empty() ? "" : " ") + text(3) + " " + lazy::types_of(sent),
+           call.source.str()});
+    } else if (signature.expansion != nullptr) {
+      for (ExchangeNote& note : exchanges_of(*signature.expansion)) {
+        if (note.line.empty()) note.line = call.source.str();
+        notes.push_back(std::move(note));
+      }
     }
   }
-  return most;
+  return notes;
 }
 
 namespace rules {

@@ -15,16 +15,12 @@
 #include <cstdint>
 
 #include "lazy/operator.h"
-#include "lazy/signature.h"
 #include "ops/registry.h"
 
 namespace torch_xla::ops {
 
 // Returns whether an operator is one of these.
 bool is_collective(const lazy::Operator& op);
-// Returns how many replicas a call names that exchange something in it, or in what it expands to;
-// 0 where none do.
-int64_t replicas_named(const lazy::Signature& signature);
 
 namespace rules {
 extern const RuleFunction all_reduce, reduce_scatter, all_gather, all_to_all, collective_broadcast,

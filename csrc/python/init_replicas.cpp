@@ -6,12 +6,49 @@
 #include <torch/extension.h>
 
 #include "dispatch/replicas/groups.h"
+#include "ops/exchange.h"
 #include "python/init.h"
+#include "python/plain_frames.h"
+#include "util/error.h"
+#include "util/hooks.h"
 
 namespace torch_xla::python {
 
+namespace {
+
+namespace py = pybind11;
+
+py::object agreement() { return py::module_::import("torch_xla._src.job.agreement"); }
+
+void exchanging(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) {
+  const std::vector<dispatch::GroupNotes> groups = dispatch::count_exchanges(exchanges);
+  if (!is_new) return;
+  const py::gil_scoped_acquire gil;
+  const PlainFrames frames;
+  for (const dispatch::GroupNotes& group : groups) {
+    py::list notes;
+    for (const auto& exchange : group.exchanges) {
+      notes.append(py::make_tuple(exchange.text, exchange.line));
+    }
+    agreement().attr("agree")(py::tuple(py::cast(group.members)), group.first, notes);
+  }
+}
+
+void stalled(const std::vector<int64_t>& group, int64_t number, const std::string& text,
+             double seconds) {
+  const py::gil_scoped_acquire gil;
+  try {
+    agreement().attr("stalled")(py::tuple(py::cast(group)), number, text, seconds);
+  } catch (const py::error_already_set& e) {
+    util::fail(util::ErrorKind::Runtime, py::str(e.value()).cast<std::string>());
+  }
+}
+
+}  // namespace
+
 void init_replicas(pybind11::module_& m) {
-  namespace py = pybind11;
+  util::hooks.exchanging = &exchanging;
+  util::hooks.stalled = &stalled;
   m.def("_xla_set_replica", &dispatch::set_replica, py::arg("rank"), py::arg("count"));
   // `name` is that of a process group which c10d knows.
   m.def(

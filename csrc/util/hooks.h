@@ -2,6 +2,7 @@
 // is loaded, before other threads call into it; C++ programs have none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ enum class Frames;
 struct Source;
 struct SourceFrame;
 }  // namespace torch_xla::lazy
+
+namespace torch_xla::ops {
+struct ExchangeNote;
+}
 
 namespace torch_xla::util {
 
@@ -39,6 +44,14 @@ struct Hooks {
   // stack's arguments; leaves the results.
   bool (*has_decomposition)(const c10::OperatorHandle& op) = nullptr;
   void (*decompose)(const c10::OperatorHandle& op, std::vector<c10::IValue>* stack) = nullptr;
+
+  // Called before each launch of a program that exchanges values with other replicas. Compares the
+  // exchanges of a new program with theirs; throws where they differ.
+  void (*exchanging)(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) = nullptr;
+  // Called while an exchange waits for long, the one of this number of its group; throws where the
+  // others will not come.
+  void (*stalled)(const std::vector<int64_t>& group, int64_t number, const std::string& text,
+                  double seconds) = nullptr;
 };
 
 inline constinit Hooks hooks;

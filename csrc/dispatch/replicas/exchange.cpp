@@ -153,7 +153,7 @@ at::Tensor collective_permute(const at::Tensor& x, at::IntArrayRef pairs) {
   }
   if (pairs.empty()) return at::zeros_like(x);
   if (replicas == 1) return x.clone();
-  return record(x, "collective_permute", "", 1, {}, pairs, 1)[0];
+  return record(x, "collective_permute", "", 1, {}, pairs, 0)[0];
 }
 
 void CollectiveKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,

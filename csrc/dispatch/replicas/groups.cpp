@@ -13,10 +13,15 @@
 namespace torch_xla::dispatch {
 namespace {
 
+struct Group {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  int64_t launched = 0, begun = 0;  // exchanges
+};
+
 struct Job {
   util::Mutex mutex{util::Rank::Section};
   int64_t rank = -1, count = 0;  // 0: nobody has told
-  std::map<std::vector<int64_t>, c10::intrusive_ptr<c10d::Backend>> groups;
+  std::map<std::vector<int64_t>, Group> groups;
 };
 
 Job& job() {
@@ -57,7 +62,7 @@ void add_replica_group(at::IntArrayRef members, const std::string& name) {
                   backend->getSize(), ".");
   Job& it = job();
   const std::lock_guard lock(it.mutex);
-  it.groups.insert_or_assign(members.vec(), std::move(backend));
+  it.groups[members.vec()].backend = std::move(backend);
 }
 
 bool has_replica_group(at::IntArrayRef members) {
@@ -73,21 +78,59 @@ void drop_replica_groups() {
   dropped.swap(it.groups);
 }
 
+namespace {
+
+// The members of this replica's group; none where it is in none.
+std::vector<int64_t> own_group(int64_t self, at::IntArrayRef members, int64_t size) {
+  if (size == 0) {
+    std::vector<int64_t> all = members.vec();
+    std::ranges::sort(all);
+    all.erase(std::ranges::unique(all).begin(), all.end());
+    return all;
+  }
+  const int64_t at = std::ranges::find(members, self) - members.begin();
+  if (at == std::ssize(members)) return {};
+  return members.slice(static_cast<size_t>(at / size * size), static_cast<size_t>(size)).vec();
+}
+
+}  // namespace
+
 ReplicaGroup replica_group(at::IntArrayRef members, int64_t size) {
   Job& it = job();
   const std::lock_guard lock(it.mutex);
-  const auto at = std::ranges::find(members, it.rank);
-  TXLA_CHECK_KIND(util::ErrorKind::Value, at != members.end() && size > 0,
+  ReplicaGroup group;
+  group.members = own_group(it.rank, members, size);
+  const auto place = std::ranges::find(group.members, it.rank);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, place != group.members.end(),
                   "replicas: expected a group that holds replica ", it.rank, ", got ", members,
                   ".");
-  const int64_t first = (at - members.begin()) / size * size;
-  ReplicaGroup group{members.slice(first, size).vec(), at - members.begin() - first, nullptr};
-  if (size == 1) return group;
+  group.place = place - group.members.begin();
+  if (group.size() == 1) return group;
   const auto known = it.groups.find(group.members);
   TXLA_CHECK(known != it.groups.end(), "replicas: expected a group of c10d for replicas ",
              at::IntArrayRef(group.members), ", found none. Please report this.");
-  group.backend = known->second;
+  group.backend = known->second.backend;
+  group.number = known->second.begun++;
   return group;
+}
+
+std::vector<GroupNotes> count_exchanges(const std::vector<ops::ExchangeNote>& exchanges) {
+  std::vector<GroupNotes> all;
+  Job& it = job();
+  const std::lock_guard lock(it.mutex);
+  for (const ops::ExchangeNote& note : exchanges) {
+    std::vector<int64_t> members = own_group(it.rank, note.members, note.size);
+    const auto known = it.groups.find(members);
+    if (known == it.groups.end()) continue;  // of one, or the plugin's
+    auto of = std::ranges::find(all, members, &GroupNotes::members);
+    if (of == all.end()) {
+      all.push_back({std::move(members), known->second.launched, {}});
+      of = all.end() - 1;
+    }
+    of->exchanges.push_back({note.text, note.line});
+    ++known->second.launched;
+  }
+  return all;
 }
 
 }  // namespace torch_xla::dispatch

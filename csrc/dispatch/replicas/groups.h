@@ -9,6 +9,8 @@
 #include <c10/util/ArrayRef.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "ops/exchange.h"
+
 namespace torch_xla::dispatch {
 
 // Says which of `count` replicas this process is.
@@ -31,9 +33,25 @@ struct ReplicaGroup {
   int64_t place = 0;
   c10::intrusive_ptr<c10d::Backend> backend;  // null: of one member
 
+  int64_t number = 0;  // of exchanges in it that have begun
+
   int64_t size() const { return std::ssize(members); }
 };
-// Returns this replica's among groups of `size`, which are given one after the other.
+// Returns this replica's among groups of `size`, which are given one after the other; of pairs,
+// whose size is 0, all. For an exchange that begins.
 ReplicaGroup replica_group(at::IntArrayRef members, int64_t size);
+
+// The exchanges of a program, as its groups compare them.
+struct GroupNotes {
+  struct Exchange {
+    std::string text, line;
+  };
+  std::vector<int64_t> members;
+  int64_t first;  // number in the group of the first
+  std::vector<Exchange> exchanges;
+};
+// Counts the exchanges of a program that is about to be launched, and returns them by this
+// replica's groups.
+std::vector<GroupNotes> count_exchanges(const std::vector<ops::ExchangeNote>& exchanges);
 
 }  // namespace torch_xla::dispatch

@@ -1,7 +1,8 @@
-// The CPU kernel of torch_xla::exchange, which programs call where the plugin cannot exchange: the
-// values go through a backend of c10d for the CPU. Bytes are sent as they are; sums and the like
-// are made in dtypes that the backend has.
+// The CPU kernel torch_xla::exchange_on_host, which programs call where the plugin cannot exchange:
+// the values go through a backend of c10d for the CPU. Bytes are sent as they are; sums and the
+// like are made in dtypes that the backend has.
 #include <algorithm>
+#include <chrono>
 #include <map>
 
 #include <ATen/ops/add.h>
@@ -15,7 +16,10 @@
 #include <torch/library.h>
 
 #include "dispatch/replicas/groups.h"
+#include "lazy/geometry.h"
+#include "lazy/print.h"
 #include "util/error.h"
+#include "util/hooks.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -23,7 +27,41 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using c10d::ReduceOp;
 
-void await(const c10::intrusive_ptr<c10d::Work>& work) { work->wait(); }
+// An exchange of a thread, in the words of ops::ExchangeNote.
+struct Exchange {
+  std::string_view what, reduction;
+  at::TensorList xs;
+  ReplicaGroup group;
+
+  int64_t size() const { return group.size(); }
+  c10d::Backend& backend() const { return *group.backend; }
+  // Waits for the others, and says so when it takes long.
+  void await(const c10::intrusive_ptr<c10d::Work>& work) const {
+    constexpr auto kPatience = std::chrono::seconds(5);
+    const auto begin = std::chrono::steady_clock::now();
+    while (util::hooks.stalled != nullptr) {
+      try {
+        work->wait(kPatience);
+        return;
+      } catch (const c10::Error&) {
+        if (work->isCompleted()) throw;
+      }
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+      util::hooks.stalled(group.members, group.number, text(), waited.count());
+    }
+    work->wait();
+  }
+
+ private:
+  std::string text() const {
+    std::vector<const lazy::Geometry*> sent;
+    for (const at::Tensor& x : xs) {
+      sent.push_back(lazy::intern_contiguous(x.scalar_type(), x.sizes()));
+    }
+    const std::string after = reduction.empty() ? " " : " " + std::string(reduction) + " ";
+    return std::string(what) + after + lazy::types_of(sent);
+  }
+};
 
 // --- bytes ----------------------------------------------------------------------------------
 
@@ -145,7 +183,7 @@ Tensors reduced(at::TensorList xs, std::string_view reduction, Reduce reduce) {
   return results;
 }
 
-Tensors all_reduced(at::TensorList xs, std::string_view reduction, const ReplicaGroup& group) {
+Tensors all_reduced(at::TensorList xs, std::string_view reduction, const Exchange& exchange) {
   return reduced(xs, reduction, [&](const Tensors& sent, ReduceOp::RedOpType op) {
     Tensors flat;
     for (const at::Tensor& x : sent) flat.push_back(x.reshape(-1));
@@ -154,7 +192,7 @@ Tensors all_reduced(at::TensorList xs, std::string_view reduction, const Replica
       Tensors given = {all};
       c10d::AllreduceOptions options;
       options.reduceOp = op;
-      await(group.backend->allreduce(given, options));
+      exchange.await(exchange.backend().allreduce(given, options));
     }
     Tensors results;
     int64_t begin = 0;
@@ -169,11 +207,11 @@ Tensors all_reduced(at::TensorList xs, std::string_view reduction, const Replica
 // --- parts ----------------------------------------------------------------------------------
 
 // Row i of what is given goes to member i, whose row comes back in row i.
-at::Tensor exchanged_rows(const at::Tensor& rows, const ReplicaGroup& group) {
+at::Tensor exchanged_rows(const at::Tensor& rows, const Exchange& exchange) {
   at::Tensor sent = bytes_of(rows), got = at::empty_like(sent);
   if (sent.numel() != 0) {
     std::vector<int64_t> equal;
-    await(group.backend->alltoall_base(got, sent, equal, equal));
+    exchange.await(exchange.backend().alltoall_base(got, sent, equal, equal));
   }
   return got.view(rows.scalar_type()).view(rows.sizes());
 }
@@ -220,16 +258,16 @@ at::Tensor reduced_rows(const at::Tensor& rows, ReduceOp::RedOpType op) {
 }
 
 Tensors reduce_scattered(at::TensorList xs, std::string_view reduction, int64_t dim,
-                         const ReplicaGroup& group) {
+                         const Exchange& exchange) {
   return reduced(xs, reduction, [&](const Tensors& sent, ReduceOp::RedOpType op) {
     Tensors rows;
     std::vector<std::vector<int64_t>> sizes;
     for (const at::Tensor& x : sent) {
-      const at::Tensor parts = rows_of(x, dim, group.size());
+      const at::Tensor parts = rows_of(x, dim, exchange.size());
       sizes.push_back(parts.sizes().slice(1).vec());
-      rows.push_back(parts.reshape({group.size(), -1}));
+      rows.push_back(parts.reshape({exchange.size(), -1}));
     }
-    const at::Tensor all = reduced_rows(exchanged_rows(at::cat(rows, 1), group), op);
+    const at::Tensor all = reduced_rows(exchanged_rows(at::cat(rows, 1), exchange), op);
     Tensors results;
     int64_t begin = 0;
     for (const std::vector<int64_t>& of : sizes) {
@@ -241,12 +279,12 @@ Tensors reduce_scattered(at::TensorList xs, std::string_view reduction, int64_t 
   });
 }
 
-Tensors all_gathered(at::TensorList xs, int64_t dim, const ReplicaGroup& group) {
+Tensors all_gathered(at::TensorList xs, int64_t dim, const Exchange& exchange) {
   at::Tensor sent = joined_bytes(xs);
-  at::Tensor got = at::empty({group.size(), sent.numel()}, sent.options());
+  at::Tensor got = at::empty({exchange.size(), sent.numel()}, sent.options());
   if (sent.numel() != 0) {
     at::Tensor flat = got.view(-1);
-    await(group.backend->_allgather_base(flat, sent));
+    exchange.await(exchange.backend()._allgather_base(flat, sent));
   }
   std::vector<Tensors> parts(xs.size());
   for (const at::Tensor& row : got.unbind(0)) {
@@ -261,18 +299,19 @@ Tensors all_gathered(at::TensorList xs, int64_t dim, const ReplicaGroup& group) 
 }
 
 at::Tensor all_exchanged(const at::Tensor& x, int64_t split_dim, int64_t join_dim,
-                         const ReplicaGroup& group) {
-  return at::cat(exchanged_rows(rows_of(x, split_dim, group.size()), group).unbind(0), join_dim);
+                         const Exchange& exchange) {
+  return at::cat(exchanged_rows(rows_of(x, split_dim, exchange.size()), exchange).unbind(0),
+                 join_dim);
 }
 
-Tensors sent_to_all(at::TensorList xs, int64_t root, const ReplicaGroup& group) {
+Tensors sent_to_all(at::TensorList xs, int64_t root, const Exchange& exchange) {
   at::Tensor bytes = joined_bytes(xs);
   if (xs.size() == 1) bytes = bytes.clone();
   if (bytes.numel() != 0) {
     Tensors given = {bytes};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    await(group.backend->broadcast(given, options));
+    exchange.await(exchange.backend().broadcast(given, options));
   }
   Tensors results;
   int64_t begin = 0;
@@ -280,17 +319,13 @@ Tensors sent_to_all(at::TensorList xs, int64_t root, const ReplicaGroup& group) 
   return results;
 }
 
-at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs) {
-  std::vector<int64_t> members = pairs.vec();
-  std::ranges::sort(members);
-  members.erase(std::ranges::unique(members).begin(), members.end());
-  if (std::ranges::count(members, this_replica()) == 0) return at::zeros_like(x.contiguous());
-  const ReplicaGroup group = replica_group(members, std::ssize(members));
-  if (group.size() == 1) return x.clone();
+at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& exchange) {
+  const std::vector<int64_t>& members = exchange.group.members;
+  if (exchange.size() == 1) return x.clone();
   const auto place = [&](int64_t member) {
     return static_cast<int>(std::ranges::find(members, member) - members.begin());
   };
-  const int64_t self = members[static_cast<size_t>(group.place)];
+  const int64_t self = members[static_cast<size_t>(exchange.group.place)];
   at::Tensor got = at::zeros_like(x.contiguous());
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   Tensors given = {x.contiguous()}, taken = {got};
@@ -298,12 +333,12 @@ at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs) {
     if (pairs[i] == self && pairs[i + 1] == self) {
       got.copy_(x);
     } else if (pairs[i] == self) {
-      works.push_back(group.backend->send(given, place(pairs[i + 1]), 0));
+      works.push_back(exchange.backend().send(given, place(pairs[i + 1]), 0));
     } else if (pairs[i + 1] == self) {
-      works.push_back(group.backend->recv(taken, place(pairs[i]), 0));
+      works.push_back(exchange.backend().recv(taken, place(pairs[i]), 0));
     }
   }
-  for (const auto& work : works) await(work);
+  for (const auto& work : works) work->wait();
   return got;
 }
 
@@ -313,30 +348,38 @@ Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string
                          c10::string_view reduction, double scale, at::IntArrayRef dims,
                          at::IntArrayRef members, int64_t size) {
   Tensors results;
-  if (what == "collective_permute") {
-    for (const at::Tensor& x : xs) results.push_back(permuted(x, members));
+  if (size == 0 && std::ranges::count(members, this_replica()) == 0) {  // pairs of others
+    for (const at::Tensor& x : xs) results.push_back(at::zeros_like(x.contiguous()));
+    results.push_back(order.add(1));
+    return results;
+  }
+  const Exchange exchange{what, reduction, xs, replica_group(members, size)};
+  if (what == "all_reduce") {
+    results = all_reduced(xs, reduction, exchange);
+    scale_by(results, scale);
+  } else if (what == "reduce_scatter") {
+    results = reduce_scattered(xs, reduction, dims[0], exchange);
+    scale_by(results, scale);
+  } else if (what == "all_gather") {
+    results = all_gathered(xs, dims[0], exchange);
+  } else if (what == "all_to_all") {
+    for (const at::Tensor& x : xs) results.push_back(all_exchanged(x, dims[0], dims[1], exchange));
+  } else if (what == "collective_permute") {
+    for (const at::Tensor& x : xs) results.push_back(permuted(x, members, exchange));
   } else {
-    const ReplicaGroup group = replica_group(members, size);
-    if (what == "all_reduce") {
-      results = all_reduced(xs, reduction, group);
-      scale_by(results, scale);
-    } else if (what == "reduce_scatter") {
-      results = reduce_scattered(xs, reduction, dims[0], group);
-      scale_by(results, scale);
-    } else if (what == "all_gather") {
-      results = all_gathered(xs, dims[0], group);
-    } else if (what == "all_to_all") {
-      for (const at::Tensor& x : xs) results.push_back(all_exchanged(x, dims[0], dims[1], group));
-    } else {
-      TXLA_CHECK(what == "collective_broadcast", "exchange: expected an operator, got ", what, ".");
-      results = sent_to_all(xs, dims[0], group);
-    }
+    TXLA_CHECK(what == "collective_broadcast", "exchange: expected an operator, got ", what, ".");
+    results = sent_to_all(xs, dims[0], exchange);
   }
   results.push_back(order.add(1));
   return results;
 }
 
-TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange", exchange_on_host); }
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  m.def(
+      "exchange_on_host(Tensor[] tensors, Tensor order, str what, str reduction, float scale, "
+      "int[] dims, int[] members, int size) -> Tensor[]");
+}
+TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host", exchange_on_host); }
 
 }  // namespace
 }  // namespace torch_xla::dispatch

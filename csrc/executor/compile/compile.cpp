@@ -27,7 +27,6 @@
 #include "executor/run/runtime.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
-#include "ops/collectives.h"
 #include "spmd/compiled_module.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -95,17 +94,15 @@ std::vector<Elsewhere> take_also_lowered() {
 namespace {
 
 // A program whose replicas exchange values runs on a device of each process.
-void set_replicas(const Graph& graph, pjrt::CompileOptions& options) {
-  if (Runtime::get().target().exchanges_on_host) return;
-  int64_t named = 0;
-  for (const auto* call : graph.calls) {
-    named = std::max(named, ops::replicas_named(call->signature()));
+void set_replicas(const Program& program, int device, pjrt::CompileOptions& options) {
+  if (program.exchanges.empty() || Runtime::get().target().exchanges_on_host) return;
+  const pjrt::Devices replicas = replicas_of(device);
+  for (const ops::ExchangeNote& note : program.exchanges) {
+    const int64_t last = std::ranges::max(note.members);
+    TXLA_CHECK_KIND(util::ErrorKind::Value, last < std::ssize(replicas.all),
+                    "replicas: expected groups of the ", replicas.all.size(),
+                    " replica(s) of this job, one a process, got replica ", last, ".");
   }
-  if (named == 0) return;
-  const pjrt::Devices replicas = replicas_of(graph.device);
-  TXLA_CHECK_KIND(util::ErrorKind::Value, named <= std::ssize(replicas.all),
-                  "replicas: expected groups of the ", replicas.all.size(),
-                  " replica(s) of this job, one a process, got replica ", named - 1, ".");
   options.set_devices(replicas, pjrt::Over::Replicas);
 }
 
@@ -125,6 +122,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   }
   for (const Value& result : graph.results) program.results.push_back(&result.geometry());
   program.function = graph.function();
+  program.exchanges = ops::exchanges_of(program.function);
   program.flags = util::flags::cache_key_text();
   debug::Span span("lower");
   span.detail("graph", [&] { return graph.key.hex(); });
@@ -146,7 +144,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
-  set_replicas(graph, unmade.options);
+  set_replicas(program, graph.device, unmade.options);
   for (const spmd::Sharding* s : graph.shardings) {
     unmade.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
   }

@@ -11,6 +11,7 @@
 #include "ops/host/host_kernel.h"
 #include "pjrt/gate.h"
 #include "util/error.h"
+#include "util/hooks.h"
 
 namespace torch_xla::executor {
 
@@ -86,6 +87,13 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
   return all;
 }
 
+// Throws where other replicas would exchange something else.
+void agree(const Program& program) {
+  if (util::hooks.exchanging == nullptr) return;
+  util::hooks.exchanging(program.exchanges, !program.is_agreed);
+  program.is_agreed = true;
+}
+
 }  // namespace
 
 bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) {
@@ -113,6 +121,8 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
+  if (!program.exchanges.empty()) [[unlikely]]
+    agree(program);
   const auto time = std::make_shared<RunTime>(device, is_eager);
   pjrt::Executable::ArrayResult result;
   try {

@@ -1,0 +1,84 @@
+"""Ranks that would exchange different things are told before they do, or while they wait."""
+
+from __future__ import annotations
+
+import pytest
+
+CODE = """
+import torch
+import torch_xla
+from torch_xla._src.job import groups, place
+
+rank, count = place.rank(), place.world_size()
+groups.ensure()
+ops = torch.ops.torch_xla
+ALL = ([], count, True)
+x = ops.all_reduce(torch.ones(4, device="xla"), "add", 1.0, *ALL)
+torch_xla.sync()
+try:
+    {case}
+    torch_xla.sync(wait=True)
+except RuntimeError as error:
+    text = str(error)
+    assert "expected the same of all ranks of group [0, 1]" in text, text
+    for side in {words}:
+        assert side in text, (side, text)
+    print("refused", flush=True)
+else:
+    raise AssertionError("nothing was said")
+"""
+
+# The rest of the line is searched for as well: the words of both sides.
+CASES = {
+    "another kind": (
+        """y = ops.all_reduce(x, "add", 1.0, *ALL)
+    y = ops.all_gather(y, 0, *ALL) if rank == 0 else ops.all_reduce(y, "maximum", 1.0, *ALL)""",
+        ["number 2", "rank 0: all_gather Float[4] at ", "rank 1: all_reduce maximum Float[4] at "],
+    ),
+    "a value that one rank reads alone": (
+        """y = ops.all_reduce(x, "maximum", 1.0, *ALL)
+    if rank == 0:
+        y.tolist()
+    else:
+        y = ops.all_reduce(y, "maximum", 1.0, *ALL)""",
+        ["number 2", "rank 0: nothing more, after 1", "rank 1: all_reduce maximum Float[4] at "],
+    ),
+    "a program that one of them has run before": (
+        """y = ops.all_reduce(torch.ones(4 + rank, device="xla"), "add", 1.0, *ALL)""",
+        ["number 1", "rank 0: all_reduce add Float[4] at ", "rank 1: all_reduce add Float[5] at "],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_ranks_are_told(jobs, case):
+    code, words = CASES[case]
+    done = jobs.by_hand(CODE.format(case=code, words=words), timeout=60)
+    assert [process.stdout for process in done] == ["refused\n"] * 2
+
+
+def test_a_rank_that_is_ahead_is_waited_for(jobs):
+    """It is about to run a new program while another one still works for the step before."""
+    jobs.by_hand(
+        """
+        import time
+
+        import torch
+        import torch_xla
+        from torch_xla._src.job import groups, place
+
+        rank, count = place.rank(), place.world_size()
+        groups.ensure()
+        ops = torch.ops.torch_xla
+        ALL = ([], count, True)
+        x = torch.ones(4, device="xla")
+        for step in range(2):
+            x = ops.all_reduce(x, "add", 0.5, *ALL)
+            torch_xla.sync()
+            if rank == 1 and step:
+                time.sleep(7)  # longer than a wait without a word
+        y = ops.all_gather(x, 0, *ALL)
+        assert y.tolist() == [1.0] * 8, y
+        """,
+        timeout=60,
+    )

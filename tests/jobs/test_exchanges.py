@@ -1,0 +1,195 @@
+"""Exchanges among the processes of a job, and how they keep their order.
+
+Units: dispatch/replicas, ops/exchange.
+"""
+
+from __future__ import annotations
+
+PRELUDE = """
+import torch
+import torch_xla
+from torch_xla._src.job import groups, place
+
+rank, count = place.rank(), place.world_size()
+groups.ensure()
+ops = torch.ops.torch_xla
+ALL = ([], count, True)
+
+
+def of_all(make):
+    return [make(r) for r in range(count)]
+
+
+def same(got, want):
+    torch.testing.assert_close(got.detach().cpu(), want, rtol=0, atol=0)
+"""
+
+
+def test_reductions_of_all_dtypes(jobs):
+    """Against the same reduction of all ranks' values on the CPU."""
+    code = """
+    import functools
+
+    REDUCTIONS = {
+        "add": torch.add, "multiply": torch.mul, "minimum": torch.minimum, "maximum": torch.maximum,
+        "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+    }
+    INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+    FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+    compared = 0
+    for name, reduction in REDUCTIONS.items():
+        for dtype in [torch.bool, *INTEGERS, *FLOATS, torch.complex64]:
+            if name in ("and", "or", "xor") and dtype in (*FLOATS, torch.complex64):
+                continue
+            if dtype == torch.complex64 and name != "add":
+                continue
+
+            def make(r):
+                return (torch.arange(12).reshape(3, 4) * 7 % 5 - (dtype != torch.uint8) + r).to(dtype)
+
+            of = functools.reduce
+            wider = torch.uint8 if dtype == torch.bool else dtype
+            values = [v.to(wider) for v in of_all(make)]
+            want = functools.reduce(reduction, values)
+            if dtype == torch.bool:
+                want = want.bool() if name != "xor" else want.bool()
+            same(ops.all_reduce(make(rank).to("xla"), name, 1.0, *ALL), want)
+            parts = [make(r).T.contiguous() for r in range(count)]
+            whole = functools.reduce(reduction, [p.to(wider) for p in parts])
+            whole = whole.bool() if dtype == torch.bool else whole
+            got = ops.reduce_scatter(parts[rank].to("xla"), name, 1.0, 0, *ALL)
+            same(got, whole.chunk(count)[rank])
+            compared += 2
+    assert compared > 90, compared
+    mixed = ops.exchange_all_reduce(
+        [torch.ones(3, device="xla"), torch.ones(2, 2, dtype=torch.int32, device="xla"),
+         torch.zeros(0, device="xla")], "add", 0.5, [], count)
+    same(mixed[0], torch.full((3,), count / 2))
+    same(mixed[1], torch.full((2, 2), count // 2, dtype=torch.int32))
+    assert mixed[2].shape == (0,)
+    """
+    jobs.by_hand(PRELUDE + _plain(code))
+
+
+def test_values_move_between_four_ranks(jobs):
+    code = """
+    def make(r, shape=(2, 4)):
+        return torch.arange(8.0).reshape(shape) + 100 * r
+
+    mine = make(rank).to("xla")
+    same(ops.all_gather(mine, 1, *ALL), torch.cat(of_all(make), 1))
+    gathered = ops.exchange_all_gather([mine, (mine > 102), mine.double()], 0, [], count)
+    for got, kind in zip(gathered, (torch.Tensor.float, lambda t: t > 102, torch.Tensor.double)):
+        same(got, torch.cat([kind(t) for t in of_all(make)]))
+    same(ops.all_to_all(mine, 1, 0, *ALL), torch.cat([t[:, rank:rank + 1] for t in of_all(make)]))
+    for root in range(count):
+        got = ops.exchange_broadcast([mine, mine.long()], root, [], count)
+        same(got[0], make(root))
+        same(got[1], make(root).long())
+    ring = [member for r in range(count) for member in (r, (r + 1) % count)]
+    same(ops.collective_permute(mine, ring, True), make((rank - 1) % count))
+
+    # groups
+    pairs = [[0, 2], [3, 1]]
+    own = next(pair for pair in pairs if rank in pair)
+    groups.ensure(own)
+    members = [member for pair in pairs for member in pair]
+    same(ops.all_gather(mine, 0, members, 2, True), torch.cat([make(r) for r in own]))
+    same(ops.all_reduce(mine, "add", 1.0, members, 2, True), sum(make(r) for r in own))
+    got = ops.exchange_broadcast([mine], 1, members, 2)[0]
+    same(got, make(own[1]))
+    """
+    jobs.by_hand(PRELUDE + _plain(code), ranks=4)
+
+
+def test_each_exchange_happens_once_and_in_order(jobs):
+    """However steps are cut by reads, barriers, other threads' compiles and graphs of dynamo."""
+    code = """
+    from torch_xla import _XLAC
+    from torch_xla._src.job import agreement
+
+    x = torch.full((3,), float(rank + 1), device="xla")
+    total, want = x.clone(), torch.full((3,), float(rank + 1))
+    compiled = torch.compile(
+        lambda t: ops.all_reduce(t, "add", 1 / count, *ALL) * 2, backend="openxla")
+    for step in range(8):
+        total = ops.all_reduce(total + rank, "add", 1 / count, *ALL)
+        want = torch.stack([(want if step else torch.full((3,), r + 1.0)) + r
+                            for r in range(count)]).mean(0)
+        if step % 4 == 0:
+            same(total, want)  # a read, whose run has the exchanges before it
+        elif step % 4 == 1:
+            torch_xla.sync()
+        elif step % 4 == 2:
+            total = compiled(total)
+            want = want * 2
+        unused = ops.all_reduce(total, "maximum", 1.0, *ALL)
+        del unused  # the others wait for it
+    same(total, want)
+    if rank == 0:  # needs no exchange, so nobody has to come along
+        same(x + 1, torch.full((3,), 2.0))
+    torch_xla.sync()
+    """
+    jobs.by_hand(PRELUDE + _plain(code))
+
+
+def test_gradients_and_a_training_step(jobs):
+    code = """
+    import torch_xla.distributed.spmd.exchanges  # registers gradients
+
+    w = torch.full((3,), float(rank + 1), device="xla", requires_grad=True)
+    (ops.all_reduce(w, "add", 1.0, *ALL) * (rank + 1)).sum().backward()
+    same(w.grad, torch.full((3,), float(sum(range(1, count + 1)))))
+
+    torch.manual_seed(0)
+    reference = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4)).double()
+    import copy
+    model = copy.deepcopy(reference).to("xla")
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, reference)]
+    data = torch.Generator().manual_seed(1)
+    for step in range(5):
+        x = torch.randn(count, 6, 8, generator=data, dtype=torch.double)
+        for m, optimizer, given in zip((model, reference), optimizers,
+                                       (x[rank].to("xla"), x.reshape(-1, 8))):
+            optimizer.zero_grad()
+            m(given).pow(2).mean().backward()
+            if m is model:
+                grads = [p.grad for p in m.parameters()]
+                for grad, new in zip(
+                        grads, ops.exchange_all_reduce(grads, "add", 1 / count, [], count)):
+                    grad.copy_(new)
+            optimizer.step()
+        torch_xla.sync()
+    for a, b in zip(model.parameters(), reference.parameters()):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-9, atol=1e-9)
+    """
+    jobs.by_hand(PRELUDE + _plain(code))
+
+
+def test_a_body_of_a_loop_cannot_exchange(jobs):
+    code = """
+    from torch_xla.experimental.scan import scan
+
+    ones = torch.ones(3, 2, device="xla")
+    try:
+        scan(lambda c, x: (ops.all_reduce(c, "add", 1.0, *ALL), x), ones[0], ones)
+    except NotImplementedError as error:
+        assert "Call the collective outside" in str(error), error
+    else:
+        raise AssertionError("it was recorded")
+    for groups_of in ([0, 0], [0, 5]):
+        try:
+            ops.all_reduce(ones, "add", 1.0, groups_of, 2, True)
+        except ValueError as error:
+            assert "got replica 5" in str(error) or "in one group" in str(error), error
+        else:
+            raise AssertionError("a wrong group was taken")
+    """
+    jobs.by_hand(PRELUDE + _plain(code))
+
+
+def _plain(code: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(code)
