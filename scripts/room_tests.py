@@ -82,7 +82,8 @@ ROOMS: dict[str, str] = {
     "job": """
         unit/place unit/replica_groups unit/store
         api/fsdp
-        jobs/collectives jobs/faults jobs/fsdp jobs/launch jobs/places jobs/rendezvous
+        jobs/agreement jobs/collectives jobs/exchanges jobs/faults jobs/fsdp jobs/launch jobs/places
+        jobs/rendezvous
     """,
     # several devices
     "spmd": """

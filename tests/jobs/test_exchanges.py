@@ -45,14 +45,14 @@ def test_reductions_of_all_dtypes(jobs):
                 continue
 
             def make(r):
-                return (torch.arange(12).reshape(3, 4) * 7 % 5 - (dtype != torch.uint8) + r).to(dtype)
+                return (torch.arange(12).reshape(3, 4) * 7 % 5 - int(dtype != torch.uint8) + r).to(dtype)
 
             of = functools.reduce
             wider = torch.uint8 if dtype == torch.bool else dtype
             values = [v.to(wider) for v in of_all(make)]
             want = functools.reduce(reduction, values)
             if dtype == torch.bool:
-                want = want.bool() if name != "xor" else want.bool()
+                want = want.bool()
             same(ops.all_reduce(make(rank).to("xla"), name, 1.0, *ALL), want)
             parts = [make(r).T.contiguous() for r in range(count)]
             whole = functools.reduce(reduction, [p.to(wider) for p in parts])
