@@ -36,7 +36,7 @@ def test_reductions_of_all_dtypes(jobs):
     }
     INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
     FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-    compared = 0
+    pairs = []
     for name, reduction in REDUCTIONS.items():
         for dtype in [torch.bool, *INTEGERS, *FLOATS, torch.complex64]:
             if name in ("and", "or", "xor") and dtype in (*FLOATS, torch.complex64):
@@ -45,22 +45,20 @@ def test_reductions_of_all_dtypes(jobs):
                 continue
 
             def make(r):
-                return (torch.arange(12).reshape(3, 4) * 7 % 5 - int(dtype != torch.uint8) + r).to(dtype)
+                first = r - int(dtype != torch.uint8)
+                return (torch.arange(12).reshape(4, 3) * 7 % 5 + first).to(dtype)
 
-            of = functools.reduce
             wider = torch.uint8 if dtype == torch.bool else dtype
-            values = [v.to(wider) for v in of_all(make)]
-            want = functools.reduce(reduction, values)
-            if dtype == torch.bool:
-                want = want.bool()
-            same(ops.all_reduce(make(rank).to("xla"), name, 1.0, *ALL), want)
-            parts = [make(r).T.contiguous() for r in range(count)]
-            whole = functools.reduce(reduction, [p.to(wider) for p in parts])
-            whole = whole.bool() if dtype == torch.bool else whole
-            got = ops.reduce_scatter(parts[rank].to("xla"), name, 1.0, 0, *ALL)
-            same(got, whole.chunk(count)[rank])
-            compared += 2
-    assert compared > 90, compared
+            want = functools.reduce(reduction, [v.to(wider) for v in of_all(make)])
+            want = want.bool() if dtype == torch.bool else want
+            mine = make(rank).to("xla")
+            pairs.append((ops.all_reduce(mine, name, 1.0, *ALL), want))
+            part = ops.reduce_scatter(mine, name, 1.0, 0, *ALL)
+            pairs.append((part, want.chunk(count)[rank]))
+    assert len(pairs) > 90, len(pairs)
+    torch_xla.sync()  # all in one program
+    for got, want in pairs:
+        same(got, want)
     mixed = ops.exchange_all_reduce(
         [torch.ones(3, device="xla"), torch.ones(2, 2, dtype=torch.int32, device="xla"),
          torch.zeros(0, device="xla")], "add", 0.5, [], count)
