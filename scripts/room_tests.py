@@ -83,7 +83,7 @@ ROOMS: dict[str, str] = {
         unit/place unit/replica_groups unit/store
         api/fsdp
         jobs/agreement jobs/collectives jobs/exchanges jobs/faults jobs/fsdp jobs/launch jobs/places
-        jobs/rendezvous
+        jobs/rendezvous jobs/scripts
     """,
     # several devices
     "spmd": """
