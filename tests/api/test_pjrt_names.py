@@ -1,6 +1,6 @@
 """Names of 2.9 that start processes and threads, in a job of one process.
 
-Units: _src/old_names/pjrt.
+Units: _src/old_names/pjrt, _src/old_names/replica_groups.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
 from torch_xla._internal import c10d_registration, pjrt, rendezvous
 
 
@@ -61,3 +62,29 @@ def test_modules_of_earlier_versions():
     assert (experimental.world_size(), experimental.global_ordinal()) == (1, 0)
     assert experimental.rendezvous is xm.rendezvous
     assert next(dist.rendezvous("pjrt://"))[1:] == (0, 1)
+
+
+def test_orders_of_chips(monkeypatch):
+    from torch_xla._src.old_names import replica_groups
+
+    assert xmp.create_optimized_replica_groups() is None
+    monkeypatch.setattr(replica_groups.runtime, "device_type", lambda: "TPU")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    for kind, bounds, order in (
+        ("v5p-16", (2, 2, 2), [0, 1, 3, 2, 6, 7, 5, 4]),
+        ("v6e-8", (2, 4, 1), [0, 2, 4, 6, 7, 5, 3, 1]),
+        ("v5p-8", (2, 2, 1), None),
+        ("v4-8", (2, 2, 1), None),
+    ):
+        monkeypatch.setenv("TPU_ACCELERATOR_TYPE", kind)
+        monkeypatch.setattr(replica_groups, "_get_xyz_bounds", lambda bounds=bounds: bounds)
+        found = xmp.create_optimized_replica_groups()
+        assert found == (None if order is None else [order])
+        if order is not None:  # a ring of neighbours
+            places = [_place(number, bounds) for number in order]
+            for one, next_ in zip(places, places[1:] + places[:1], strict=True):
+                assert sum(abs(a - b) for a, b in zip(one, next_, strict=True)) == 1
+
+
+def _place(number, bounds):
+    return (number % bounds[0], number // bounds[0] % bounds[1], number // bounds[0] // bounds[1])

@@ -52,6 +52,7 @@ from torch_xla._src.old_names.devices import (  # noqa: F401
     DeviceContext,
     _get_device_context,
 )
+from torch_xla._src.old_names.replica_groups import create_optimized_replica_groups  # noqa: F401
 
 # Devices
 

@@ -12,6 +12,17 @@ import torch
 
 from torch_xla._src.job import spawn as _spawn
 from torch_xla._src.job.turns import Turns
+from torch_xla._src.old_names.replica_groups import (  # noqa: F401
+    _TPU_V5P,
+    _TPU_V6E,
+    _get_xyz_bounds,
+    _V5P_2x2x2_ORDER,
+    _v5p_create_replica_groups,
+    _V6E_2x4_ORDER,
+    _v6e_create_replica_groups,
+    create_optimized_replica_groups,
+    device_kind_handler_dict,
+)
 
 
 def spawn(
