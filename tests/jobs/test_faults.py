@@ -7,6 +7,7 @@ Units: _src/job/watch, _src/job/judge, _src/job/messages.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -84,7 +85,12 @@ elif __name__ == "__main__":
 """
 
 
-def gone(job, timeout=25.0):
+def limit() -> int:
+    """Seconds until all are gone; processes of a machine that is busy with others take longer."""
+    return 10 if os.getloadavg()[0] < 3 * os.cpu_count() else 60
+
+
+def gone(job, timeout=60.0):
     """Waits until all are gone: the seconds since the fault, and what was printed."""
     begins = {}
     for process in job.processes:
@@ -127,7 +133,7 @@ def test_the_others_end(jobs, fault, lost, wait, text):
     survivor = done[1 - lost]
     print(f"{fault}, {lost}, {wait}: {seconds:.1f} s, status {[d.returncode for d in done]}")
     print(*(d.stderr for d in done), sep="\n----\n")
-    assert seconds < 10
+    assert seconds < limit()
     assert re.search(text, done[0].stderr + done[1].stderr)
     assert "Error in sys.excepthook" not in survivor.stderr
     assert survivor.returncode not in (0, -signal.SIGABRT) and "went on" not in survivor.stdout
@@ -192,8 +198,8 @@ def test_the_launcher_is_killed(jobs, launcher):
     assert all(parent.stdout.readline().startswith("begins") for _ in range(2))
     parent.kill()
     begun = time.monotonic()
-    (done,) = job.wait(10)  # until nobody has its pipes
-    assert time.monotonic() - begun < 10
+    (done,) = job.wait(60)  # until nobody has its pipes
+    assert time.monotonic() - begun < limit()
     assert "which started the job, has ended" in done.stderr
 
 
@@ -208,8 +214,8 @@ def test_a_launcher_ends_all(jobs, launcher, fault):
     for _ in range(2):
         assert job.processes[0].stdout.readline().startswith("begins")
     begun = time.monotonic()
-    (done,) = job.wait(20)
-    assert time.monotonic() - begun < 12 and done.returncode == 1
+    (done,) = job.wait(60)
+    assert time.monotonic() - begun < limit() + 2 and done.returncode == 1
     said = "failed: LookupError: no such thing" if fault == "raises" else "is stopped: nothing"
     assert re.search(rf"torch_xla: rank 1 \(process \d+ of \S+\) {said}", done.stderr)
 

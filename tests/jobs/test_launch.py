@@ -210,8 +210,8 @@ def test_a_signal_leaves_no_process(jobs, number):
     else:
         parent.send_signal(number)
     begun = time.monotonic()
-    (done,) = job.wait(20)
+    (done,) = job.wait(60)
     assert done.returncode == (1 if number == signal.SIGINT else -number) or done.returncode == -2
     while any(os.path.exists(f"/proc/{child}") for child in children):
-        assert time.monotonic() - begun < 10, done.stderr
+        assert time.monotonic() - begun < 60, done.stderr
         time.sleep(0.05)

@@ -65,12 +65,12 @@ class Judge(threading.Thread):
                     peer.heard = now
             last = now
             self._look_around(now)
-        self._tell_all({"left": True})
         self.close()
 
     def stop(self) -> None:
         """Ends it, after a word to all: rank 0 has ended as it should."""
         self._is_over = True
+        self._tell_all({"left": True})  # here: the process may end before the thread's turn comes
         try:
             self._waker.send(b".")
         except OSError:
@@ -138,7 +138,7 @@ class Judge(threading.Thread):
                 if text := peer.process.silence(silent, self._limit):
                     self._judge(peer.process, text)
         for since, process, error in self._suspects:
-            if now - since > _FOR_A_CAUSE and self._ended:
+            if self._ended:
                 cause, farewell = self._ended[0]
                 self._judge(cause, f"{farewell}, and then {process} failed: {error}")
             elif now - since > _FOR_A_CAUSE:
@@ -151,5 +151,5 @@ class Judge(threading.Thread):
             self._tell_all(self._verdict)
 
     def _tell_all(self, message: Message) -> None:
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             peer.lines.send(message)

@@ -70,8 +70,8 @@ def report(error: BaseException) -> bool:
     return _watch is not None and _watch.is_here() and _watch.report(error)
 
 
-def leave(reason: str = "has ended") -> None:
-    """Says that this process ends as it should."""
+def leave(reason: str = "") -> None:
+    """Says that this process ends as it should, or by something else than an error."""
     if _watch is not None and _watch.is_here():
         _watch.leave(reason)
 
@@ -96,6 +96,7 @@ class Watch(threading.Thread):
         self._lost: Process | None = None
         self._is_leaving = False
         self._is_failing = False  # the main thread ends by an error of its own
+        self._farewell = "has ended"
         self._old_hook = sys.excepthook
         sys.excepthook = self._hook
         os.register_at_fork(after_in_child=self._close)
@@ -157,16 +158,14 @@ class Watch(threading.Thread):
     def leave(self, reason: str) -> None:
         """As the function of this name."""
         self._is_leaving = True
-        # The interpreter must not end while one of the threads is in C++.
+        # The interpreter must not end while that thread is in C++.
         if self._finder.is_alive():
             self._finder.join(_TO_LEAVE)
         if self._lines is not None:
-            self._lines.send({"bye": reason})
+            self._lines.send({"bye": reason or self._farewell})
         if self._judge is not None and self._judge.is_alive():
             self._judge.stop()
             self._judge.join(_TO_END)
-        if self.is_alive():
-            self.join(_TO_LEAVE)
 
     def _meet(self) -> Lines | None:
         """Connects to rank 0; None if it has ended by then, or this process ends."""
@@ -182,6 +181,12 @@ class Watch(threading.Thread):
         try:
             lines = Lines(socket.create_connection((host, port), timeout=30))
         except ConnectionRefusedError:
+            return None
+        except OSError as error:
+            _print(
+                f"torch_xla: rank {self.process.rank} cannot reach rank 0 at {host}:{port}: "
+                f"{error}. It will not hear of processes that are lost."
+            )
             return None
         lines.send({"hello": list(self.process), "token": token})
         self._lines = lines
@@ -251,7 +256,7 @@ class Watch(threading.Thread):
             if issubclass(kind, JobEnded):
                 return  # all is said
             if issubclass(kind, KeyboardInterrupt):
-                self.leave("has ended by KeyboardInterrupt")
+                self._farewell = "has ended by KeyboardInterrupt"
             else:
                 self.report(error)
         self._old_hook(kind, error, trace)
