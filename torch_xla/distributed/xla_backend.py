@@ -53,7 +53,11 @@ def pjrt_rendezvous_handler(
     from torch_xla._src.job import place, store  # not a part of what `import torch_xla` costs
 
     here = place.place()
-    yield dist.PrefixStore(_next_group(), store.store()), here.rank, here.world_size
+    yield (
+        dist.PrefixStore(_next_group(), store.store("init_process_group")),
+        here.rank,
+        here.world_size,
+    )
 
 
 dist.Backend.register_backend("xla", _create_xla_process_group, devices=["xla"])

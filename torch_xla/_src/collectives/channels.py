@@ -56,7 +56,7 @@ def _other_end(does: str, channel_id: int) -> int:
     from torch_xla._src.job import store as _store  # a job of one process needs none of it
 
     other = "recv" if does == "send" else "send"
-    store = _store.store()
+    store = _store.store("channels")
     store.set(f"channel/{channel_id}/{does}", str(_place.rank()))
     peer = int(store.get(f"channel/{channel_id}/{other}"))
     if peer == _place.rank():

@@ -68,7 +68,7 @@ def _connect(members: tuple[int, ...], store: dist.Store | None) -> dist.Process
     else:
         options._devices = [dist.ProcessGroupGloo.create_default_device()]
     backend = dist.ProcessGroupGloo(
-        dist.PrefixStore(f"group/{name}", store or _store.store()),
+        dist.PrefixStore(f"group/{name}", store or _store.store("groups")),
         members.index(here.rank),
         len(members),
         options,

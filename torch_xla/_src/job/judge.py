@@ -49,6 +49,7 @@ class Judge(threading.Thread):
         self._suspects: list[tuple[float, Process, str]] = []
         self._ended: list[tuple[Process, str]] = []
         self._verdict: Message | None = None
+        self._judges = True
         self._is_over = False
 
     def run(self) -> None:
@@ -69,8 +70,9 @@ class Judge(threading.Thread):
 
     def stop(self) -> None:
         """Ends it, after a word to all: rank 0 has ended as it should."""
-        self._is_over = True
+        self._judges = False
         self._tell_all({"left": True})  # here: the process may end before the thread's turn comes
+        self._is_over = True  # only now, since the thread then closes the connections
         try:
             self._waker.send(b".")
         except OSError:
@@ -146,7 +148,7 @@ class Judge(threading.Thread):
         self._tell_all({"beat": True})
 
     def _judge(self, process: Process, text: str) -> None:
-        if self._verdict is None and not self._is_over:
+        if self._verdict is None and self._judges:
             self._verdict = {"verdict": text, "process": list(process)}
             self._tell_all(self._verdict)
 

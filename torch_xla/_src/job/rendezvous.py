@@ -33,7 +33,7 @@ def meet(tag: str, payload: bytes, replicas: Sequence[int]) -> tuple[bytes, ...]
     watch.start()
     with _lock:
         visit = _visits[members] = _visits.get(members, 0) + 1
-    shared = store.store()
+    shared = store.store("rendezvous")
     name = tag.encode()
     value = len(name).to_bytes(4, "big") + name + payload
     shared.set(_key(members, visit, here.rank), value)  # type: ignore[arg-type]

@@ -24,33 +24,28 @@ _TO_CONNECT = datetime.timedelta(seconds=300)
 PREFIX = "torch_xla/0"
 
 _lock = threading.Lock()
-_found: tuple[tuple[object, ...], dist.Store] | None = None
+# By the user; a forked child has others than its parent.
+_found: dict[str, tuple[tuple[object, ...], dist.Store]] = {}
 
 
-def store() -> dist.Store:
+def store(user: str = "") -> dist.Store:
     """The job's store, made when it is first asked for, under a prefix that is ours.
 
     A wait for a key ends after PyTorch's time limit of process groups.
 
+    Args:
+        user: Each has a connection of its own, and all see the same keys. A wait keeps a
+            connection, so whoever waits for what another rank does takes none that others use.
+
     Raises:
         DistNetworkError: Nobody keeps it where the launcher's environment says.
     """
-    global _found
     key = _key()
+    user = "" if place.world_size() == 1 else user
     with _lock:
-        if _found is None or _found[0] != key:  # a forked child has another than its parent
-            _found = key, _make()
-        return _found[1]
-
-
-def connect() -> dist.Store:
-    """The same store by a connection of its own: a wait on one keeps others from using it."""
-    import torch.distributed as dist
-
-    host, port = address()
-    limit = datetime.timedelta(seconds=10)
-    own = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
-    return dist.PrefixStore(_prefix(), own)
+        if user not in _found or _found[user][0] != key:
+            _found[user] = key, _make()
+        return _found[user][1]
 
 
 def answers() -> bool:

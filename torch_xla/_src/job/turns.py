@@ -28,9 +28,9 @@ class Turns:
         self._lock.acquire()
         if place.world_size() > 1:
             try:
-                self._turn = store.store().add(self._key("taken"), 1)
+                self._turn = store.store("turns").add(self._key("taken"), 1)
                 if self._turn > 1:
-                    store.store().get(self._key(f"done/{self._turn - 1}"))
+                    store.store("turns").get(self._key(f"done/{self._turn - 1}"))
             except BaseException:
                 self._lock.release()
                 raise
@@ -43,7 +43,7 @@ class Turns:
         trace: TracebackType | None,
     ) -> None:
         if place.world_size() > 1:
-            store.store().set(self._key(f"done/{self._turn}"), "")
+            store.store("turns").set(self._key(f"done/{self._turn}"), "")
         self._lock.release()
 
     def _key(self, name: str) -> str:

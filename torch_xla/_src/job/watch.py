@@ -95,6 +95,7 @@ class Watch(threading.Thread):
         self._has_verdict = threading.Event()
         self._lost: Process | None = None
         self._is_leaving = False
+        self._turn = threading.Lock()
         self._is_failing = False  # the main thread ends by an error of its own
         self._farewell = "has ended"
         self._old_hook = sys.excepthook
@@ -144,7 +145,9 @@ class Watch(threading.Thread):
 
     def report(self, error: BaseException) -> bool:
         """As the function of this name."""
-        self._is_failing = True
+        with self._turn:
+            self._is_failing = True
+            _raise_in(threading.current_thread(), None)
         until = time.monotonic() + _TO_LEAVE
         while self._lines is None and self.is_alive() and time.monotonic() < until:
             time.sleep(0.1)  # it has just begun
@@ -202,10 +205,10 @@ class Watch(threading.Thread):
     def _find_judge(self) -> tuple[int, str] | None:
         """The port of rank 0, and the word that it expects; None if this process ends."""
         if self.process.rank == 0:
-            _store.store()  # it may be rank 0 that keeps it
+            _store.store("watch")  # it may be rank 0 that keeps it
         if not self._wait_for(_store.answers):
             return None
-        store = _store.connect()
+        store = _store.store("watch")
         if self.process.rank == 0:
             token = secrets.token_hex(16)
             here = "127.0.0.1" if place.on_one_host() else ""
@@ -242,8 +245,10 @@ class Watch(threading.Thread):
         )
         if lost is not None and lost.is_stopped():
             _kill(lost)  # it hears nothing of this
-        if not self._is_failing and _runs(self._main):
-            _raise_in(self._main)
+        if _runs(self._main):
+            with self._turn:
+                if not self._is_failing:
+                    _raise_in(self._main, JobEnded)
         self._main.join(_TO_END)
         time.sleep(0 if self._main.is_alive() else _TO_END)  # what runs at exit has as long
         _flush()
@@ -318,9 +323,11 @@ def _position(thread: threading.Thread) -> tuple[int, int] | None:
     return None if frame is None else (id(frame), frame.f_lasti)
 
 
-def _raise_in(thread: threading.Thread) -> None:
+def _raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
+    """Has a thread raise; None takes back what it has not raised yet."""
     ident = ctypes.c_ulong(thread.ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(JobEnded))
+    what = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, what)
 
 
 def _flush() -> None:
