@@ -275,7 +275,7 @@ class Watch(threading.Thread):
 
 
 def _limit() -> float:
-    text = os.environ.get("XLA_JOB_HEARTBEAT_SECONDS") or "7"
+    text = os.environ.get("XLA_JOB_HEARTBEAT_SECONDS") or "6"
     try:
         limit = float(text)
     except ValueError:
