@@ -68,7 +68,7 @@ def test_orders_of_chips(monkeypatch):
     from torch_xla._src.old_names import replica_groups
 
     assert xmp.create_optimized_replica_groups() is None
-    monkeypatch.setattr(replica_groups.runtime, "device_type", lambda: "TPU")
+    monkeypatch.setattr(replica_groups, "_is_tpu", lambda: True)
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     for kind, bounds, order in (
         ("v5p-16", (2, 2, 2), [0, 1, 3, 2, 6, 7, 5, 4]),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import cast
 
-from torch_xla import runtime
+from torch_xla import _XLAC
+from torch_xla._src.device import plugins
 
 _TPU_V5P = "v5p"
 _TPU_V6E = "v6e"
@@ -21,7 +22,7 @@ def _get_xyz_bounds() -> tuple[int, int, int]:
     """The number of chips in each direction; 1 where the plugin tells of no places."""
     places = [
         cast(Sequence[int], device.get("coords", (0, 0, 0)))
-        for device in runtime.global_runtime_device_attributes()
+        for device in _XLAC._xla_get_all_device_attributes()
     ]
     x, y, z = (max(place[axis] for place in places) + 1 for axis in range(3))
     return x, y, z
@@ -43,9 +44,14 @@ device_kind_handler_dict: dict[str, Callable[..., list[list[int]] | None]] = {
 }
 
 
+def _is_tpu() -> bool:
+    is_used = _XLAC._xla_is_initialized()
+    return (_XLAC._xla_device_type() if is_used else plugins.chosen()) == "TPU"
+
+
 def create_optimized_replica_groups() -> list[list[int]] | None:
     """Groups for `xm.all_reduce` and its kin in a good order; None where any order is as good."""
-    if runtime.device_type() != "TPU":
+    if not _is_tpu():
         return None
     from torch_xla._internal import tpu
 
