@@ -217,7 +217,7 @@ class _About(NamedTuple):
     start_method: str
 
 
-_ENDED_BY_OTHERS = (watch.EXIT_STATUS, -signal.SIGTERM)
+_ENDED_BY_OTHERS = (watch.EXIT_STATUS, -signal.SIGTERM, -signal.SIGALRM)
 
 
 def _run(

@@ -245,6 +245,9 @@ class Watch(threading.Thread):
         )
         if lost is not None and lost.is_stopped():
             _kill(lost)  # it hears nothing of this
+        if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            # No thread of Python runs while the interpreter ends, or C code keeps its lock.
+            signal.setitimer(signal.ITIMER_REAL, 3 * _TO_END)
         if _runs(self._main):
             with self._turn:
                 if not self._is_failing:
