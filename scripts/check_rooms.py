@@ -67,7 +67,7 @@ BUDGETS: dict[str, int] = {
     "torch_xla/aot": 300,
     "torch_xla/core": 1_100,
     "torch_xla/debug": 900,
-    "torch_xla/distributed": 500,
+    "torch_xla/distributed": 850,
     "torch_xla/distributed/fsdp": 2_400,
     "torch_xla/distributed/spmd": 4_400,
     "torch_xla/distributed/spmd/auto_sharding": 1_700,

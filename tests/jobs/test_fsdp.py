@@ -236,6 +236,88 @@ def test_hybrid_of_four_and_its_checkpoint_for_two(jobs, tmp_path):
     assert losses(jobs.by_hand(HEAD + TWO, env=env)) == found
 
 
+ZERO = """
+from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer as Zero
+
+net.scalar = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+def run(model, tokens):
+    return loss_of(model, tokens) * (1 + model.scalar)
+
+expected = copy.deepcopy(net)
+of_one = torch.optim.Adam(expected.parameters(), lr=0.01)
+norms = []
+for step in range(3):
+    of_one.zero_grad()
+    for part in range(2):
+        for of in range(count):
+            (run(expected, batch(of, step + 7 * part)) / count).backward()
+    norms.append(nn.utils.clip_grad_norm_(expected.parameters(), 0.1))
+    of_one.step()
+
+def make(**kwargs):
+    model = copy.deepcopy(net).to("xla")
+    return model, Zero(model.parameters(), torch.optim.Adam, optimizer_dtype=torch.float64,
+                       max_norm=0.1, lr=0.01, **kwargs)
+
+def train(model, optimizer, steps):
+    found = []
+    for step in steps:
+        optimizer.zero_grad()
+        def closure():
+            for part in range(2):
+                loss = run(model, batch(rank, step + 7 * part).to("xla"))
+                loss.backward()
+            return loss
+        assert optimizer.step(closure).dim() == 0
+        torch_xla.sync()
+        found.append(optimizer.grad_norm.cpu())
+    return found
+
+for form in ({}, {"bucket_cap_mb_all_gather": 1, "bucket_cap_mb_reduce_scatter": 1},
+             {"use_grad_acc_hook": True, "higher_cc_precision": True, "lazy_init": True}):
+    model, optimizer = make(**form)
+    if form.get("lazy_init"):
+        optimizer.sharding_groups = [[1, 0]]
+        optimizer.init_zero()
+    torch.testing.assert_close(torch.stack(train(model, optimizer, range(3))), torch.stack(norms))
+    for p, q in zip(model.parameters(), expected.parameters()):
+        torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-8, atol=1e-10)
+    optimizer.remove_hooks()
+
+# State: each rank has its part; a job goes on from it.
+model, optimizer = make(save_master_weights=True)
+train(model, optimizer, range(2))
+saved = copy.deepcopy(optimizer.state_dict())
+size = sum(v.numel() for s in saved["base_state"].values() for v in s.values())
+assert size < 1.2 * sum(p.numel() for p in model.parameters())  # two moments, in halves
+again, other = make(save_master_weights=True)
+other.load_state_dict(saved)
+assert torch.equal(again.embed.weight, model.embed.weight)
+train(again, other, [2])
+for p, q in zip(again.parameters(), expected.parameters()):
+    torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-8, atol=1e-10)
+
+# Narrow parameters, wide ones in the optimizer
+small = nn.Linear(3, 2).to(torch.bfloat16).to("xla")
+wide = Zero(small.parameters(), torch.optim.SGD, lr=1e-3, grad_clipping=False)
+assert {p.dtype for g in wide.base_optimizer.param_groups for p in g["params"]} == {torch.float32}
+for _ in range(4):
+    small(torch.ones(1, 3, dtype=torch.bfloat16, device="xla")).sum().backward()
+    wide.step()
+assert small.weight.dtype == torch.bfloat16
+try:
+    Zero(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=1.0)
+except ValueError as error:
+    assert "expected parameters on xla" in str(error)
+print("zero is right")
+"""
+
+
+def test_zero_redundancy_optimizer_of_two(jobs):
+    for done in jobs.by_hand(HEAD + ZERO, timeout=300):
+        assert "zero is right" in done.stdout
+
+
 MEMORY = """
 with torch.device("meta"):
     big = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.Tanh()) for _ in range(6)))

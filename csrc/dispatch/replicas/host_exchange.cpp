@@ -153,7 +153,13 @@ at::Tensor as_given(const at::Tensor& sent, at::ScalarType dtype) {
 
 void scale_by(Tensors& xs, double scale) {
   if (scale == 1) return;
-  for (at::Tensor& x : xs) x = x.mul(scale).to(x.scalar_type());
+  for (at::Tensor& x : xs) {
+    if (x.is_floating_point() || x.is_complex()) {
+      x.mul_(scale);
+    } else {
+      x = x.mul(scale).to(x.scalar_type());
+    }
+  }
 }
 
 // Tensors of one dtype and reduction, which go together.
@@ -225,9 +231,10 @@ at::Tensor rows_of(const at::Tensor& x, int64_t dim, int64_t count) {
   return x.reshape(sizes).movedim(dim, 0).contiguous();
 }
 
-// In the order of the members, so that it is the same on each.
+// In the order of the members, so that it is the same on each. The result takes the first row's
+// memory.
 at::Tensor reduced_rows(const at::Tensor& rows, ReduceOp::RedOpType op) {
-  at::Tensor all = rows[0].clone();
+  at::Tensor all = rows[0];
   for (int64_t i = 1; i < rows.size(0); ++i) {
     const at::Tensor row = rows[i];
     switch (op) {
@@ -238,10 +245,10 @@ at::Tensor reduced_rows(const at::Tensor& rows, ReduceOp::RedOpType op) {
         all.mul_(row);
         break;
       case ReduceOp::MIN:
-        all = at::minimum(all, row);
+        at::minimum_out(all, all, row);
         break;
       case ReduceOp::MAX:
-        all = at::maximum(all, row);
+        at::maximum_out(all, all, row);
         break;
       case ReduceOp::BAND:
         all.bitwise_and_(row);
@@ -267,7 +274,8 @@ Tensors reduce_scattered(at::TensorList xs, std::string_view reduction, int64_t 
       sizes.push_back(parts.sizes().slice(1).vec());
       rows.push_back(parts.reshape({exchange.size(), -1}));
     }
-    const at::Tensor all = reduced_rows(exchanged_rows(at::cat(rows, 1), exchange), op);
+    const at::Tensor given = rows.size() == 1 ? rows[0] : at::cat(rows, 1);
+    const at::Tensor all = reduced_rows(exchanged_rows(given, exchange), op);
     Tensors results;
     int64_t begin = 0;
     for (const std::vector<int64_t>& of : sizes) {
@@ -279,13 +287,24 @@ Tensors reduce_scattered(at::TensorList xs, std::string_view reduction, int64_t 
   });
 }
 
-Tensors all_gathered(at::TensorList xs, int64_t dim, const Exchange& exchange) {
-  at::Tensor sent = joined_bytes(xs);
+// The bytes of all members, in rows.
+at::Tensor gathered_rows(at::Tensor sent, const Exchange& exchange) {
   at::Tensor got = at::empty({exchange.size(), sent.numel()}, sent.options());
   if (sent.numel() != 0) {
     at::Tensor flat = got.view(-1);
     exchange.await(exchange.backend()._allgather_base(flat, sent));
   }
+  return got;
+}
+
+Tensors all_gathered(at::TensorList xs, int64_t dim, const Exchange& exchange) {
+  if (xs.size() == 1 && dim == 0) {  // the rows are the result
+    std::vector<int64_t> sizes = xs[0].sizes().vec();
+    sizes[0] *= exchange.size();
+    const at::Tensor rows = gathered_rows(bytes_of(xs[0]), exchange);
+    return {rows.view(-1).view(xs[0].scalar_type()).view(sizes)};
+  }
+  const at::Tensor got = gathered_rows(joined_bytes(xs), exchange);
   std::vector<Tensors> parts(xs.size());
   for (const at::Tensor& row : got.unbind(0)) {
     int64_t begin = 0;
