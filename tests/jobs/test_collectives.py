@@ -144,7 +144,7 @@ for p, q in zip(model.parameters(), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1
 
 
 def test_exchanges_of_two(jobs):
-    jobs.by_hand(HEAD + ALL)
+    jobs.by_hand(HEAD + ALL, timeout=300)
 
 
 GROUPS = """
@@ -189,7 +189,7 @@ same(p.detach(), -sum(all_of(3, ranks=mine)) / 2)
 
 
 def test_groups_of_four(jobs):
-    jobs.by_hand(HEAD + GROUPS, ranks=4)
+    jobs.by_hand(HEAD + GROUPS, ranks=4, timeout=300)
 
 
 GRADIENTS = """
@@ -287,7 +287,7 @@ for way in ("", "1", "by hand"):
 
 
 def test_gradients_of_two(jobs):
-    jobs.by_hand(HEAD + GRADIENTS)
+    jobs.by_hand(HEAD + GRADIENTS, timeout=300)
 
 
 ONE = """

@@ -233,7 +233,7 @@ def test_hybrid_of_four_and_its_checkpoint_for_two(jobs, tmp_path):
     env = {"FOLDER": str(tmp_path)}
     found = losses(jobs.by_hand(HEAD + HYBRID, ranks=4, env=env, timeout=300))
     assert len(found) == 1
-    assert losses(jobs.by_hand(HEAD + TWO, env=env)) == found
+    assert losses(jobs.by_hand(HEAD + TWO, env=env, timeout=300)) == found
 
 
 ZERO = """
@@ -338,7 +338,7 @@ print(sum(t.numel() * t.element_size() for t in held))
 def test_each_of_several_holds_its_part(jobs):
     held = {}
     for ranks in (1, 2):
-        done = jobs.by_hand(HEAD + MEMORY, ranks=ranks)
+        done = jobs.by_hand(HEAD + MEMORY, ranks=ranks, timeout=300)
         held[ranks] = [int(d.stdout.splitlines()[-1]) for d in done]
     whole = 6 * (1024 * 1024 + 1024) * 4 * 3
     assert abs(held[1][0] - whole) < 0.01 * whole
