@@ -82,8 +82,8 @@ ROOMS: dict[str, str] = {
     "job": """
         unit/place unit/replica_groups unit/store
         api/fsdp
-        jobs/agreement jobs/collectives jobs/exchanges jobs/faults jobs/fsdp jobs/launch jobs/places
-        jobs/rendezvous jobs/scripts
+        jobs/agreement jobs/c10d jobs/collectives jobs/ddp jobs/exchanges jobs/faults jobs/fsdp
+        jobs/launch jobs/places jobs/process_meshes jobs/rendezvous jobs/scripts
     """,
     # several devices
     "spmd": """

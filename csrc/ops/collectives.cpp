@@ -168,6 +168,12 @@ hlo::Values exchange(Lowering& l) {
       "exchange: expected one device a process, whose replicas exchange, got SPMD mode. "
       "Use manual tensors there.");
   if (l.target().exchanges_on_host) return exchange_on_host(l);
+  const std::string what = l.text(2);
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented,
+                  what != "send" && what != "receive" && what != "all_to_all_rows",
+                  "exchange: ", "expected a call that all members of a group make alike on ",
+                  l.target().platform, ", got ", what,
+                  ". Use collective_permute, or all_to_all with equal parts.");
   const hlo::Dims dims = l.ints(5), members = l.ints(6);
   hlo::Groups groups;
   if (l.text(2) == "collective_permute") {
@@ -209,10 +215,12 @@ std::vector<ExchangeNote> exchanges_of(const lazy::Function& function) {
       std::vector<const lazy::Geometry*> sent;
       for (const auto& operand : signature.operands) sent.push_back(operand.geometry);
       sent.pop_back();  // the order
-      notes.push_back(
-          {signature.arguments[6].value.toIntVector(), signature.arguments[7].value.toInt(),
-           text(2) + (text(3).empty() ? "" : " ") + text(3) + " " + lazy::types_of(sent),
-           call.source.str()});
+      const std::string what = text(2);
+      if (what == "send" || what == "receive") continue;  // of two members
+      const std::string types = what == "all_to_all_rows" ? "" : " " + lazy::types_of(sent);
+      notes.push_back({signature.arguments[6].value.toIntVector(),
+                       signature.arguments[7].value.toInt(),
+                       what + (text(3).empty() ? "" : " ") + text(3) + types, call.source.str()});
     } else if (signature.expansion != nullptr) {
       for (ExchangeNote& note : exchanges_of(*signature.expansion)) {
         if (note.line.empty()) note.line = call.source.str();

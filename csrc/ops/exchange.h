@@ -4,9 +4,10 @@
 //   torch_xla::exchange(tensors, order, what, reduction, scale, dims, members, size)
 // `what` is the name of an operator of ops/collectives.h. `dims` are its dimensions; of
 // collective_broadcast the place of the sender in each group. The size of pairs, the members of
-// collective_permute, is 0. Gives a result for each tensor, and
-// the next order. Where the plugin cannot exchange (ops::Target::exchanges_on_host), a program
-// calls a CPU kernel, torch_xla::exchange_on_host.
+// collective_permute, is 0. Gives a result for each tensor, and the next order. Where the plugin
+// cannot exchange (ops::Target::exchanges_on_host), a program calls a CPU kernel,
+// torch_xla::exchange_on_host. It also knows all_to_all_rows, whose `dims` are the rows to each
+// member and those from each; send and receive, with the place of the other member and a tag.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
+#include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
+#include "dispatch/replicas/order.h"
 #include "ops/exchange.h"
 #include "python/init.h"
 #include "python/plain_frames.h"
@@ -59,6 +61,10 @@ void init_replicas(pybind11::module_& m) {
       py::arg("members"), py::arg("name"));
   m.def("_xla_has_replica_group",
         [](const std::vector<int64_t>& members) { return dispatch::has_replica_group(members); });
+  // Launches what was recorded and waits; then what was sent has come.
+  m.def("_xla_launch_exchanges", &dispatch::launch_exchanges,
+        py::call_guard<py::gil_scoped_release>());
+  m.def("_xla_finish_sends", &dispatch::finish_sends, py::call_guard<py::gil_scoped_release>());
   m.def("_xla_drop_replica_groups", &dispatch::drop_replica_groups);
 }
 

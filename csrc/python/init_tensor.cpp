@@ -1,9 +1,11 @@
 // Tensors: values to the host, memory that is shared, identity.
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/calls/computed_views.h"
 #include "dispatch/record/fallback.h"
+#include "dispatch/views/resize.h"
 #include "executor/run/offers.h"
 #include "executor/step/external_memory.h"
 #include "executor/step/read.h"
@@ -144,6 +146,14 @@ void init_tensor(py::module_& m) {
   // Tensors that share a storage share this id; it is never 0.
   m.def("_xla_get_tensor_id", [](const at::Tensor& t) {
     return reinterpret_cast<uintptr_t>(&lazy::expect_lazy(t, "_xla_get_tensor_id").lazy_storage());
+  });
+  m.def("_xla_resize_storage", [](const py::object& storage, size_t bytes) {
+    const at::Storage memory = torch::createStorage(storage.ptr());
+    auto* resized = dynamic_cast<lazy::Storage*>(memory.unsafeGetStorageImpl());
+    TXLA_CHECK(resized != nullptr, "UntypedStorage.resize_: expected memory of xla, got that of ",
+               memory.device().str(), ".");
+    const lazy::GraphLock lock;
+    dispatch::resize_storage(*resized, bytes);
   });
   m.def("_unique_id_for_ir_and_data", &unique_id);
   // For each tensor, whether it waits to be computed; what is not on xla never does.

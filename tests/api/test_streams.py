@@ -86,6 +86,17 @@ def test_events_are_points_in_the_work(make):
     assert end.elapsed_time(start) >= 0
 
 
+def test_events_without_a_time_launch_when_they_are_asked():
+    before = runs()
+    _keep = work()
+    event = torch.xla.Stream().record_event()
+    torch.xla.current_stream().wait_event(event)
+    torch.xla.current_stream().wait_stream(torch.xla.Stream())
+    assert runs() == before  # such order streams, of which a device has one
+    event.synchronize()
+    assert event.query() and runs() == before + 1
+
+
 def test_time_passes_between_events_with_work():
     start, end = (torch.xla.Event(enable_timing=True) for _ in range(2))
     start.record()

@@ -1,6 +1,6 @@
 """PyTorch's DTensor, tensor parallelism and FSDP2 on an xla mesh of eight devices.
 
-Units: _src/patches/device_mesh, _src/patches/dtensor_calls.
+Units: _src/processes/device_mesh, _src/patches/dtensor_calls.
 """
 
 from __future__ import annotations

@@ -147,6 +147,11 @@ torch.utils._foreach_utils._get_foreach_kernels_supported_devices()
 torch.utils._foreach_utils._get_fused_kernels_supported_devices()
 torch.optim.optimizer._get_capturable_supported_devices(supports_xla=True)
 torch._subclasses.fake_tensor.FakeTensor.__new__(...)
+torch.nn.SyncBatchNorm.forward(self, input)
+torch.UntypedStorage.resize_(...)
+torch.distributed.monitored_barrier(group=None, timeout=None, wait_all_ranks=False)
+torch.distributed.split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None,
+    group_desc=None, backend=None)
 """
 PATCHED = re.findall(r"^(\S+?)\.(\w+)(\(.*\))$", PATCHED.replace("\n    ", " "), re.M)
 

@@ -32,6 +32,14 @@ PATCHED = [
         "stride=None, grad_placements=None)",
     ),
     (
+        torch.distributed.tensor.distribute_tensor,
+        "(tensor, device_mesh=None, placements=None, *, src_data_rank=0)",
+    ),
+    (
+        torch.distributed.tensor.distribute_module,
+        "(module, device_mesh=None, partition_fn=None, input_fn=None, output_fn=None)",
+    ),
+    (
         torch.distributed.tensor._api._dtensor_init_helper,
         "(init_op, size, device_mesh=None, placements=None, **kwargs)",
     ),

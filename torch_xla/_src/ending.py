@@ -18,7 +18,13 @@ def finish() -> None:
     _XLAC._xla_drain_autograd_threads()
     explain.report_at_exit()
     try:
+        # Others may wait for what this process has recorded, unless it ends by an error.
+        is_well = not hasattr(sys, "last_value")
+        if is_well:
+            _XLAC._xla_launch_exchanges()
         _XLAC._xla_wait_device_ops()
+        if is_well:
+            _XLAC._xla_finish_sends()
     except BaseException as error:  # that nobody asked for: it is printed
         _XLAC._fail_at_exit()
         if (watch := _watch()) is not None:

@@ -34,6 +34,11 @@ _WHEN_IMPORTED = (
     ),
     ("torch.distributed._functional_collectives", "patches.dtensor_calls", "install_collectives"),
     (
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "processes.fsdp_kernels",
+        "install",
+    ),
+    (
         "torch.distributed.fsdp._fully_shard._fully_shard",
         "patches.dtensor_calls",
         "install_fully_shard",
@@ -54,7 +59,6 @@ def install() -> None:
     from torch_xla._src.old_names import gru
     from torch_xla._src.patches import (
         clip_grad,
-        device_mesh,
         dlpack,
         loaded_state,
         loading,
@@ -63,6 +67,7 @@ def install() -> None:
         pickling,
     )
     from torch_xla._src.patches.after_import import after_import
+    from torch_xla._src.processes import device_mesh, process_groups, storages, sync_batch_norm
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
     _XLAC.__getattr__ = _old_extension_name
@@ -79,6 +84,9 @@ def install() -> None:
     loading.install()
     dlpack.install()
     device_mesh.install()
+    process_groups.install()
+    storages.install()
+    sync_batch_norm.install()
     gru.install()
     for name, module, function in _WHEN_IMPORTED:
         after_import(name, functools.partial(_call, module, function))

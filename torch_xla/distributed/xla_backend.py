@@ -1,8 +1,9 @@
 """The backend `xla` of `torch.distributed`, registered by importing torch_xla.
 
-Its groups are not there yet. `init_method="xla://"`, or its old name `pjrt://`, brings the job's
-processes together: `torch.distributed.init_process_group("gloo", init_method="xla://")` makes the
-group of the CPU, which checkpoints of SPMD programs use in a job of one process, too.
+`torch.distributed.init_process_group("xla", init_method="xla://")` brings the job's processes
+together (`pjrt://` is an old name, and `env://` works, too). Calls on tensors of xla become parts
+of the program; those on tensors of the CPU go through Gloo. `init_process_group("gloo",
+init_method="xla://")` makes the group of the CPU that checkpoints of SPMD programs use.
 """
 
 from __future__ import annotations
@@ -12,30 +13,45 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from torch_xla import _XLAC
 
 
-def _create_xla_process_group(
-    prefix_store: Any, rank: int, size: int, timeout: datetime.timedelta
-) -> Any:
-    """Makes the group of `init_process_group("xla")`.
+def _create_xla_process_group(options: Any, backend_options: Any = None) -> Any:
+    """Makes the backend of a process group.
+
+    Args:
+        options: c10d's `_DistributedBackendOptions`.
+        backend_options: None: this backend has no options of its own.
 
     Raises:
         AssertionError: In SPMD mode, where one process has all devices.
-        NotImplementedError: There are no jobs of several processes yet.
+        ValueError: The group has other ranks than the job.
     """
     if _XLAC._xla_is_spmd():
         raise AssertionError(
             "XLA backend is not supported with SPMD. Please use a CPU process group instead: "
             'init_process_group("gloo").'
         )
-    raise NotImplementedError(
-        "init_process_group: expected a backend of the CPU, got 'xla', which needs jobs of several "
-        "processes; they are not supported yet. Use SPMD (torch_xla.runtime.use_spmd) for several "
-        "devices, and torch_xla.core.xla_model's collectives for code that is also to run on one."
+    from torch_xla._src.job import groups, place  # not a part of what `import torch_xla` costs
+
+    members = list(options.global_ranks_in_group) or list(range(options.group_size))
+    here = place.place()
+    if members[options.group_rank] != here.rank or max(members) >= here.world_size:
+        raise ValueError(
+            f"init_process_group: expected rank {here.rank} of {here.world_size} processes, as the "
+            f"launcher's environment says, got rank {options.group_rank} of {members}. Set RANK "
+            "and WORLD_SIZE, or start the job with torchrun or torch_xla.launch."
+        )
+    timeout = options.timeout
+    groups.ensure(members, dist.PrefixStore("exchanges", options.store), timeout)
+    host = groups.connect(members, dist.PrefixStore("host", options.store), timeout)
+    made = torch.ops.torch_xla.make_process_group(
+        groups.around(host).boxed(), members, int(timeout.total_seconds() * 1000)
     )
+    return dist.ProcessGroup.unbox(made)._get_backend(torch.device("xla"))
 
 
 _groups = itertools.count()
@@ -60,6 +76,9 @@ def pjrt_rendezvous_handler(
     )
 
 
-dist.Backend.register_backend("xla", _create_xla_process_group, devices=["xla"])
+# Also for tensors of the CPU, so that `ProcessGroup.barrier` and object collectives have a backend.
+dist.Backend.register_backend(
+    "xla", _create_xla_process_group, extended_api=True, devices=["xla", "cpu"]
+)
 dist.register_rendezvous_handler("xla", pjrt_rendezvous_handler)
 dist.register_rendezvous_handler("pjrt", pjrt_rendezvous_handler)

@@ -1,8 +1,12 @@
 // Tells PyTorch that xla devices exist: the current device per thread, streams, events, generators.
 //
 // A device has one stream, since its work is ordered by the data it uses and by the order of
-// launches. What was recorded is work that the stream was given, so whoever asks for a point in
-// that work (an event, a wait, a query) has it launched first.
+// launches. What was recorded is work that the stream was given, so whoever waits for a point in
+// that work, asks for it or for its time has it launched first.
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include <ATen/detail/XLAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -11,6 +15,7 @@
 #include "executor/run/in_flight.h"
 #include "executor/run/runtime.h"
 #include "executor/step/sync.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -23,9 +28,30 @@ int index_or_current(c10::DeviceIndex index) {
   return index >= 0 ? index : executor::current_device();
 }
 
-// PyTorch keeps an event as a pointer to void.
-using Event = std::shared_ptr<const executor::Mark>;
-const executor::Mark& mark_of(void* event) { return **static_cast<const Event*>(event); }
+// PyTorch keeps an event as a pointer to void. One without a time has no mark until somebody asks:
+// those that only order streams, as FSDP's, leave the program of a step whole.
+struct Event {
+  int device = 0;
+  util::Mutex mutex{util::Rank::Section};
+  std::shared_ptr<const executor::Mark> mark;
+};
+
+std::shared_ptr<const executor::Mark> launched(int device) {
+  executor::sync_device(device, false, executor::kSynchronize);
+  return executor::InFlight::of(device).mark();
+}
+
+std::shared_ptr<const executor::Mark> mark_of(void* asked) {
+  auto& event = *static_cast<Event*>(asked);
+  {
+    const std::lock_guard lock(event.mutex);
+    if (event.mark != nullptr) return event.mark;
+  }
+  std::shared_ptr<const executor::Mark> mark = launched(event.device);
+  const std::lock_guard lock(event.mutex);
+  if (event.mark == nullptr) event.mark = std::move(mark);
+  return event.mark;
+}
 
 struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   at::DeviceType type() const override { return at::kXLA; }
@@ -73,19 +99,23 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
-              c10::EventFlag) const override {
-    executor::sync_device(stream.device_index(), false, executor::kSynchronize);
-    Event mark = executor::InFlight::of(stream.device_index()).mark();
+              c10::EventFlag flag) const override {
+    const bool is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    std::shared_ptr<const executor::Mark> mark;
+    if (is_timed) mark = launched(stream.device_index());
     if (*event == nullptr) *event = new Event;
-    *static_cast<Event*>(*event) = std::move(mark);
+    auto& recorded = *static_cast<Event*>(*event);
+    const std::lock_guard lock(recorded.mutex);
+    recorded.device = stream.device_index();
+    recorded.mark = std::move(mark);
   }
   // A run that is launched later runs later anyway.
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override { return mark_of(event).reached(); }
-  void synchronizeEvent(void* event) const override { mark_of(event).wait(); }
+  bool queryEvent(void* event) const override { return mark_of(event)->reached(); }
+  void synchronizeEvent(void* event) const override { mark_of(event)->wait(); }
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
     const std::chrono::duration<double, std::milli> elapsed =
-        mark_of(end).time() - mark_of(start).time();
+        mark_of(end)->time() - mark_of(start)->time();
     return elapsed.count();
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {

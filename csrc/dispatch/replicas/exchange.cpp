@@ -1,5 +1,7 @@
 #include "dispatch/replicas/exchange.h"
 
+#include <numeric>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -20,9 +22,19 @@ using Tensors = std::vector<at::Tensor>;
 
 // --- shapes ---------------------------------------------------------------------------------
 
+at::Tensor shape_of(const at::Tensor& x, std::string_view what, c10::IntArrayRef dims,
+                    int64_t size) {
+  if (what == "send") return x.new_empty({0});
+  if (what != "all_to_all_rows") return shape_given(x, what, dims, size);
+  const c10::IntArrayRef gets = dims.slice(static_cast<size_t>(size));
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.at(0) = std::accumulate(gets.begin(), gets.end(), int64_t{0});
+  return x.new_empty(sizes);
+}
+
 Tensors shapes(at::TensorList xs, std::string_view what, c10::IntArrayRef dims, int64_t size) {
   Tensors results;
-  for (const at::Tensor& x : xs) results.push_back(shape_given(x, what, dims, size));
+  for (const at::Tensor& x : xs) results.push_back(shape_of(x, what, dims, size));
   return results;
 }
 
@@ -132,6 +144,28 @@ std::vector<at::Tensor> collective_broadcast(at::TensorList xs, int64_t root,
                   "collective_broadcast: expected a root below ", groups.size, ", got ", root, ".");
   if (groups.size == 1) return scaled(xs, 1);
   return record(xs, "collective_broadcast", "", 1, root, groups.members, groups.size);
+}
+
+at::Tensor all_to_all_rows(const at::Tensor& x, at::IntArrayRef sends, at::IntArrayRef gets,
+                           at::IntArrayRef members) {
+  const Groups groups("all_to_all", x, members, std::ssize(members));
+  if (groups.size == 1) return x.clone();
+  std::vector<int64_t> dims = sends.vec();
+  dims.insert(dims.end(), gets.begin(), gets.end());
+  return record(x, "all_to_all_rows", "", 1, dims, groups.members, groups.size)[0];
+}
+
+void send_to(const at::Tensor& x, int64_t place, int64_t tag, at::IntArrayRef members) {
+  const Groups groups("send", x, members, std::ssize(members));
+  record(x, "send", "", 1, {place, tag}, groups.members, groups.size);
+}
+
+at::Tensor receive_from(const at::Tensor& like, int64_t place, int64_t tag,
+                        at::IntArrayRef members) {
+  const Groups groups("receive", like, members, std::ssize(members));
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return record(at::zeros_like(like), "receive", "", 1, {place, tag}, groups.members,
+                groups.size)[0];
 }
 
 at::Tensor collective_permute(const at::Tensor& x, at::IntArrayRef pairs) {

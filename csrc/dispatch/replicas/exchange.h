@@ -25,6 +25,16 @@ at::Tensor all_to_all(const at::Tensor& x, int64_t split_dim, int64_t join_dim,
 // `root` is a place in each group.
 std::vector<at::Tensor> collective_broadcast(at::TensorList xs, int64_t root,
                                              at::IntArrayRef members, int64_t size);
+// Rows go to the members of one group, and theirs come, so many to and from each.
+at::Tensor all_to_all_rows(const at::Tensor& x, at::IntArrayRef sends, at::IntArrayRef gets,
+                           at::IntArrayRef members);
+// Between two members of one group, by their places in it. Who sends waits for nobody; what one
+// sends to another under a tag comes in its order.
+void send_to(const at::Tensor& x, int64_t place, int64_t tag, at::IntArrayRef members);
+at::Tensor receive_from(const at::Tensor& like, int64_t place, int64_t tag,
+                        at::IntArrayRef members);
+// Waits until all that was sent so has come.
+void finish_sends();
 // Pairs of replicas: who sends, who gets. Zeros where nothing comes.
 at::Tensor collective_permute(const at::Tensor& x, at::IntArrayRef pairs);
 

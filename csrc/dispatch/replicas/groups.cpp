@@ -95,7 +95,7 @@ std::vector<int64_t> own_group(int64_t self, at::IntArrayRef members, int64_t si
 
 }  // namespace
 
-ReplicaGroup replica_group(at::IntArrayRef members, int64_t size) {
+ReplicaGroup replica_group(at::IntArrayRef members, int64_t size, bool counts) {
   Job& it = job();
   const std::lock_guard lock(it.mutex);
   ReplicaGroup group;
@@ -110,7 +110,7 @@ ReplicaGroup replica_group(at::IntArrayRef members, int64_t size) {
   TXLA_CHECK(known != it.groups.end(), "replicas: expected a group of c10d for replicas ",
              at::IntArrayRef(group.members), ", found none. Please report this.");
   group.backend = known->second.backend;
-  group.number = known->second.begun++;
+  group.number = counts ? known->second.begun++ : known->second.begun;
   return group;
 }
 

@@ -38,8 +38,8 @@ struct ReplicaGroup {
   int64_t size() const { return std::ssize(members); }
 };
 // Returns this replica's among groups of `size`, which are given one after the other; of pairs,
-// whose size is 0, all. For an exchange that begins.
-ReplicaGroup replica_group(at::IntArrayRef members, int64_t size);
+// whose size is 0, all. For an exchange that begins, and is counted unless it is of two members.
+ReplicaGroup replica_group(at::IntArrayRef members, int64_t size, bool counts = true);
 
 // The exchanges of a program, as its groups compare them.
 struct GroupNotes {

@@ -3,7 +3,10 @@
 // like are made in dtypes that the backend has.
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
@@ -15,11 +18,13 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
 #include "lazy/geometry.h"
 #include "lazy/print.h"
 #include "util/error.h"
 #include "util/hooks.h"
+#include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -54,6 +59,7 @@ struct Exchange {
 
  private:
   std::string text() const {
+    if (what == "all_to_all_rows") return std::string(what);  // each has other rows
     std::vector<const lazy::Geometry*> sent;
     for (const at::Tensor& x : xs) {
       sent.push_back(lazy::intern_contiguous(x.scalar_type(), x.sizes()));
@@ -361,6 +367,63 @@ at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& 
   return got;
 }
 
+// Rows as bytes, so many to and from each member.
+at::Tensor exchanged_uneven(const at::Tensor& x, at::IntArrayRef dims, const Exchange& exchange) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const int64_t row = c10::multiply_integers(x.sizes().slice(1)) * x.element_size();
+  std::vector<int64_t> sends, gets;
+  for (int64_t i = 0; i < 2 * exchange.size(); ++i) {
+    (i < exchange.size() ? sends : gets).push_back(dims[static_cast<size_t>(i)] * row);
+  }
+  const auto count = dims.slice(static_cast<size_t>(exchange.size()));
+  sizes[0] = std::accumulate(count.begin(), count.end(), int64_t{0});
+  at::Tensor sent = bytes_of(x), got = at::empty({sizes[0] * row}, sent.options());
+  exchange.await(exchange.backend().alltoall_base(got, sent, gets, sends));
+  return got.view(x.scalar_type()).view(sizes);
+}
+
+// Values that were sent and may still be on their way, with their memory; the oldest first.
+struct Sends {
+  util::Mutex mutex{util::Rank::Section};
+  std::deque<std::pair<c10::intrusive_ptr<c10d::Work>, Tensors>> all;
+};
+
+Sends& sends() {
+  static auto& it = *new Sends;
+  return it;
+}
+
+void finish_sends_but(size_t most) {
+  while (true) {
+    c10::intrusive_ptr<c10d::Work> oldest;
+    {
+      const std::lock_guard lock(sends().mutex);
+      if (sends().all.size() <= most) return;
+      oldest = sends().all.front().first;
+    }
+    oldest->wait();
+    const std::lock_guard lock(sends().mutex);
+    if (!sends().all.empty() && sends().all.front().first == oldest) sends().all.pop_front();
+  }
+}
+
+at::Tensor sent(const at::Tensor& x, at::IntArrayRef dims, const ReplicaGroup& group) {
+  constexpr size_t kMost = 64;  // then who sends waits
+  finish_sends_but(kMost);
+  Tensors given = {bytes_of(x).clone()};
+  auto work = group.backend->send(given, static_cast<int>(dims[0]), static_cast<int>(dims[1]));
+  const std::lock_guard lock(sends().mutex);
+  sends().all.emplace_back(std::move(work), std::move(given));
+  return at::empty({0}, x.options());
+}
+
+at::Tensor received(const at::Tensor& like, at::IntArrayRef dims, const ReplicaGroup& group) {
+  at::Tensor got = at::empty({like.numel() * like.element_size()}, at::kByte);
+  Tensors given = {got};
+  group.backend->recv(given, static_cast<int>(dims[0]), static_cast<int>(dims[1]))->wait();
+  return got.view(like.scalar_type()).view(like.sizes());
+}
+
 // --- the kernel -----------------------------------------------------------------------------
 
 Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
@@ -369,6 +432,12 @@ Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string
   Tensors results;
   if (size == 0 && std::ranges::count(members, this_replica()) == 0) {  // pairs of others
     for (const at::Tensor& x : xs) results.push_back(at::zeros_like(x.contiguous()));
+    results.push_back(order.add(1));
+    return results;
+  }
+  if (what == "send" || what == "receive") {  // of two members, so that the others count none
+    const ReplicaGroup group = replica_group(members, size, /*counts=*/false);
+    results.push_back(what == "send" ? sent(xs[0], dims, group) : received(xs[0], dims, group));
     results.push_back(order.add(1));
     return results;
   }
@@ -385,6 +454,8 @@ Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string
     for (const at::Tensor& x : xs) results.push_back(all_exchanged(x, dims[0], dims[1], exchange));
   } else if (what == "collective_permute") {
     for (const at::Tensor& x : xs) results.push_back(permuted(x, members, exchange));
+  } else if (what == "all_to_all_rows") {
+    for (const at::Tensor& x : xs) results.push_back(exchanged_uneven(x, dims, exchange));
   } else {
     TXLA_CHECK(what == "collective_broadcast", "exchange: expected an operator, got ", what, ".");
     results = sent_to_all(xs, dims[0], exchange);
@@ -401,4 +472,7 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
 TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host", exchange_on_host); }
 
 }  // namespace
+
+void finish_sends() { finish_sends_but(0); }
+
 }  // namespace torch_xla::dispatch

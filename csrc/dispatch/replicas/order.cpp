@@ -1,9 +1,13 @@
 #include "dispatch/replicas/order.h"
 
 #include <map>
+#include <utility>
+#include <vector>
 
 #include <ATen/ops/zeros.h>
 
+#include "executor/step/sync.h"
+#include "lazy/lock.h"
 #include "lazy/recording.h"
 #include "lazy/tensor.h"
 #include "util/error.h"
@@ -11,10 +15,14 @@
 namespace torch_xla::dispatch {
 namespace {
 
+std::map<int, at::Tensor>& orders() {  // guarded by the graph lock
+  static auto& all = *new std::map<int, at::Tensor>;
+  return all;
+}
+
 // Data from the start, so that the first program is that of the later steps.
 lazy::Storage& order_of(int device) {
-  static auto& orders = *new std::map<int, at::Tensor>;  // guarded by the graph lock
-  at::Tensor& order = orders[device];
+  at::Tensor& order = orders()[device];
   if (!order.defined()) {
     const c10::Device xla(c10::DeviceType::XLA, static_cast<c10::DeviceIndex>(device));
     order = at::zeros({}, at::kLong).to(xla);
@@ -51,6 +59,23 @@ void write_order(int device, lazy::Value next) {
     *order = std::move(next);
   } else {
     order_of(device).set_value(std::move(next));
+  }
+}
+
+void launch_exchanges() {
+  std::vector<std::pair<int, lazy::Value>> waiting;
+  {
+    const lazy::GraphLock lock;
+    if (lazy::Recording::current() != nullptr) return;  // of a function, which runs later
+    for (const auto& [device, order] : orders()) {
+      lazy::Value value = lazy::expect_lazy(order, "exchange").read();
+      if (!value.node->is_data()) waiting.emplace_back(device, std::move(value));
+    }
+  }
+  for (auto& [device, value] : waiting) {
+    std::vector<lazy::Value> values = {std::move(value)};
+    executor::materialize(values, device,
+                          {.of_run = "a wait for other processes", .program = "exchanges"});
   }
 }
 

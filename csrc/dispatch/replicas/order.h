@@ -10,5 +10,9 @@ namespace torch_xla::dispatch {
 const lazy::Geometry* geometry_of_order();
 lazy::Value read_order(int device);
 void write_order(int device, lazy::Value next);
+// Launches all exchanges that were recorded and wait, with what they need; without the lock. Who
+// waits for other processes outside of a program calls this before: they may wait for such an
+// exchange.
+void launch_exchanges();
 
 }  // namespace torch_xla::dispatch

@@ -96,6 +96,32 @@ void resize(lazy::TensorImpl& tensor, const Geometry* to) {
   tensor.assign(pointer_to(storage), to, offset, lazy::as_lazy(shown)->view());
 }
 
+void resize_storage(lazy::Storage& storage, size_t bytes) {
+  if (bytes == storage.nbytes()) return;
+  const Geometry& from = storage.geometry();
+  const size_t whole = static_cast<size_t>(from.storage_elements()) * c10::elementSize(from.dtype);
+  if (bytes == 0 || (storage.nbytes() == 0 && bytes == whole)) {
+    storage.reset(&from, {});
+    storage.set_nbytes(bytes);
+    return;
+  }
+  const size_t size = c10::elementSize(from.dtype);
+  TXLA_CHECK_KIND(util::ErrorKind::Value, bytes % size == 0,
+                  "UntypedStorage.resize_: expected whole elements of ", c10::toString(from.dtype),
+                  ", got ", bytes, " bytes.");
+  const auto count = static_cast<int64_t>(bytes / size);
+  const auto kept = static_cast<int64_t>(std::min(bytes, storage.nbytes()) / size);
+  const Geometry* to = lazy::intern_contiguous(from.dtype, {count});
+  Value value;
+  if (storage.has_value() && kept != 0) {
+    value = call("aten::constant_pad_nd", storage.device_index(),
+                 {read_over(storage, *lazy::intern_contiguous(from.dtype, {kept})),
+                  c10::IValue(std::vector<int64_t>{0, count - kept}), c10::IValue(int64_t{0})},
+                 to);
+  }
+  storage.reset(to, std::move(value));
+}
+
 Value read_over(lazy::Storage& storage, const Geometry& geometry) {
   return lazy::as_lazy(window(storage, &geometry, 0))->read();
 }

@@ -18,6 +18,10 @@ at::Tensor& write_out(const std::string& op, at::Tensor& out, const at::Tensor& 
 // elements are zero. Other tensors over that memory stay what they are.
 void resize(lazy::TensorImpl& tensor, const lazy::Geometry* to);
 
+// Gives a storage so many bytes: with none it lets its value go, and what it gets anew is zero.
+// Tensors over it stay what they are, and show what is written into it later.
+void resize_storage(lazy::Storage& storage, size_t bytes);
+
 // Read and write tensors over memory that has taken another geometry since they were made.
 lazy::Value read_over(lazy::Storage& storage, const lazy::Geometry& geometry);
 void write_over(lazy::Storage& storage, const lazy::Geometry& geometry, const lazy::Value& value);

@@ -1,9 +1,9 @@
 """Streams and events of xla devices.
 
 A device has one stream: its work is ordered by the data it uses and by the order of launches, so
-all streams of a device are equal and there is nothing to switch between. An event, a wait or a
-query asks for a point in that work; what was recorded until then is launched first, as by
-`torch_xla.sync()`.
+all streams of a device are equal and there is nothing to switch between. Whoever waits for an event
+or a stream, or queries one, has launched what was recorded until then, as by `torch_xla.sync()`. An
+event with a time launches when it is recorded.
 """
 
 from __future__ import annotations

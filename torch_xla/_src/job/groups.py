@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ _made: dict[tuple[int, ...], dist.ProcessGroupGloo] = {}
 
 
 def ensure(
-    members: Sequence[int] | None = None, store: dist.Store | None = None
+    members: Sequence[int] | None = None,
+    store: dist.Store | None = None,
+    timeout: datetime.timedelta | None = None,
 ) -> dist.ProcessGroupGloo | None:
     """Makes the backend of a group, once. Every door that records an exchange calls it before.
 
@@ -28,6 +31,7 @@ def ensure(
     Args:
         members: The ranks of this process's group, in its order; all ranks of the job without it.
         store: Where the members meet; the job's store without it.
+        timeout: How long an exchange waits for the others; PyTorch's time without it.
 
     Returns:
         The backend; None for a group of one, which exchanges nothing.
@@ -50,44 +54,58 @@ def ensure(
         return None
     with _lock:
         if key not in _made:
-            _made[key] = _connect(key, store)
+            _made[key] = _connect(key, store, timeout)
         return _made[key]
 
 
-def _connect(members: tuple[int, ...], store: dist.Store | None) -> dist.ProcessGroupGloo:
+def connect(
+    members: Sequence[int], store: dist.Store, timeout: datetime.timedelta | None = None
+) -> dist.ProcessGroupGloo:
+    """A backend of these ranks, which meet in the store: each of them calls this."""
     import torch.distributed as dist
     from torch.distributed.constants import default_pg_timeout
 
-    here = place.place()
-    name = ",".join(map(str, members))
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout = default_pg_timeout
+    options._timeout = timeout or default_pg_timeout
     if place.on_one_host() and not os.environ.get("GLOO_SOCKET_IFNAME"):
         # The host's own name may lead nowhere, or through a network.
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     else:
         options._devices = [dist.ProcessGroupGloo.create_default_device()]
-    backend = dist.ProcessGroupGloo(
-        dist.PrefixStore(f"group/{name}", store or _store.store("groups")),
-        members.index(here.rank),
-        len(members),
-        options,
-    )
+    return dist.ProcessGroupGloo(store, list(members).index(place.rank()), len(members), options)
+
+
+def _connect(
+    members: tuple[int, ...], store: dist.Store | None, timeout: datetime.timedelta | None
+) -> dist.ProcessGroupGloo:
+    import torch.distributed as dist
+
+    name = ",".join(map(str, members))
+    here = place.place()
+    meeting = dist.PrefixStore(f"group/{name}", store or _store.store("groups"))
+    backend = connect(members, meeting, timeout)
     _XLAC._xla_set_replica(here.rank, here.world_size)
     _tell(members, backend)
     return backend
 
 
-def _tell(members: tuple[int, ...], backend: dist.ProcessGroupGloo) -> None:
-    """Gives the backend to the C++ side, which finds it by the name of a process group."""
+def around(backend: dist.ProcessGroupGloo) -> dist.ProcessGroup:
+    """A process group with this backend for the CPU, as C++ takes it."""
     import torch
     import torch.distributed as dist
-    from torch._C import _distributed_c10d as c10d
 
-    name: Any = f"torch_xla/{members}"
     group = dist.ProcessGroup(dist.HashStore(), backend.rank(), backend.size())
     gloo = dist.ProcessGroup.BackendType.GLOO
     group._register_backend(torch.device("cpu"), gloo, backend)
+    return group
+
+
+def _tell(members: tuple[int, ...], backend: dist.ProcessGroupGloo) -> None:
+    """Gives the backend to the C++ side, which finds it by the name of a process group."""
+    from torch._C import _distributed_c10d as c10d
+
+    name: Any = f"torch_xla/{members}"
+    group = around(backend)
     c10d._register_process_group(name, group)
     try:
         _XLAC._xla_add_replica_group(list(members), name)

@@ -1,6 +1,7 @@
-"""PyTorch's functions on DTensors that do something else for a `DeviceMesh("xla", ...)`.
+"""PyTorch's functions on DTensors that do something else for a mesh of the devices of one process.
 
-`distribute_tensor` and `distribute_module` ask torch_xla by themselves. These do not.
+`distribute_tensor` and `distribute_module` ask torch_xla by themselves for a `DeviceMesh("xla")`,
+also for one of processes, for which they are PyTorch's. The others do not ask.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from typing import Any
 
 import torch
+
+from torch_xla._src.processes.device_mesh import as_of_other_devices, is_of_devices
 
 
 def install() -> None:
@@ -25,7 +28,7 @@ def install() -> None:
     @functools.wraps(from_local)
     def checked_from_local(local_tensor: Any, device_mesh=None, placements=None, **kwargs: Any):
         mesh = device_mesh or current_mesh()
-        if mesh.device_type != "xla":
+        if not is_of_devices(mesh):
             return from_local(local_tensor, mesh, placements, **kwargs)
         from torch_xla.distributed.spmd import dtensor
 
@@ -34,7 +37,7 @@ def install() -> None:
     @functools.wraps(init_helper)
     def checked_init_helper(init_op: Any, size: Any, device_mesh=None, placements=None, **kwargs):
         mesh = device_mesh or current_mesh()
-        if mesh.device_type != "xla":
+        if not is_of_devices(mesh):
             return init_helper(init_op, size, mesh, placements, **kwargs)
         from torch_xla.distributed.spmd.api import made_by
 
@@ -43,6 +46,39 @@ def install() -> None:
     api.DTensor._from_local_of_processes = staticmethod(from_local)
     api.DTensor.from_local = staticmethod(checked_from_local)
     api._dtensor_init_helper = checked_init_helper
+    _let_through(api.distribute_tensor)
+    _let_through(api.distribute_module)
+    handlers = api.DTensor._op_dispatcher._custom_op_handlers
+    handlers[torch.ops.aten.linear_backward.default] = _linear_backward
+
+
+def _linear_backward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """By products, whose placements PyTorch knows: it has `linear` as them on other devices."""
+    input, gradient, weight, wanted = args
+    rows = gradient.reshape(-1, gradient.size(-1))
+    return (
+        gradient.matmul(weight) if wanted[0] else None,
+        rows.t().matmul(input.reshape(-1, input.size(-1))) if wanted[1] else None,
+        rows.sum(0) if wanted[2] else None,
+    )
+
+
+def _let_through(original: Any) -> None:
+    """Lets PyTorch distribute over processes, whatever module has imported its function by now."""
+    of_processes = as_of_other_devices(original)
+    current_mesh = sys.modules["torch.distributed.device_mesh"]._mesh_resources.get_current_mesh
+
+    @functools.wraps(original)
+    def distribute(what: Any, device_mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mesh = device_mesh or current_mesh()
+        function = original if is_of_devices(mesh) else of_processes
+        return function(what, mesh, *args, **kwargs)
+
+    name = original.__name__
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch.distributed"):
+            if module.__dict__.get(name) is original:
+                setattr(module, name, distribute)
 
 
 def _rebuilt(*arguments: Any) -> Any:
@@ -86,7 +122,7 @@ def install_local_map() -> None:
 
 
 def _is_on_xla(d: Any) -> bool:
-    return d.device_mesh.device_type == "xla"
+    return is_of_devices(d.device_mesh)
 
 
 def install_collectives() -> None:
@@ -95,7 +131,7 @@ def install_collectives() -> None:
 
     def is_of_xla(group: Any) -> bool:
         mesh = group[0] if isinstance(group, tuple) and group else group
-        return isinstance(mesh, module.DeviceMesh) and mesh.device_type == "xla"
+        return isinstance(mesh, module.DeviceMesh) and is_of_devices(mesh)
 
     all_reduce, gather = module.all_reduce, module.all_gather_single
     scatter, resolve = module.reduce_scatter_single, module._resolve_group
@@ -157,7 +193,7 @@ def install_fully_shard() -> None:
 
     @functools.wraps(original)
     def fully_shard(module: Any, *, mesh: Any = None, **kwargs: Any) -> Any:
-        if mesh is None or mesh.device_type != "xla":
+        if mesh is None or not is_of_devices(mesh):
             return original(module, mesh=mesh, **kwargs)
         from torch_xla.distributed.spmd.fully_shard import xla_fully_shard
 

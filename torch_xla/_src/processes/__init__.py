@@ -1,0 +1,1 @@
+"""Changes of PyTorch for torch.distributed over the processes of a job."""
