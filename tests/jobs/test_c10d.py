@@ -403,6 +403,55 @@ if dist.get_rank() == 0:
 """
 
 
+COMPILED = """
+import torch.distributed._functional_collectives as funcol
+
+
+@torch.compile(backend="openxla")
+def functional(x):
+    y = funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
+    z = funcol.all_gather_single(y + 1, 0, dist.group.WORLD)
+    return z, funcol.reduce_scatter_single(z, "sum", 0, dist.group.WORLD)
+
+
+@torch.compile(backend="openxla")
+def in_place(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+for i in range(2):
+    x = torch.full((2,), 1.0 + rank + i, device="xla")
+    expected = sum(2 * (1.0 + r + i) for r in range(n)) + 1
+    z, part = functional(x)
+    assert z.tolist() == [expected] * (2 * n) and part.tolist() == [expected * n] * 2
+    assert in_place(x).tolist() == [expected] * 2
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import torch_xla.debug.metrics as met
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).to("xla")
+parallel = torch.compile(DDP(model), backend="openxla")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+launches, losses = [], []
+for step in range(4):
+    before = met.metric_data("ExecuteTime")[0]
+    optimizer.zero_grad()
+    loss = parallel(torch.ones(2, 4, device="xla") * (rank + 1)).square().mean()
+    loss.backward()
+    optimizer.step()
+    torch_xla.sync(wait=True)
+    launches.append(met.metric_data("ExecuteTime")[0] - before)
+    losses.append(loss.item())
+assert launches[-1] == 1, launches
+assert losses == sorted(losses, reverse=True), losses
+dist.destroy_process_group()
+"""
+
 SPAWNED = """
 import torch
 import torch.distributed as dist
@@ -431,6 +480,10 @@ def test_calls_are_as_those_of_gloo(jobs, ranks):
 
 def test_objects_barriers_and_groups(jobs):
     jobs.torchrun(BEGIN.replace("METHOD", "xla://") + OTHERS, ranks=4, timeout=300)
+
+
+def test_calls_in_graphs_of_torch_compile(jobs):
+    jobs.by_hand(BEGIN.replace("METHOD", "env://") + COMPILED, timeout=300)
 
 
 def test_spawned_processes(jobs):
