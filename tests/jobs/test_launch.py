@@ -178,7 +178,7 @@ if __name__ == "__main__":
         torch_xla.launch(raise_)
     except ProcessRaisedException as error:
         assert "LookupError: in the replica" in str(error)
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - begun < 200  # four sleeps would take longer
     os.system(f"ps --no-headers -o stat,args --ppid {os.getpid()} | grep -v -e ps -e tracker")
 """
 
