@@ -35,6 +35,8 @@ def clock():
 class Training:
     """A model, its optimizer, and batches of made-up images, all on this process's device."""
 
+    is_one_graph = True  # each step
+
     def __init__(self, args):
         self.args = args
         self.device = torch_xla.device()
@@ -48,7 +50,9 @@ class Training:
             self.model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4
         )
         self.loss_fn = nn.CrossEntropyLoss()
-        self.compiled_step = torch_xla.compile(self.step, full_graph=True, name="resnet_step")
+        self.compiled_step = torch_xla.compile(
+            self.step, full_graph=self.is_one_graph, name="resnet_step"
+        )
 
     def wrapped(self, model):
         return model

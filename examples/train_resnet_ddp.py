@@ -13,6 +13,8 @@ import torch_xla.distributed.xla_backend  # noqa: F401  registers the backend
 
 
 class DdpTraining(train_resnet_base.Training):
+    is_one_graph = False  # DDP reads what it decides by in its first steps
+
     def wrapped(self, model):
         # Buckets hold the gradients: they are not copied.
         return DistributedDataParallel(model, gradient_as_bucket_view=True)

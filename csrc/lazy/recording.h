@@ -52,7 +52,7 @@ class Recording {
   virtual bool lends(Storage& /*storage*/) { return false; }
   // Returns whether tensors that were made before a recording on this thread are lent to it.
   virtual bool lends_state() const { return outer_ != nullptr && outer_->lends_state(); }
-  // Returns the place of the order of exchanges in the function; null where it may exchange nothing.
+  // Returns the place of the order of exchanges; null where a function may exchange nothing.
   virtual Value* order_of_exchanges() { return nullptr; }
   // Returns whether the function becomes a program for others, which checks no values.
   virtual bool is_export() const { return outer_ != nullptr && outer_->is_export(); }

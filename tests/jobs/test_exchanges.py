@@ -1,7 +1,4 @@
-"""Exchanges among the processes of a job, and how they keep their order.
-
-Units: dispatch/replicas, ops/exchange.
-"""
+"""Exchanges among the processes of a job, and how they keep their order."""
 
 from __future__ import annotations
 

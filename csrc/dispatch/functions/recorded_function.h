@@ -107,7 +107,7 @@ class Callable {
   Draws draws_;
   size_t num_given_ = 0;
   static constexpr size_t kOrder = std::numeric_limits<size_t>::max();
-  // Of each parameter: among the given values, then the constants; or it is the order of exchanges.
+  // Each parameter is among the given values, or then the constants; or is the order of exchanges.
   std::vector<size_t> places_;
   bool exchanges_ = false;
   std::vector<c10::intrusive_ptr<lazy::Storage>> constants_;

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from torch_xla import _XLAC
 from torch_xla._src.job import place
 from torch_xla._src.job import store as _store
 from torch_xla._src.job.judge import Judge
@@ -277,15 +278,11 @@ class Watch(threading.Thread):
             self._judge.close()
 
 
-def _limit() -> float:
-    text = os.environ.get("XLA_JOB_HEARTBEAT_SECONDS") or "6"
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
+def _limit() -> int:
+    limit = _XLAC._xla_flag("XLA_JOB_HEARTBEAT_SECONDS")
     if limit < 0:
         raise ValueError(
-            f"XLA_JOB_HEARTBEAT_SECONDS: expected a number of seconds, or 0 for any, got '{text}'."
+            f"XLA_JOB_HEARTBEAT_SECONDS: expected a number of seconds, or 0 for any, got {limit}."
         )
     return limit
 
