@@ -23,6 +23,7 @@ namespace py = pybind11;
 py::object agreement() { return py::module_::import("torch_xla._src.job.agreement"); }
 
 void exchanging(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) {
+  dispatch::expect_agreement();
   const std::vector<dispatch::GroupNotes> groups = dispatch::count_exchanges(exchanges);
   if (!is_new) return;
   const py::gil_scoped_acquire gil;
@@ -32,7 +33,12 @@ void exchanging(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) {
     for (const auto& exchange : group.exchanges) {
       notes.append(py::make_tuple(exchange.text, exchange.line));
     }
-    agreement().attr("agree")(py::tuple(py::cast(group.members)), group.first, notes);
+    try {
+      agreement().attr("agree")(py::tuple(py::cast(group.members)), group.first, notes);
+    } catch (const py::error_already_set& e) {
+      dispatch::note_disagreement(py::str(e.value()).cast<std::string>());
+      throw;
+    }
   }
 }
 
@@ -42,7 +48,9 @@ void stalled(const std::vector<int64_t>& group, int64_t number, const std::strin
   try {
     agreement().attr("stalled")(py::tuple(py::cast(group)), number, text, seconds);
   } catch (const py::error_already_set& e) {
-    util::fail(util::ErrorKind::Runtime, py::str(e.value()).cast<std::string>());
+    const auto what = py::str(e.value()).cast<std::string>();
+    dispatch::note_disagreement(what);
+    util::fail(util::ErrorKind::Runtime, what);
   }
 }
 

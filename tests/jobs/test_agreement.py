@@ -82,3 +82,16 @@ def test_a_rank_that_is_ahead_is_waited_for(jobs):
         """,
         timeout=60,
     )
+
+
+def test_nothing_is_exchanged_any_more(jobs):
+    case = 'ops.all_reduce(torch.ones(4 + rank, 2, device="xla"), "add", 1.0, *ALL).tolist()'
+    code = CODE.format(case=case, words=["number 1"]) + (
+        "\ntry:\n"
+        '    ops.all_reduce(x, "add", 1.0, *ALL).tolist()\n'
+        "except RuntimeError as error:\n"
+        '    assert "Nothing is exchanged since" in str(error), error\n'
+        "else:\n"
+        '    raise AssertionError("it was exchanged")\n'
+    )
+    jobs.by_hand(code, timeout=60)

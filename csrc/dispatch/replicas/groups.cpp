@@ -22,6 +22,7 @@ struct Job {
   util::Mutex mutex{util::Rank::Section};
   int64_t rank = -1, count = 0;  // 0: nobody has told
   std::map<std::vector<int64_t>, Group> groups;
+  std::string disagreement;
 };
 
 Job& job() {
@@ -76,6 +77,28 @@ void drop_replica_groups() {
   decltype(it.groups) dropped;
   const std::lock_guard lock(it.mutex);
   dropped.swap(it.groups);
+  it.disagreement.clear();
+}
+
+void note_disagreement(const std::string& what) {
+  Job& it = job();
+  const std::lock_guard lock(it.mutex);
+  if (it.disagreement.empty()) it.disagreement = what;
+}
+
+bool has_disagreement() {
+  Job& it = job();
+  const std::lock_guard lock(it.mutex);
+  return !it.disagreement.empty();
+}
+
+void expect_agreement() {
+  Job& it = job();
+  const std::lock_guard lock(it.mutex);
+  TXLA_CHECK(it.disagreement.empty(),
+             "collectives: expected ranks that have agreed so far. Nothing is exchanged since they "
+             "have not:\n",
+             it.disagreement);
 }
 
 namespace {

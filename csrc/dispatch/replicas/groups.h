@@ -24,8 +24,14 @@ int64_t num_replicas(int device);
 // what did before.
 void add_replica_group(at::IntArrayRef members, const std::string& name);
 bool has_replica_group(at::IntArrayRef members);
-// Forgets all groups.
+// Forgets all groups, and that they have not agreed.
 void drop_replica_groups();
+
+// Says that the ranks of a group would exchange different things. From now on nothing is exchanged.
+void note_disagreement(const std::string& what);
+// Throws where that was said.
+void expect_agreement();
+bool has_disagreement();
 
 // The group of some replicas, and the place of this one among them.
 struct ReplicaGroup {

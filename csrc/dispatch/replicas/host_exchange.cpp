@@ -464,12 +464,62 @@ Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string
   return results;
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
-  m.def(
-      "exchange_on_host(Tensor[] tensors, Tensor order, str what, str reduction, float scale, "
-      "int[] dims, int[] members, int size) -> Tensor[]");
+// Large tensors are reduced in the memory of their results; the others go together.
+void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale,
+                     const Exchange& exchange, at::TensorList out) {
+  constexpr size_t kLarge = 1 << 18;  // bytes
+  Tensors small;
+  std::vector<size_t> places;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<Tensors> large;
+  for (size_t i = 0; i < xs.size(); ++i) {
+    c10d::AllreduceOptions options;
+    ReduceOp::RedOpType op = reduce_op(reduction);
+    if (xs[i].nbytes() < kLarge || !as_sent(xs[i], op).is_same(xs[i])) {
+      small.push_back(xs[i]);
+      places.push_back(i);
+      continue;
+    }
+    options.reduceOp = op;
+    large.push_back({out[i].copy_(xs[i])});
+    works.push_back(exchange.backend().allreduce(large.back(), options));
+  }
+  for (const auto& work : works) exchange.await(work);
+  for (const Tensors& given : large) {
+    Tensors results = given;
+    scale_by(results, scale);
+    if (!results[0].is_same(given[0])) given[0].copy_(results[0]);  // of integers
+  }
+  Tensors results = all_reduced(small, reduction, exchange);
+  scale_by(results, scale);
+  for (size_t i = 0; i < results.size(); ++i) out[places[i]].copy_(results[i]);
 }
-TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host", exchange_on_host); }
+
+// The same, in the memory of the program's results.
+void exchange_into(at::TensorList xs, const at::Tensor& order, c10::string_view what,
+                   c10::string_view reduction, double scale, at::IntArrayRef dims,
+                   at::IntArrayRef members, int64_t size, at::TensorList out) {
+  if (what == "all_reduce") {
+    const Exchange exchange{what, reduction, xs, replica_group(members, size)};
+    all_reduce_into(xs, reduction, scale, exchange, out);
+    out.back().copy_(order.add(1));
+    return;
+  }
+  const Tensors results = exchange_on_host(xs, order, what, reduction, scale, dims, members, size);
+  for (size_t i = 0; i < results.size(); ++i) out[i].copy_(results[i]);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
+  const std::string arguments =
+      "(Tensor[] tensors, Tensor order, str what, str reduction, float scale, int[] dims, "
+      "int[] members, int size";
+  m.def(("exchange_on_host" + arguments + ") -> Tensor[]").c_str());
+  m.def(("exchange_on_host.out" + arguments + ", *, Tensor(a!)[] out) -> ()").c_str());
+}
+TORCH_LIBRARY_IMPL(torch_xla, CPU, m) {
+  m.impl("exchange_on_host", exchange_on_host);
+  m.impl("exchange_on_host.out", exchange_into);
+}
 
 }  // namespace
 

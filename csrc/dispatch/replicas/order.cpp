@@ -6,6 +6,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "dispatch/replicas/groups.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
 #include "lazy/recording.h"
@@ -63,6 +64,7 @@ void write_order(int device, lazy::Value next) {
 }
 
 void launch_exchanges() {
+  if (has_disagreement()) return;
   std::vector<std::pair<int, lazy::Value>> waiting;
   {
     const lazy::GraphLock lock;

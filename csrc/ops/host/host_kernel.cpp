@@ -238,12 +238,18 @@ class HostKernel {
   std::vector<Result> results_;
 };
 
-// The overload that takes the same arguments and writes its results into given tensors. Only one
-// with a CPU kernel of its own saves anything: the generated ones compute and copy.
+bool gives_list(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return returns.size() == 1 && returns[0].type()->kind() == TypeKind::ListType;
+}
+
+// The overload that takes the same arguments and writes its results into given tensors, or a list
+// of such. Only one with a CPU kernel of its own saves anything: the generated ones compute and
+// copy.
 std::optional<c10::OperatorHandle> find_out_overload(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& r : schema.returns()) {
-    if (r.type()->kind() != TypeKind::TensorType) return std::nullopt;
+    if (r.type()->kind() != TypeKind::TensorType && !gives_list(op)) return std::nullopt;
   }
   const size_t inputs = schema.arguments().size(), outputs = schema.returns().size();
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
@@ -430,9 +436,15 @@ void HostKernel::run_part(const XLA_FFI_CallFrame& frame, const CallPart& part,
   stack.reserve(arguments_.size() + results_.size());
   for (const KernelArgument& a : arguments_) stack.push_back(value_of(a, frame, part));
   if (out_) {
+    c10::List<at::Tensor> targets;
     for (size_t i = 0; i < results_.size(); ++i) {
-      stack.push_back(target(frame, i, results_[i], part));
+      targets.push_back(target(frame, i, results_[i], part));
     }
+    if (gives_list(*op_)) {
+      stack.emplace_back(std::move(targets));
+      return out_->callBoxed(stack);
+    }
+    for (const at::Tensor& t : targets) stack.emplace_back(t);
     out_->callBoxed(stack);
   } else {
     op_->callBoxed(stack);
