@@ -27,6 +27,11 @@ def reserved_port() -> socket.socket:
     return held
 
 
+def _hear_interrupts() -> None:
+    """A shell's background jobs ignore them, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Job:
     """Processes that were started together, each in a process group of its own."""
 
@@ -40,6 +45,7 @@ class Job:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                preexec_fn=_hear_interrupts,
             )
             for command, environment in zip(commands, environments, strict=True)
         ]

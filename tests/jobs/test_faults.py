@@ -63,8 +63,6 @@ def main():
             watch._watch._lines.connection.close()
             time.sleep(60)
         if fault == "is interrupted":
-            # A shell's background jobs ignore it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             kill(signal.SIGINT)
         if fault == "is elsewhere":
             xm.rendezvous("one place")
