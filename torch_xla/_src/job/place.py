@@ -10,6 +10,8 @@ import os
 import re
 from typing import NamedTuple
 
+from torch_xla import _XLAC
+
 
 class Place(NamedTuple):
     rank: int
@@ -74,7 +76,7 @@ def on_one_host() -> bool:
 def launcher() -> str:
     """Who started this process as one of several; empty where nobody did."""
     if os.environ.get("WORLD_SIZE"):
-        if "XLA_JOB_STORE" in os.environ:
+        if _XLAC._xla_flag("XLA_JOB_STORE"):
             return "xmp.spawn"
         return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "the environment"
     if "SLURM_STEP_NUM_TASKS" in os.environ:

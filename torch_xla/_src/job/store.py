@@ -12,6 +12,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+from torch_xla import _XLAC
 from torch_xla._src.job import place
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _prefix() -> str:
 
 def address() -> tuple[str, int]:
     """Where the job's store is."""
-    given = os.environ.get("XLA_JOB_STORE")
+    given = _XLAC._xla_flag("XLA_JOB_STORE")
     if given:
         host, _, port = given.rpartition(":")
         return host, int(port)
@@ -88,7 +89,7 @@ def _make() -> dist.Store:
         return dist.PrefixStore("torch_xla", dist.HashStore())
     host, port = address()
     kept_by_launcher = (
-        "XLA_JOB_STORE" in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        _XLAC._xla_flag("XLA_JOB_STORE") or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     )
     shared = dist.TCPStore(
         host,
