@@ -18,10 +18,19 @@ import torch
 
 from torch_xla import _XLAC
 
+_has_processes = False  # whether any mesh has
+
 
 def is_of_devices(mesh: Any) -> bool:
     """True for a mesh of xla whose devices belong to one process."""
-    return mesh.device_type == "xla" and not getattr(mesh, "_torch_xla_processes", False)
+    if mesh.device_type != "xla":
+        return False
+    if not _has_processes:
+        return True
+    # torch._dynamo reads no attributes of ours. Where one mesh is of processes, all others are.
+    return not (
+        torch.compiler.is_dynamo_compiling() or getattr(mesh, "_torch_xla_processes", False)
+    )
 
 
 def as_of_other_devices(function: Callable[..., Any]) -> Any:
@@ -55,7 +64,8 @@ def install() -> None:
     @functools.wraps(make)
     def __init__(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
         if device_type == "xla" and _is_of_processes(kwargs.get("_root_mesh")):
-            self._torch_xla_processes = True
+            global _has_processes
+            _has_processes = self._torch_xla_processes = True
             if kwargs.get("_init_backend", True):
                 kwargs = _meet(args, kwargs)
             make_of_processes(self, device_type, *args, **kwargs)
