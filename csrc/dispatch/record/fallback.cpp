@@ -233,16 +233,8 @@ class FallbackCall {
   std::vector<at::Tensor> host_;
 };
 
-// torch.distributed's collectives go on after the call, which writes back what it took.
 void refuse_collective(const c10::OperatorHandle& op) {
-  if (op.operator_name().getNamespace() != "c10d") return;
-  util::fail(
-      util::ErrorKind::NotImplemented, op.operator_name().name,
-      ": expected tensors of the CPU, got some on xla. ",
-      executor::is_spmd()
-          ? "In SPMD mode one process has all devices, and the compiler sends what they need "
-            "of each other: split values by torch_xla.distributed.spmd.mark_sharding."
-          : "Move them with .cpu().");
+  if (op.operator_name().getNamespace() == "c10d") fail_collective(op.operator_name().name);
 }
 
 // XLA_HOST_FALLBACK, for this operator.
@@ -330,6 +322,15 @@ void fail_of_cpu_tensor(const c10::OperatorHandle& op, const Stack& stack, size_
              " (when checking argument in method ", lazy::full_name(op.operator_name()),
              "). Input tensor is not an XLA tensor: torch.", c10::toString(tensor.scalar_type()),
              "Tensor. Move it with .to('xla').");
+}
+
+void fail_collective(const std::string& name) {
+  util::fail(
+      util::ErrorKind::NotImplemented, name, ": expected tensors of the CPU, got some on xla. ",
+      executor::is_spmd()
+          ? "In SPMD mode one process has all devices, and the compiler sends what they need "
+            "of each other: split values by torch_xla.distributed.spmd.mark_sharding."
+          : "Move them with .cpu().");
 }
 
 }  // namespace torch_xla::dispatch

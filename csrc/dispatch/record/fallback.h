@@ -2,6 +2,7 @@
 // results. Counts the calls by operator.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,5 +27,9 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors, std::strin
 // For tests: makes programs read views, as they read large ones where the host cannot read memory.
 void set_reads_views_by_programs(bool on);
 at::Tensor to_device(const at::Tensor& cpu, int device);
+
+// Refuses tensors of ours in a group of torch.distributed's for the CPU: its collectives go on
+// after the call, which would write back what it took.
+[[noreturn]] void fail_collective(const std::string& name);
 
 }  // namespace torch_xla::dispatch

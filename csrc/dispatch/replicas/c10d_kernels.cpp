@@ -1,10 +1,12 @@
 // The kernels of torch.distributed's operators for tensors of xla: each asks the backend that the
 // process group has for them. `make_process_group` is an operator, since Python's classes of c10d
 // come from another pybind11 than ours.
+#include <algorithm>
 #include <tuple>
 
 #include <torch/library.h>
 
+#include "dispatch/record/fallback.h"
 #include "dispatch/replicas/process_group.h"
 
 namespace torch_xla::dispatch {
@@ -19,6 +21,10 @@ using Op = c10::intrusive_ptr<c10d::ReduceOp>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 c10::intrusive_ptr<c10d::Backend> backend_of(const Group& group) {
+  const std::vector<c10::Device> devices = group->getDeviceTypes();
+  if (std::ranges::none_of(devices, [](const c10::Device& d) { return d.is_xla(); })) {
+    fail_collective("torch.distributed");
+  }
   return group->getBackend(c10::DeviceType::XLA);
 }
 
