@@ -25,6 +25,7 @@ NOT_RECORDED = {
     "torch_xla::all_to_all",
     "torch_xla::collective_broadcast",
     "torch_xla::collective_permute",
+    "torch_xla::exchange",  # tests/jobs
     "torch_xla::full_to_shard",
     "torch_xla::mark_manual",
     "torch_xla::masked_select",
