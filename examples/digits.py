@@ -1,6 +1,7 @@
 """The handwritten digits that come with scikit-learn, or made-up ones, for scripts that train."""
 
 import torch
+import train_digits
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -9,15 +10,13 @@ import torch_xla.utils.utils as xu
 
 
 def datasets(size=28):
-    """1797 images, `size` pixels square, with values from 0 to 1; every fifth is for the test."""
-    from sklearn.datasets import load_digits
+    """Those of train_digits.py, `size` pixels square."""
 
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    images = torch.nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
-    labels = torch.tensor(digits.target)
-    test = torch.arange(len(labels)) % 5 == 0
-    return TensorDataset(images[~test], labels[~test]), TensorDataset(images[test], labels[test])
+    def enlarged(images, labels):
+        images = torch.nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+        return TensorDataset(images, labels)
+
+    return tuple(enlarged(*part.tensors) for part in train_digits.datasets())
 
 
 def loaders(args, size=28):

@@ -11,7 +11,7 @@ import os
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
+import ranks
 import resnet
 import torch
 import torch.distributed as dist
@@ -74,13 +74,7 @@ def prepared(model, args):
         from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
         return XlaFullyShardedDataParallel(model)
-    if xr.world_size() > 1:
-        xm.broadcast_master_param(model)
-    if args.ddp:
-        from torch.nn.parallel import DistributedDataParallel
-
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return model
+    return ranks.prepared(model, args.ddp)
 
 
 def block_of(args):
@@ -103,12 +97,6 @@ def rate_at(args, steps_an_epoch, step):
     if epoch < args.num_warmup_epochs:
         return (step + 1) / (args.num_warmup_epochs * steps_an_epoch)
     return args.lr_scheduler_divisor ** -(epoch // args.lr_scheduler_divide_every_n_epochs)
-
-
-def report(device, step, loss, tracker, epoch, writer):
-    test_utils.print_training_update(
-        device, step, loss.item(), tracker.rate(), tracker.global_rate(), epoch, writer
-    )
 
 
 def train_imagenet(args):
@@ -143,17 +131,7 @@ def train_imagenet(args):
                 tracker.add(args.batch_size)
                 if step % args.log_steps == 0:
                     given = (device, step, loss, tracker, epoch, writer)
-                    xm.add_step_closure(report, args=given, run_async=args.async_closures)
-
-    def test():
-        correct, total = 0, 0
-        model.eval()
-        with torch.no_grad():
-            for data, target in test_loader:
-                correct += (model(data).argmax(dim=1) == target).sum()
-                total += len(target)
-        counts = xm.mesh_reduce("test_accuracy", (int(correct), total), lambda c: np.sum(c, 0))
-        return 100.0 * counts[0] / counts[1]
+                    xm.add_step_closure(ranks.report, args=given, run_async=args.async_closures)
 
     accuracy = best = 0.0
     for epoch in range(1, args.num_epochs + 1):
@@ -161,7 +139,7 @@ def train_imagenet(args):
         train(epoch)
         xm.master_print(f"Epoch {epoch} train end {test_utils.now()}")
         if epoch % args.eval_interval == 0 or epoch == args.num_epochs:
-            accuracy = test()
+            accuracy = ranks.accuracy_of(model, test_loader)
             best = max(best, accuracy)
             xm.master_print(f"Epoch {epoch} test end {test_utils.now()}, Accuracy={accuracy:.2f}")
             test_utils.write_to_summary(writer, epoch, dict_to_write={"Accuracy/test": accuracy})

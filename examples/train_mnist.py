@@ -8,7 +8,7 @@ torchrun --nproc-per-node 2 examples/train_mnist.py
 import argparse
 
 import digits
-import numpy as np
+import ranks
 import torch
 import torch.distributed as dist
 from torch import nn, optim
@@ -19,7 +19,6 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.xla_backend  # noqa: F401  registers the backend
-import torch_xla.runtime as xr
 import torch_xla.test.test_utils as test_utils
 
 
@@ -40,17 +39,6 @@ class MNIST(nn.Module):
         return log_softmax(self.fc2(x), dim=1)
 
 
-def prepared(model, args):
-    """The model as ranks train it: all begin with the same parameters."""
-    if xr.world_size() > 1:
-        xm.broadcast_master_param(model)
-    if args.ddp:
-        from torch.nn.parallel import DistributedDataParallel
-
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return model
-
-
 def train_epoch(args, model, loader, optimizer, device, epoch):
     loss_fn = nn.NLLLoss()
     tracker = xm.RateTracker()
@@ -65,25 +53,7 @@ def train_epoch(args, model, loader, optimizer, device, epoch):
             xm.optimizer_step(optimizer)
         tracker.add(args.batch_size)
         if step % args.log_steps == 0:
-            xm.add_step_closure(report, args=(device, step, loss, tracker, epoch))
-
-
-def report(device, step, loss, tracker, epoch):
-    test_utils.print_training_update(
-        device, step, loss.item(), tracker.rate(), tracker.global_rate(), epoch
-    )
-
-
-def accuracy_of(model, loader):
-    """In percent, of all ranks' samples."""
-    correct, total = 0, 0
-    model.eval()
-    with torch.no_grad():
-        for data, target in loader:
-            correct += (model(data).argmax(dim=1) == target).sum()
-            total += len(target)
-    counts = xm.mesh_reduce("test_accuracy", (int(correct), total), lambda all_: np.sum(all_, 0))
-    return 100.0 * counts[0] / counts[1]
+            xm.add_step_closure(ranks.report, args=(device, step, loss, tracker, epoch))
 
 
 def train_mnist(args):
@@ -94,7 +64,7 @@ def train_mnist(args):
     train_loader, test_loader = (
         pl.MpDeviceLoader(loader, device) for loader in digits.loaders(args)
     )
-    model = prepared(MNIST().to(device), args)
+    model = ranks.prepared(MNIST().to(device), args.ddp)
     optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
     writer = test_utils.get_summary_writer(args.logdir) if xm.is_master_ordinal() else None
     accuracy = 0.0
@@ -102,7 +72,7 @@ def train_mnist(args):
         xm.master_print(f"Epoch {epoch} train begin {test_utils.now()}")
         train_epoch(args, model, train_loader, optimizer, device, epoch)
         xm.master_print(f"Epoch {epoch} train end {test_utils.now()}")
-        accuracy = accuracy_of(model, test_loader)
+        accuracy = ranks.accuracy_of(model, test_loader)
         xm.master_print(f"Epoch {epoch} test end {test_utils.now()}, Accuracy={accuracy:.2f}")
         test_utils.write_to_summary(writer, epoch, dict_to_write={"Accuracy/test": accuracy})
         if args.metrics_debug:

@@ -9,6 +9,7 @@ import os
 from functools import partial
 
 import digits
+import ranks
 import torch
 import train_mnist
 from torch import nn, optim
@@ -67,7 +68,7 @@ def run(index, args):
     args.ddp = True  # FSDP has reduced the gradients, so that the optimizer steps by itself
     for epoch in range(1, args.num_epochs + 1):
         train_mnist.train_epoch(args, model, train_loader, optimizer, device, epoch)
-        accuracy = train_mnist.accuracy_of(model, test_loader)
+        accuracy = ranks.accuracy_of(model, test_loader)
         xm.master_print(f"Epoch {epoch} test end, Accuracy={accuracy:.2f}", flush=True)
     if args.no_checkpoint:
         return
@@ -85,7 +86,7 @@ def run(index, args):
     whole = train_mnist.MNIST().to(device)
     found = torch.load(f"{args.ckpt_prefix}_consolidated.pth", weights_only=True)
     whole.load_state_dict(found["model"])
-    again = train_mnist.accuracy_of(whole, test_loader)
+    again = ranks.accuracy_of(whole, test_loader)
     xm.master_print(f"the consolidated model: Accuracy={again:.2f}")
     if abs(again - accuracy) > 1e-6 or accuracy < args.target_accuracy:
         raise SystemExit(
