@@ -57,7 +57,7 @@ def test_auto_sharding_understands_all_programs():
     count = 0
     for text in golden.lower(golden.cases()).texts.values():
         for module in text.split("module @")[1:]:
-            read = program.read("module @" + module)
+            read = program.read(_XLAC._read_program("module @" + module))
             leaves, replaces = [None] * len(read.arguments), [-1] * len(read.results)
             made = problem.make(read, (2, 2), costs.MACHINES["TPU"], leaves, replaces)
             for choice in made.choices:
