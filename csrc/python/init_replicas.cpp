@@ -30,8 +30,8 @@ void exchanging(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) {
   const PlainFrames frames;
   for (const dispatch::GroupNotes& group : groups) {
     py::list notes;
-    for (const auto& exchange : group.exchanges) {
-      notes.append(py::make_tuple(exchange.text, exchange.line));
+    for (const ops::ExchangeNote* exchange : group.exchanges) {
+      notes.append(py::make_tuple(exchange->text, exchange->line));
     }
     try {
       agreement().attr("agree")(py::tuple(py::cast(group.members)), group.first, notes);
@@ -67,13 +67,10 @@ void init_replicas(pybind11::module_& m) {
         dispatch::add_replica_group(members, name);
       },
       py::arg("members"), py::arg("name"));
-  m.def("_xla_has_replica_group",
-        [](const std::vector<int64_t>& members) { return dispatch::has_replica_group(members); });
   // Launches what was recorded and waits; then what was sent has come.
   m.def("_xla_launch_exchanges", &dispatch::launch_exchanges,
         py::call_guard<py::gil_scoped_release>());
   m.def("_xla_finish_sends", &dispatch::finish_sends, py::call_guard<py::gil_scoped_release>());
-  m.def("_xla_drop_replica_groups", &dispatch::drop_replica_groups);
 }
 
 }  // namespace torch_xla::python

@@ -227,17 +227,9 @@ namespace {
 Tensors reduced_shapes(at::TensorList xs, c10::string_view, double, c10::IntArrayRef, int64_t) {
   return shapes(xs, "all_reduce", {}, 1);
 }
-Tensors all_reduce_list(at::TensorList xs, c10::string_view reduction, double scale,
-                        c10::IntArrayRef members, int64_t size) {
-  return all_reduce(xs, reduction, scale, members, size);
-}
 Tensors scattered_shapes(at::TensorList xs, c10::string_view, double, int64_t dim, c10::IntArrayRef,
                          int64_t size) {
   return shapes(xs, "reduce_scatter", dim, size);
-}
-Tensors reduce_scatter_list(at::TensorList xs, c10::string_view reduction, double scale,
-                            int64_t dim, c10::IntArrayRef members, int64_t size) {
-  return reduce_scatter(xs, reduction, scale, dim, members, size);
 }
 Tensors gathered_shapes(at::TensorList xs, int64_t dim, c10::IntArrayRef, int64_t size) {
   return shapes(xs, "all_gather", dim, size);
@@ -263,8 +255,8 @@ TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
   m.impl("exchange_broadcast", sent_shapes);
 }
 TORCH_LIBRARY_IMPL(torch_xla, XLA, m) {
-  m.impl("exchange_all_reduce", all_reduce_list);
-  m.impl("exchange_reduce_scatter", reduce_scatter_list);
+  m.impl("exchange_all_reduce", all_reduce);
+  m.impl("exchange_reduce_scatter", reduce_scatter);
   m.impl("exchange_all_gather", all_gather);
   m.impl("exchange_broadcast", collective_broadcast);
 }

@@ -66,20 +66,6 @@ void add_replica_group(at::IntArrayRef members, const std::string& name) {
   it.groups[members.vec()].backend = std::move(backend);
 }
 
-bool has_replica_group(at::IntArrayRef members) {
-  Job& it = job();
-  const std::lock_guard lock(it.mutex);
-  return it.groups.contains(members.vec());
-}
-
-void drop_replica_groups() {
-  Job& it = job();
-  decltype(it.groups) dropped;
-  const std::lock_guard lock(it.mutex);
-  dropped.swap(it.groups);
-  it.disagreement.clear();
-}
-
 void note_disagreement(const std::string& what) {
   Job& it = job();
   const std::lock_guard lock(it.mutex);
@@ -150,7 +136,7 @@ std::vector<GroupNotes> count_exchanges(const std::vector<ops::ExchangeNote>& ex
       all.push_back({std::move(members), known->second.launched, {}});
       of = all.end() - 1;
     }
-    of->exchanges.push_back({note.text, note.line});
+    of->exchanges.push_back(&note);
     ++known->second.launched;
   }
   return all;

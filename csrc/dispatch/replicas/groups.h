@@ -23,9 +23,6 @@ int64_t num_replicas(int device);
 // Says that the CPU's backend of a group that c10d knows by a name serves these replicas. Replaces
 // what did before.
 void add_replica_group(at::IntArrayRef members, const std::string& name);
-bool has_replica_group(at::IntArrayRef members);
-// Forgets all groups, and that they have not agreed.
-void drop_replica_groups();
 
 // Says that the ranks of a group would exchange different things. From now on nothing is exchanged.
 void note_disagreement(const std::string& what);
@@ -49,12 +46,9 @@ ReplicaGroup replica_group(at::IntArrayRef members, int64_t size, bool counts = 
 
 // The exchanges of a program, as its groups compare them.
 struct GroupNotes {
-  struct Exchange {
-    std::string text, line;
-  };
   std::vector<int64_t> members;
   int64_t first;  // number in the group of the first
-  std::vector<Exchange> exchanges;
+  std::vector<const ops::ExchangeNote*> exchanges;
 };
 // Counts the exchanges of a program that is about to be launched, and returns them by this
 // replica's groups.

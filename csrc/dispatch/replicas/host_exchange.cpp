@@ -426,26 +426,20 @@ at::Tensor received(const at::Tensor& like, at::IntArrayRef dims, const ReplicaG
 
 // --- the kernel -----------------------------------------------------------------------------
 
-Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
-                         c10::string_view reduction, double scale, at::IntArrayRef dims,
-                         at::IntArrayRef members, int64_t size) {
+// Any but a reduction of all.
+Tensors results_of(at::TensorList xs, c10::string_view what, c10::string_view reduction,
+                   double scale, at::IntArrayRef dims, at::IntArrayRef members, int64_t size) {
   Tensors results;
   if (size == 0 && std::ranges::count(members, this_replica()) == 0) {  // pairs of others
     for (const at::Tensor& x : xs) results.push_back(at::zeros_like(x.contiguous()));
-    results.push_back(order.add(1));
     return results;
   }
   if (what == "send" || what == "receive") {  // of two members, so that the others count none
     const ReplicaGroup group = replica_group(members, size, /*counts=*/false);
-    results.push_back(what == "send" ? sent(xs[0], dims, group) : received(xs[0], dims, group));
-    results.push_back(order.add(1));
-    return results;
+    return {what == "send" ? sent(xs[0], dims, group) : received(xs[0], dims, group)};
   }
   const Exchange exchange{what, reduction, xs, replica_group(members, size)};
-  if (what == "all_reduce") {
-    results = all_reduced(xs, reduction, exchange);
-    scale_by(results, scale);
-  } else if (what == "reduce_scatter") {
+  if (what == "reduce_scatter") {
     results = reduce_scattered(xs, reduction, dims[0], exchange);
     scale_by(results, scale);
   } else if (what == "all_gather") {
@@ -460,7 +454,6 @@ Tensors exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string
     TXLA_CHECK(what == "collective_broadcast", "exchange: expected an operator, got ", what, ".");
     results = sent_to_all(xs, dims[0], exchange);
   }
-  results.push_back(order.add(1));
   return results;
 }
 
@@ -495,31 +488,29 @@ void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale
   for (size_t i = 0; i < results.size(); ++i) out[places[i]].copy_(results[i]);
 }
 
-// The same, in the memory of the program's results.
-void exchange_into(at::TensorList xs, const at::Tensor& order, c10::string_view what,
-                   c10::string_view reduction, double scale, at::IntArrayRef dims,
-                   at::IntArrayRef members, int64_t size, at::TensorList out) {
+// Into the results of the program; the last is the next order.
+void exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
+                      c10::string_view reduction, double scale, at::IntArrayRef dims,
+                      at::IntArrayRef members, int64_t size, at::TensorList out) {
   if (what == "all_reduce") {
     const Exchange exchange{what, reduction, xs, replica_group(members, size)};
     all_reduce_into(xs, reduction, scale, exchange, out);
-    out.back().copy_(order.add(1));
-    return;
+  } else {
+    const Tensors results = results_of(xs, what, reduction, scale, dims, members, size);
+    for (size_t i = 0; i < results.size(); ++i) out[i].copy_(results[i]);
   }
-  const Tensors results = exchange_on_host(xs, order, what, reduction, scale, dims, members, size);
-  for (size_t i = 0; i < results.size(); ++i) out[i].copy_(results[i]);
+  out.back().copy_(order.add(1));
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   const std::string arguments =
       "(Tensor[] tensors, Tensor order, str what, str reduction, float scale, int[] dims, "
       "int[] members, int size";
+  // Programs name the first and run the second.
   m.def(("exchange_on_host" + arguments + ") -> Tensor[]").c_str());
   m.def(("exchange_on_host.out" + arguments + ", *, Tensor(a!)[] out) -> ()").c_str());
 }
-TORCH_LIBRARY_IMPL(torch_xla, CPU, m) {
-  m.impl("exchange_on_host", exchange_on_host);
-  m.impl("exchange_on_host.out", exchange_into);
-}
+TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host.out", exchange_on_host); }
 
 }  // namespace
 
