@@ -28,7 +28,7 @@ BUDGETS: dict[str, int] = {
     "csrc/dispatch/functions": 2_300,
     "csrc/dispatch/judge": 800,
     "csrc/dispatch/record": 2_300,
-    "csrc/dispatch/replicas": 2_050,
+    "csrc/dispatch/replicas": 2_000,
     "csrc/dispatch/sharding": 450,
     "csrc/dispatch/views": 1_400,
     "csrc/executor/compile": 2_700,

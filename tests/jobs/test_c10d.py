@@ -1,7 +1,7 @@
 """torch.distributed's calls on tensors of xla give what they give on tensors of the CPU, which Gloo
 serves in the same group.
 
-Units: _src/processes/process_groups.
+Units: _src/processes/pytorch_functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FSDP2, DTensor, tensor parallelism and distributed checkpoints on a `DeviceMesh("xla")` of
 processes.
 
-Units: _src/processes/device_mesh, _src/processes/fsdp_kernels, _src/processes/storages.
+Units: _src/processes/device_mesh, _src/processes/fsdp_kernels, _src/processes/pytorch_functions.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def install() -> None:
         pickling,
     )
     from torch_xla._src.patches.after_import import after_import
-    from torch_xla._src.processes import device_mesh, process_groups, storages, sync_batch_norm
+    from torch_xla._src.processes import device_mesh, pytorch_functions
 
     sys.modules.setdefault("_XLAC", _XLAC)  # programs also import it by this name
     _XLAC.__getattr__ = _old_extension_name
@@ -84,9 +84,7 @@ def install() -> None:
     loading.install()
     dlpack.install()
     device_mesh.install()
-    process_groups.install()
-    storages.install()
-    sync_batch_norm.install()
+    pytorch_functions.install()
     gru.install()
     for name, module, function in _WHEN_IMPORTED:
         after_import(name, functools.partial(_call, module, function))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace, TracebackType
@@ -224,14 +223,20 @@ def manual_seed_all(seed: int) -> None:
     _rng.set_state_of_all(seed)
 
 
+def _fresh_seed() -> int:
+    import secrets  # not a part of what `import torch_xla` costs
+
+    return secrets.randbits(64)
+
+
 def seed() -> None:
     """Sets the random state of the default device to a number that cannot be foreseen."""
-    manual_seed(secrets.randbits(64))
+    manual_seed(_fresh_seed())
 
 
 def seed_all() -> None:
     """Sets the random state of all devices to one number that cannot be foreseen."""
-    manual_seed_all(secrets.randbits(64))
+    manual_seed_all(_fresh_seed())
 
 
 def initial_seed() -> int:

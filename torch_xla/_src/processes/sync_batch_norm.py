@@ -6,39 +6,27 @@ Gradients follow from that of the exchange.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import nn
 
 
-def install() -> None:
-    """To be called once."""
-    if not torch.distributed.is_available():
-        return
-    original = nn.SyncBatchNorm.forward
-
-    @functools.wraps(original)
-    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
-        dist = torch.distributed
-        if input.device.type != "xla" or not self.training or not dist.is_initialized():
-            return original(self, input)
-        self._check_input_dim(input)
-        self._check_non_zero_input_channels(input)
-        group = self.process_group or dist.group.WORLD
-        mean, spread, count = _of_all(input, group)
-        if self.track_running_stats:
-            _follow(self, mean, spread, count)
-        variance = spread / count
-        shape = [1, -1] + [1] * (input.dim() - 2)
-        centred = input.to(mean.dtype) - mean.view(shape)
-        result = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if self.weight is not None:
-            result = result * self.weight.view(shape) + self.bias.view(shape)
-        return result.to(input.dtype)
-
-    nn.SyncBatchNorm.forward = forward
+def forward(module: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """That of a module that trains, on the values of all processes."""
+    module._check_input_dim(input)
+    module._check_non_zero_input_channels(input)
+    group = module.process_group or torch.distributed.group.WORLD
+    mean, spread, count = _of_all(input, group)
+    if module.track_running_stats:
+        _follow(module, mean, spread, count)
+    variance = spread / count
+    shape = [1, -1] + [1] * (input.dim() - 2)
+    centred = input.to(mean.dtype) - mean.view(shape)
+    result = centred * torch.rsqrt(variance + module.eps).view(shape)
+    if module.weight is not None:
+        result = result * module.weight.view(shape) + module.bias.view(shape)
+    return result.to(input.dtype)
 
 
 def _of_all(input: torch.Tensor, group: Any) -> tuple[Any, Any, Any]:

@@ -1,4 +1,7 @@
-"""Functions of `torch.distributed` that refuse backends whose name they do not know."""
+"""Functions of PyTorch that refuse backends and devices whose name they do not know.
+
+What is large in them is imported when it is called.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,20 @@ import functools
 from typing import Any
 
 import torch
+from torch import nn
+
+from torch_xla import _XLAC
 
 
 def install() -> None:
     """To be called once."""
-    if not torch.distributed.is_available():
-        return
+    _wrap_storages()
+    if torch.distributed.is_available():
+        _wrap_groups()
+        _wrap_batch_norm()
+
+
+def _wrap_groups() -> None:
     from torch.distributed import distributed_c10d as c10d
 
     monitored_barrier, split_group = c10d.monitored_barrier, c10d.split_group
@@ -63,3 +74,32 @@ def _is_of_xla(group: Any) -> bool:
     if not c10d.is_initialized() or c10d._rank_not_in_group(group):
         return False
     return c10d.get_backend(group) == "xla"
+
+
+def _wrap_storages() -> None:
+    """FSDP2 gives the memory of gathered parameters back by `resize_`, and takes it again."""
+    original = torch.UntypedStorage.resize_
+
+    @functools.wraps(original)
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if self.device.type != "xla":
+            return original(self, size)
+        _XLAC._xla_resize_storage(self, size)
+        return self
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+
+
+def _wrap_batch_norm() -> None:
+    original = nn.SyncBatchNorm.forward
+
+    @functools.wraps(original)
+    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+        is_alone = not torch.distributed.is_initialized()
+        if input.device.type != "xla" or not self.training or is_alone:
+            return original(self, input)
+        from torch_xla._src.processes import sync_batch_norm
+
+        return sync_batch_norm.forward(self, input)
+
+    nn.SyncBatchNorm.forward = forward
