@@ -287,7 +287,7 @@ ROWS = [
     ("xr.is_bf16_supported()", True),
     ("xm.REDUCE_MUL, xm.REDUCE_AND, xm.REDUCE_OR, xm.REDUCE_MIN, xm.REDUCE_MAX, xm.REDUCE_SUM",
      ("mul", "and", "or", "min", "max", "sum")),
-    ("[xm.all_reduce(kind, x.int()) for kind in ('mul', 'and', 'or', 'min', 'max', 'sum')]",
+    ("[xm.all_reduce(kind, x) for kind in ('mul', 'and', 'or', 'min', 'max', 'sum')]",
      [[[0, 1], [2, 3]]] * 6),
     ("reduced(x)", [[0, 1], [2, 3]]),
     ("xr._init_world_size_ordinal(), xr._WORLD_SIZE, xr._ORDINAL", (None, None, None)),

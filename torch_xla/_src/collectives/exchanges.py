@@ -307,7 +307,8 @@ def _reduction(
         raise ValueError(
             f"{function}: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
         )
-    if reduce_type in (REDUCE_AND, REDUCE_OR):
+    # One rank has nothing to combine, and 2.9 gives floats back as they are.
+    if reduce_type in (REDUCE_AND, REDUCE_OR) and _place.world_size() > 1:
         for tensor in _as_list(tensors):
             if tensor.is_floating_point() or tensor.is_complex():
                 raise TypeError(
