@@ -86,7 +86,9 @@ class Jobs:
         return str(path)
 
     def environment(self, env: dict[str, str | None] | None = None) -> dict[str, str]:
-        variables = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **(env or {})}
+        # Python that does not buffer writes a line in parts, and those of two ranks mix.
+        ours = {"PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+        variables = {**os.environ, **ours, **(env or {})}
         return {
             name: value
             for name, value in variables.items()

@@ -34,6 +34,25 @@ def batch(step, of):
             torch.randn(5, 4, generator=draw, dtype=torch.float64))
 
 
+def launches_of(parallel, steps):
+    # Runs and compilations of each step of training.
+    def counts():
+        data = [met.metric_data(name) for name in ("ExecuteTime", "CompileTime")]
+        return [d[0] if d else 0 for d in data]
+
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
+    launches = []
+    for step in range(steps):
+        before = counts()
+        x, y = (t.to("xla") for t in batch(step, rank))
+        optimizer.zero_grad()
+        (parallel(x) - y).square().mean().backward()
+        optimizer.step()
+        torch_xla.sync()
+        launches.append(tuple(now - then for now, then in zip(counts(), before)))
+    return launches
+
+
 def expected(plain, steps, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), micro=1):
     optimizer = make(plain.parameters())
     for step in range(steps):
@@ -82,23 +101,9 @@ same("the weights of rank 0", different, model(0))
 
 
 # One program a step, and nothing new to compile, once DDP has its last buckets.
-def count(name):
-    data = met.metric_data(name)
-    return data[0] if data else 0
-
-
 for options in ({}, {"gradient_as_bucket_view": True}):
     parallel = DDP(model().to("xla"), **options)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
-    launches = []
-    for step in range(6):
-        before = count("ExecuteTime"), count("CompileTime")
-        x, y = (t.to("xla") for t in batch(step, rank))
-        optimizer.zero_grad()
-        (parallel(x) - y).square().mean().backward()
-        optimizer.step()
-        torch_xla.sync()
-        launches.append((count("ExecuteTime") - before[0], count("CompileTime") - before[1]))
+    launches = launches_of(parallel, 6)
     assert launches[-2:] == [(1, 0)] * 2 and launches[2][0] == 1, launches
 
 

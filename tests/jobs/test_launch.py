@@ -179,7 +179,7 @@ if __name__ == "__main__":
     except ProcessRaisedException as error:
         assert "LookupError: in the replica" in str(error)
     assert time.monotonic() - begun < 200  # four sleeps would take longer
-    os.system(f"ps --no-headers -o stat,args --ppid {os.getpid()} | grep -v -e ps -e tracker")
+    os.system(f"ps -ww --no-headers -o stat,args --ppid {os.getpid()} | grep -v -e ps -e tracker")
 """
 
 

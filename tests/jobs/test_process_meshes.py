@@ -53,22 +53,8 @@ adam = lambda p: torch.optim.AdamW(p, lr=0.05)
 same_full("AdamW", train(sharded(), 4, adam), expected(model(), 4, adam))
 
 # One program a step.
-def count(name):
-    data = met.metric_data(name)
-    return data[0] if data else 0
-
-
 parallel = sharded()
-optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
-launches = []
-for step in range(5):
-    before = count("ExecuteTime"), count("CompileTime")
-    x, y = (t.to("xla") for t in batch(step, rank))
-    optimizer.zero_grad()
-    (parallel(x) - y).square().mean().backward()
-    optimizer.step()
-    torch_xla.sync()
-    launches.append((count("ExecuteTime") - before[0], count("CompileTime") - before[1]))
+launches = launches_of(parallel, 5)
 assert launches[-2:] == [(1, 0)] * 2, launches
 
 norm = torch.nn.utils.clip_grad_norm_(parallel.parameters(), 0.1)
