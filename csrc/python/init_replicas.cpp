@@ -68,8 +68,9 @@ void init_replicas(pybind11::module_& m) {
       },
       py::arg("members"), py::arg("name"));
   // Launches what was recorded and waits; then what was sent has come.
-  m.def("_xla_launch_exchanges", &dispatch::launch_exchanges,
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "_xla_launch_exchanges", [] { dispatch::launch_exchanges(); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("_xla_finish_sends", &dispatch::finish_sends, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -267,7 +267,16 @@ def ring(device):
     ])
     for work in works:
         work.wait()
-    return got, second
+    # Each gets before it sends.
+    third, fourth = torch.zeros(2, device=device), torch.zeros(2, 3, device=device)
+    works = [dist.irecv(third, before), dist.isend(made((2,), seed=2).to(device), after)]
+    works += dist.batch_isend_irecv([
+        dist.P2POp(dist.irecv, fourth, before, tag=1),
+        dist.P2POp(dist.isend, made((2, 3), seed=3).to(device), after, tag=1),
+    ])
+    for work in works:
+        work.wait()
+    return got, second, third, fourth
 
 
 check("send and recv", ring)

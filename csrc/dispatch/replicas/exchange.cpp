@@ -89,15 +89,16 @@ Tensors scaled(at::TensorList xs, double scale) {
 }
 
 Tensors record(at::TensorList xs, std::string_view what, std::string_view reduction, double scale,
-               at::IntArrayRef dims, at::IntArrayRef members, int64_t size) {
+               at::IntArrayRef dims, at::IntArrayRef members, int64_t size,
+               Order in = Order::Exchanges) {
   const at::AutoDispatchBelowADInplaceOrView below;
   Tensors results;
   {
     const lazy::GraphLock lock;
     const int device = xs[0].device().index();
-    const at::Tensor order = lazy::make_tensor(read_order(device), geometry_of_order(), device);
+    const at::Tensor order = lazy::make_tensor(read_order(device, in), geometry_of_order(), device);
     results = exchange(xs, order, what, reduction, scale, dims, members, size);
-    write_order(device, lazy::expect_lazy(results.back(), "exchange").read());
+    write_order(device, lazy::expect_lazy(results.back(), "exchange").read(), in);
   }
   results.pop_back();
   return results;
@@ -157,7 +158,8 @@ at::Tensor all_to_all_rows(const at::Tensor& x, at::IntArrayRef sends, at::IntAr
 
 void send_to(const at::Tensor& x, int64_t place, int64_t tag, at::IntArrayRef members) {
   const Groups groups("send", x, members, std::ssize(members));
-  record(x, "send", "", 1, {place, tag}, groups.members, groups.size);
+  record(x, "send", "", 1, {place, tag}, groups.members, groups.size, Order::Sends);
+  launch_exchanges(Order::Sends);  // the other may wait for it alone
 }
 
 at::Tensor receive_from(const at::Tensor& like, int64_t place, int64_t tag,

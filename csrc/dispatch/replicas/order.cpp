@@ -16,19 +16,21 @@
 namespace torch_xla::dispatch {
 namespace {
 
-std::map<int, at::Tensor>& orders() {  // guarded by the graph lock
-  static auto& all = *new std::map<int, at::Tensor>;
+using Key = std::pair<Order, int>;  // and its device
+
+std::map<Key, at::Tensor>& orders() {  // guarded by the graph lock
+  static auto& all = *new std::map<Key, at::Tensor>;
   return all;
 }
 
 // Data from the start, so that the first program is that of the later steps.
-lazy::Storage& order_of(int device) {
-  at::Tensor& order = orders()[device];
-  if (!order.defined()) {
+lazy::Storage& storage_of(Order order, int device) {
+  at::Tensor& kept = orders()[{order, device}];
+  if (!kept.defined()) {
     const c10::Device xla(c10::DeviceType::XLA, static_cast<c10::DeviceIndex>(device));
-    order = at::zeros({}, at::kLong).to(xla);
+    kept = at::zeros({}, at::kLong).to(xla);
   }
-  return lazy::as_lazy(order)->lazy_storage();
+  return lazy::as_lazy(kept)->lazy_storage();
 }
 
 // The place of the order in the function that is being recorded; null: in none.
@@ -50,28 +52,29 @@ const lazy::Geometry* geometry_of_order() {
   return geometry;
 }
 
-lazy::Value read_order(int device) {
-  if (const lazy::Value* order = order_in_function()) return *order;
-  return order_of(device).value();
+lazy::Value read_order(int device, Order order) {
+  if (const lazy::Value* of_function = order_in_function()) return *of_function;
+  return storage_of(order, device).value();
 }
 
-void write_order(int device, lazy::Value next) {
-  if (lazy::Value* order = order_in_function()) {
-    *order = std::move(next);
+void write_order(int device, lazy::Value next, Order order) {
+  if (lazy::Value* of_function = order_in_function()) {
+    *of_function = std::move(next);
   } else {
-    order_of(device).set_value(std::move(next));
+    storage_of(order, device).set_value(std::move(next));
   }
 }
 
-void launch_exchanges() {
+void launch_exchanges(Order order) {
   if (has_disagreement()) return;
   std::vector<std::pair<int, lazy::Value>> waiting;
   {
     const lazy::GraphLock lock;
     if (lazy::Recording::current() != nullptr) return;  // of a function, which runs later
-    for (const auto& [device, order] : orders()) {
-      lazy::Value value = lazy::expect_lazy(order, "exchange").read();
-      if (!value.node->is_data()) waiting.emplace_back(device, std::move(value));
+    for (const auto& [key, kept] : orders()) {
+      if (key.first != order) continue;
+      lazy::Value value = lazy::expect_lazy(kept, "exchange").read();
+      if (!value.node->is_data()) waiting.emplace_back(key.second, std::move(value));
     }
   }
   for (auto& [device, value] : waiting) {

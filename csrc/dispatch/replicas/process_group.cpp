@@ -385,7 +385,6 @@ class XlaBackend final : public c10d::Backend {
     if (is_on_host(xs)) return host().send(xs, to, tag);
     const at::AutoDispatchBelowADInplaceOrView below;
     send_to(only("send", xs), to, tag, members_);
-    launch_exchanges();  // the other may wait for it alone
     return done(OpType::SEND, xs);
   }
 
