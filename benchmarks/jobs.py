@@ -1,18 +1,26 @@
 """Two processes with one thread each: exchanges and training steps on xla beside PyTorch's own on
 the CPU, whose process group is Gloo's too. Both sides run in the same processes, in turn.
 
-    CPU_NUM_DEVICES=2 python -m benchmarks.jobs [--rounds 7] [exchange] [steps]
+    CPU_NUM_DEVICES=2 python -m benchmarks.jobs [--rounds 7] [exchange] [steps] [start]
 
 `exchange`: seconds of an all_reduce of floats and its bandwidth, of Gloo's; as a program of its
 own, which is launched and waited for. `steps`: of a training step of an MLP and a small CNN with
 averaged gradients: xm.optimizer_step, DistributedDataParallel and FSDP, each of PyTorch's
-DistributedDataParallel, or fully_shard, on the CPU.
+DistributedDataParallel, or fully_shard, on the CPU. `start`: seconds from a model to the end of its
+first training step, without programs of before, of jobs of 1, 2 and 4 processes: of their own, of
+all their processors, and programs compiled. In the last line each process compiles for itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -142,22 +150,79 @@ def steps(rounds: int) -> None:
             xm.master_print(f"{name:>5} {ours} of {theirs}: {times[ours] / times[theirs]:.3f}")
 
 
+def first_step(index: int) -> None:
+    """Prints the seconds of the slowest process, and the programs that all have compiled."""
+    import torch_xla.debug.metrics as met
+    from benchmarks.networks import ResNet18
+
+    torch.set_num_threads(1)
+    xm.rendezvous("all are here")
+    begin = time.perf_counter()
+    model = ResNet18().to("xla")
+    step = training(model, (8, 3, 64, 64), xm.optimizer_step, lambda: torch_xla.sync(wait=True))
+    step()
+    seconds = time.perf_counter() - begin
+    told = json.dumps([seconds, met.counter_value("UncachedCompile") or 0]).encode()
+    of_all = [json.loads(text) for text in xm.rendezvous("all are there", told)]
+    xm.master_print(json.dumps([max(s for s, _ in of_all), sum(n for _, n in of_all)]))
+
+
+def start(rounds: int) -> None:
+    print(f"{'':>16} {'first step':>10} {'processors':>10} {'compiled':>8}   of one process")
+    alone = 0.0
+    for count, limit in ((1, "1800"), (2, "1800"), (4, "1800"), (2, "0")):
+        found = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as cache:
+                variables = {
+                    "CPU_NUM_DEVICES": str(count),
+                    "XLA_PERSISTENT_CACHE_PATH": cache,
+                    "XLA_JOB_COMPILE_SECONDS": limit,
+                }
+                command = [sys.executable, "-m", "benchmarks.jobs", "first_step"]
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                done = subprocess.run(
+                    command,
+                    env={**os.environ, **variables},
+                    check=True,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            seconds, compiled = json.loads(done.stdout.splitlines()[-1])
+            found.append((seconds, used, compiled))
+        seconds, used, compiled = min(found)
+        alone = alone or seconds
+        name = f"{count} process{'es' * (count > 1)}{', each' * (limit == '0')}"
+        print(f"{name:>16} {seconds:8.1f} s {used:8.1f} s {compiled:8} {seconds / alone:8.2f}")
+
+
 def run(index: int, args: argparse.Namespace) -> None:
     global GLOO
     torch.set_num_threads(1)
     dist.init_process_group("xla", init_method="xla://")
     GLOO = dist.new_group(backend="gloo")  # type: ignore[assignment]
     parts = {"exchange": exchanges, "steps": steps}
-    for name in args.parts or parts:
-        parts[name](args.rounds)
+    for name in parts:
+        if name in args.parts:
+            parts[name](args.rounds)
     dist.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["exchange", "steps"], default=[])
+    parser.add_argument("parts", nargs="*", default=["exchange", "steps"])
     parser.add_argument("--rounds", type=int, default=7)
-    torch_xla.launch(run, args=(parser.parse_args(),))
+    args = parser.parse_args()
+    if unknown := set(args.parts) - {"exchange", "steps", "start", "first_step"}:
+        parser.error(f"expected exchange, steps or start, got {', '.join(sorted(unknown))}")
+    if args.parts == ["first_step"]:  # a process of `start`
+        torch_xla.launch(first_step)
+    elif "start" in args.parts:
+        start(args.rounds)
+    if {"exchange", "steps"} & set(args.parts):
+        torch_xla.launch(run, args=(args,))
 
 
 if __name__ == "__main__":

@@ -56,8 +56,11 @@ endif()
 file(STRINGS torch_xla/version.py VERSION_LINE REGEX "^DISTRIBUTION_VERSION = ")
 string(REGEX REPLACE ".*(\".*\")" "\\1" TORCH_XLA_VERSION ${VERSION_LINE})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS torch_xla/version.py)
-set_source_files_properties(csrc/executor/compile/disk_cache.cpp PROPERTIES
+set_source_files_properties(csrc/executor/stored/program_file.cpp PROPERTIES
   COMPILE_DEFINITIONS TORCH_XLA_VERSION=${TORCH_XLA_VERSION})
+# Headers of c10d are nobody else's in the room.
+set_source_files_properties(csrc/executor/stored/job_programs.cpp PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON)
 if(NOT TORCH_XLA_DIAGNOSTICS)
   # Those that look at util::kDiagnostics.
   set_source_files_properties(csrc/lazy/source.cpp csrc/debug/waits.cpp

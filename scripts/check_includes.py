@@ -39,7 +39,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "executor": {
         "insight": {"step"},
         "step": {"compile"},
-        "compile": {"run"},
+        "compile": {"stored"},
+        "stored": {"run"},
         "run": {"program"},
         "program": set(),
     },

@@ -1,4 +1,5 @@
 // The place of this process among the replicas of its job, and the groups of c10d that serve them.
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,8 @@
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
+#include "executor/run/doing.h"
+#include "executor/stored/job_programs.h"
 #include "ops/exchange.h"
 #include "python/init.h"
 #include "python/plain_frames.h"
@@ -54,11 +57,39 @@ void stalled(const std::vector<int64_t>& group, int64_t number, const std::strin
   }
 }
 
+std::string tell_job() {
+  const py::gil_scoped_acquire gil;
+  return py::module_::import("torch_xla._src.job.watch").attr("tell_job")().cast<std::string>();
+}
+
+const char* name_of(executor::Work work) {
+  switch (work) {
+    case executor::Work::Compiles:
+      return "compiles";
+    case executor::Work::WaitsForCompiler:
+      return "waits for";
+    default:
+      return "waits for an exchange:";
+  }
+}
+
+// The work, its text and its seconds, of each thread; the seconds since the last launch.
+py::tuple doing() {
+  py::list notes;
+  for (const executor::Note& note : executor::doing()) {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - note.since;
+    notes.append(py::make_tuple(name_of(note.work), note.text, taken.count()));
+  }
+  return py::make_tuple(notes, executor::seconds_since_launch());
+}
+
 }  // namespace
 
 void init_replicas(pybind11::module_& m) {
   util::hooks.exchanging = &exchanging;
   util::hooks.stalled = &stalled;
+  util::hooks.tell_job = &tell_job;
+  m.def("_xla_doing", &doing);
   m.def("_xla_set_replica", &dispatch::set_replica, py::arg("rank"), py::arg("count"));
   // `name` is that of a process group which c10d knows.
   m.def(
@@ -67,6 +98,12 @@ void init_replicas(pybind11::module_& m) {
         dispatch::add_replica_group(members, name);
       },
       py::arg("members"), py::arg("name"));
+  // Until one of the others is called who needs a program waits.
+  m.def("_xla_look_for_job_store", &executor::JobPrograms::look_for_store);
+  m.def("_xla_compile_alone", &executor::JobPrograms::go_alone);
+  m.def("_xla_share_programs", &executor::JobPrograms::found_store, py::arg("host"),
+        py::arg("port"), py::arg("prefix"), py::arg("rank"), py::arg("count"),
+        py::call_guard<py::gil_scoped_release>());
   // Launches what was recorded and waits; then what was sent has come.
   m.def(
       "_xla_launch_exchanges", [] { dispatch::launch_exchanges(); },

@@ -24,6 +24,12 @@
   X(Int, XLA_JOB_HEARTBEAT_SECONDS, "6", false,                                                  \
     "In a job of several processes, one that is silent for longer is lost, and the others end. " \
     "`0`: silence is no reason.")                                                                \
+  X(Int, XLA_JOB_COMPILE_SECONDS, "1800", false,                                                 \
+    "For so long a process of a job waits for a program that another of them compiles, and "     \
+    "then compiles it itself. `0`: each compiles for itself.")                                   \
+  X(Int, XLA_JOB_WAIT_SECONDS, "30", false,                                                      \
+    "A process of a job that waits for others longer than that has told what each of them "      \
+    "does. `0`: nothing is told.")                                                               \
   X(String, XLA_JOB_STORE, "", false,                                                            \
     "Where the store of a job is, as `host:port`; `xmp.spawn` sets it for its processes.")       \
   X(String, XLA_AUTO_SPMD_MESH, "", false,                                                       \

@@ -52,6 +52,8 @@ struct Hooks {
   // others will not come.
   void (*stalled)(const std::vector<int64_t>& group, int64_t number, const std::string& text,
                   double seconds) = nullptr;
+  // Returns what each process of the job does, for errors of those that have waited in vain.
+  std::string (*tell_job)() = nullptr;
 };
 
 inline constinit Hooks hooks;

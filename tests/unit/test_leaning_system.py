@@ -86,7 +86,7 @@ def test_linux_tells_of_the_process_and_its_processor():
     fields = {line.split("\t")[0].split(":")[0].strip() for line in first}
     assert fields & {"flags", "Features"}, (
         "/proc/cpuinfo names no features of the processor: programs in the persistent cache "
-        "(csrc/executor/compile/disk_cache.cpp) would be taken for those of any." + message
+        "(csrc/executor/stored/program_file.cpp) would be taken for those of any." + message
     )
     assert any(line.startswith("VmHWM:") for line in lines("/proc/self/status")), (
         "/proc/self/status: see torch_xla/_src/device/memory.py." + message

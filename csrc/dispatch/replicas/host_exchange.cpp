@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/add.h>
@@ -20,6 +21,7 @@
 
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
+#include "executor/run/doing.h"
 #include "lazy/geometry.h"
 #include "lazy/print.h"
 #include "util/error.h"
@@ -44,13 +46,16 @@ struct Exchange {
   void await(const c10::intrusive_ptr<c10d::Work>& work) const {
     constexpr auto kPatience = std::chrono::seconds(5);
     const auto begin = std::chrono::steady_clock::now();
+    std::optional<executor::Doing> doing;
     while (util::hooks.stalled != nullptr) {
       try {
         work->wait(kPatience);
         return;
-      } catch (const c10::Error&) {
+      } catch (c10::Error& error) {
+        if (doing && work->isCompleted()) error.add_context(util::hooks.tell_job());
         if (work->isCompleted()) throw;
       }
+      if (!doing) doing.emplace(executor::Note{executor::Work::WaitsForExchange, text(), begin});
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
       util::hooks.stalled(group.members, group.number, text(), waited.count());
     }

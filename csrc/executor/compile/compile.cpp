@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <unordered_set>
@@ -16,15 +17,17 @@
 #include "debug/trace.h"
 #include "debug/waits.h"
 #include "executor/compile/compile_progress.h"
-#include "executor/compile/disk_cache.h"
 #include "executor/compile/new_state.h"
 #include "executor/compile/observer.h"
 #include "executor/compile/program_cache.h"
 #include "executor/program/pieces.h"
+#include "executor/run/doing.h"
 #include "executor/run/in_flight.h"
 #include "executor/run/launch.h"
 #include "executor/run/replicas.h"
 #include "executor/run/runtime.h"
+#include "executor/stored/disk_cache.h"
+#include "executor/stored/job_programs.h"
 #include "lazy/lock.h"
 #include "lazy/source.h"
 #include "spmd/compiled_module.h"
@@ -187,20 +190,31 @@ Lack lack_of(std::string_view name, const Graph& graph) {
 
 namespace {
 
-// Fills the places `absent` of the executables, on as many threads as there are processors: most
-// passes of a compiler run on one. Needs no lock: others may record meanwhile.
-void compile(const Unmade& unmade, const std::vector<size_t>& absent, Program& program) {
-  for (const size_t i : absent) {
-    TXLA_VLOG(3) << "graph " << program.key.hex() << ":\n" << unmade.lowered[i].text;
+// An executable of a program that is not there yet.
+struct Absent {
+  size_t place;
+  ProgramKey key;
+  std::optional<JobPrograms::Claim> claim = {};
+};
+
+// Fills the places of the executables, on as many threads as there are processors: most passes of
+// a compiler run on one. Those of a job that another process has claimed stay absent; the first is
+// claimed. Needs no lock: others may record meanwhile.
+void compile(const Unmade& unmade, std::span<Absent> absent, JobPrograms* job, Program& program) {
+  for (const Absent& part : absent) {
+    TXLA_VLOG(3) << "graph " << program.key.hex() << ":\n" << unmade.lowered[part.place].text;
   }
   std::atomic<size_t> next = 0;
   std::vector<std::exception_ptr> failures(absent.size());
   size_t failed = 0;
   const auto compile_next = [&] {
     for (size_t i; (i = next++) < absent.size();) {
-      const std::string& text = unmade.lowered[absent[i]].text;
+      Absent& part = absent[i];
+      const std::string& text = unmade.lowered[part.place].text;
       try {
-        program.executables[absent[i]] =
+        if (job != nullptr && i > 0) part.claim = job->claim(part.key);
+        if (job != nullptr && !part.claim) continue;
+        program.executables[part.place] =
             pjrt::Executable::compile(Runtime::get().client(), text, unmade.options);
       } catch (...) {
         failures[i] = std::current_exception();
@@ -228,7 +242,7 @@ void compile(const Unmade& unmade, const std::vector<size_t>& absent, Program& p
       if (failures[failed]) std::rethrow_exception(failures[failed]);
     }
   } catch (const pjrt::Error& e) {
-    throw NotMade{e, observer().failed(unmade.lowered[absent[failed]].text)};
+    throw NotMade{e, observer().failed(unmade.lowered[absent[failed].place].text)};
   }
 }
 
@@ -261,51 +275,145 @@ void read_facts(const Unmade& unmade, Program& program) {
 
 void NotMade::raise() const { fail(error, context); }
 
-// From the disk where there is a cache that has it, else from the compiler.
-std::optional<double> make(const Unmade& unmade, const Cause& cause) {
-  Program& program = *unmade.program;
-  using Seconds = std::chrono::duration<double>;
-  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile"),
-      made("CreateCompileHandles"), as_stablehlo("StableHloCompile");  // all are
-  static const debug::Metric time("CompileTime"), eager_time("EagerOpCompileTime");
-  made.add();
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+std::vector<Absent> load(const Unmade& unmade, Program& program) {
   DiskCache* disk = DiskCache::get();
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<size_t> absent;
+  std::vector<Absent> absent;
   for (const Lowered& lowered : unmade.lowered) {
     DiskCache::Loaded loaded;
     if (disk != nullptr) loaded = disk->load(lowered.text, unmade.options);
-    if (loaded.executable == nullptr) absent.push_back(program.executables.size());
+    if (loaded.executable == nullptr) {
+      absent.push_back({program.executables.size(), key_of(lowered.text, unmade.options)});
+    }
     program.executables.push_back(std::move(loaded.executable));
     program.files.push_back(std::move(loaded.file));
   }
-  if (absent.empty()) {
-    const Seconds taken = std::chrono::steady_clock::now() - begin;
-    read_facts(unmade, program);
-    hits.add();
-    observer().loaded(program, unmade.lowered, cause, taken.count());
-    return std::nullopt;
+  return absent;
+}
+
+// Keeps an executable for later processes, and gives it to those of the job that wait for it.
+void share(Absent& part, const pjrt::Executable& executable) {
+  static const debug::Metric time("PersistentCacheStoreTime");
+  DiskCache* disk = DiskCache::get();
+  const bool is_stored = disk != nullptr && disk->is_written();
+  if (!is_stored && !part.claim) return;
+  const util::Unlocked unlocked;
+  try {
+    const auto begin = Clock::now();
+    const std::string bytes = pack(part.key, executable);
+    const bool in_folder = is_stored && disk->store(part.key, bytes);
+    if (is_stored) time.add(std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+    if (part.claim) part.claim->give(bytes, in_folder);
+  } catch (const pjrt::Error& error) {
+    if (is_stored) disk->cannot_pack(error);
+    if (part.claim && error.code() == PJRT_Error_Code_UNIMPLEMENTED) part.claim->refuse();
   }
+}
+
+std::string described(const Program& program) {
+  return util::concat("\"", program.name, "\"", program.place.empty() ? "" : " of ", program.place);
+}
+
+// Compiles those that no other process of the job does. Returns the seconds that it took.
+double compile_own(const Unmade& unmade, std::span<Absent> absent, JobPrograms* job,
+                   const Cause& cause) {
+  static const debug::Metric time("CompileTime"), eager_time("EagerOpCompileTime");
+  Program& program = *unmade.program;
   observer().compiling(program, cause);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
+  const Doing doing({Work::Compiles, described(program), start});
   {
     const debug::TimedScope scope(is_eager(cause) ? eager_time : time);
     debug::Span span("compile");
     add_details(program, span);
-    compile(unmade, absent, program);
+    compile(unmade, absent, job, program);
   }
-  const Seconds taken = std::chrono::steady_clock::now() - start;
+  const Seconds taken = Clock::now() - start;
   debug::WaitScope::pause(taken.count());
-  read_facts(unmade, program);
-  misses.add();
-  as_stablehlo.add();
-  observer().compiled(program, unmade.lowered, cause);
-  if (disk != nullptr) {
-    for (const size_t i : absent) {
-      disk->store(unmade.lowered[i].text, unmade.options, *program.executables[i]);
-    }
+  for (Absent& part : absent) {
+    if (const auto& made = program.executables[part.place]) share(part, *made);
   }
   return taken.count();
+}
+
+// Takes what other processes of the job compile. Those that cannot be had stay absent.
+void take(const Unmade& unmade, std::span<const Absent> absent, JobPrograms& job, Origin& origin) {
+  static const debug::Counter taken("JobCompileTaken"), failures("JobCompileFailure");
+  Program& program = *unmade.program;
+  DiskCache* disk = DiskCache::get();
+  for (const Absent& part : absent) {
+    auto& executable = program.executables[part.place];
+    const auto begin = Clock::now();
+    const auto given = job.await(part.key, described(program));
+    const Seconds waited = Clock::now() - begin;
+    origin.waited += waited.count();
+    debug::WaitScope::pause(waited.count());
+    if (!given) continue;
+    const util::Unlocked unlocked;
+    if (given->in_folder && disk != nullptr) {
+      DiskCache::Loaded loaded = disk->load(unmade.lowered[part.place].text, unmade.options);
+      executable = std::move(loaded.executable);
+      program.files[part.place] = std::move(loaded.file);
+    } else if (const std::string_view packed = packed_in(given->bytes, part.key); !packed.empty()) {
+      try {
+        executable = load_packed(packed, unmade.options);
+      } catch (const pjrt::Error& error) {
+        TXLA_LOG(WARNING) << "one compile for a job: expected a program that the plugin can load "
+                             "from rank "
+                          << given->rank << ", got '" << error.what() << "'. It is compiled.";
+      }
+      if (executable != nullptr && disk != nullptr) disk->store(part.key, given->bytes);
+    }
+    origin.rank = given->rank;
+    (executable != nullptr ? taken : failures).add();
+  }
+}
+
+}  // namespace
+
+// From the disk where there is a cache that has it, else from the compiler: in a job, that of the
+// first process which needs it.
+std::optional<double> make(const Unmade& unmade, const Cause& cause) {
+  Program& program = *unmade.program;
+  static const debug::Counter hits("CachedCompile"), misses("UncachedCompile"),
+      made("CreateCompileHandles"), as_stablehlo("StableHloCompile");  // all are
+  made.add();
+  const auto begin = Clock::now();
+  std::vector<Absent> absent = load(unmade, program);
+  JobPrograms* job = absent.empty() ? nullptr : JobPrograms::get();
+  const auto is_there = [&](const Absent& part) {
+    return program.executables[part.place] != nullptr;
+  };
+  Origin origin;
+  std::optional<double> compiled;  // seconds
+  if (job != nullptr) {
+    size_t first = 0;
+    while (first < absent.size() && !(absent[first].claim = job->claim(absent[first].key))) ++first;
+    const auto unclaimed = std::span(absent).subspan(first);
+    if (!unclaimed.empty()) compiled = compile_own(unmade, unclaimed, job, cause);
+    std::erase_if(absent, is_there);
+    take(unmade, absent, *job, origin);
+    std::erase_if(absent, is_there);
+  }
+  if (!absent.empty()) {
+    compiled = compiled.value_or(0) + compile_own(unmade, absent, nullptr, cause);
+  }
+  read_facts(unmade, program);
+  if (!compiled) {
+    hits.add();
+    const Seconds taken = Clock::now() - begin;
+    origin.seconds = taken.count() - origin.waited;
+    observer().loaded(program, unmade.lowered, cause, origin);
+  } else {
+    misses.add();
+    as_stablehlo.add();
+    observer().compiled(program, unmade.lowered, cause);
+  }
+  return compiled;
 }
 
 void keep(const Unmade& unmade, const Cause& cause, std::optional<double> seconds) {

@@ -2,6 +2,7 @@
 // one observer (insight/watchers.h) passes all on.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,15 +16,22 @@ struct Graph;
 struct Lowered;
 struct Program;
 
+// Where a program comes from that this process has not compiled.
+struct Origin {
+  std::optional<int64_t> rank = {};  // of the job's process that has compiled it; else the disk
+  double seconds = 0;                // that taking it has needed
+  double waited = 0;                 // seconds before, for that process
+};
+
 class Observer {
  public:
   virtual ~Observer() = default;
 
-  // A program: the compiler begins with it, and has made it; or the disk had it. Then it is kept,
+  // A program: the compiler begins with it, and has made it; or it was there. Then it is kept,
   // with the seconds that the compiler took, or none. Called without the GraphLock.
   virtual void compiling(const Program&, const Cause&) {}
   virtual void compiled(const Program&, const std::vector<Lowered>&, const Cause&) {}
-  virtual void loaded(const Program&, const std::vector<Lowered>&, const Cause&, double) {}
+  virtual void loaded(const Program&, const std::vector<Lowered>&, const Cause&, const Origin&) {}
   virtual void made(const Program&, const Cause&, std::optional<double>) {}
   // All programs are dropped.
   virtual void dropped() {}

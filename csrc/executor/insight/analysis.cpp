@@ -83,13 +83,20 @@ GraphInfo info_of(const Graph& graph, const Cause& cause) {
   return {graph_name(cause), graph.key, count_inputs(graph), graph.results.size()};
 }
 
+std::string text_of(const Origin& origin) {
+  const std::string time = " in " + milliseconds(origin.seconds);
+  if (!origin.rank) return "taken from the disk cache" + time;
+  return "taken from rank " + std::to_string(*origin.rank) + time + ", after " +
+         milliseconds(origin.waited) + " of waiting for its compiler";
+}
+
 // Headings that a list follows end in a blank: that is how others read them.
 void tell(const std::string& title, const std::string& what, std::string_view cause,
-          const GraphInfo& graph, std::optional<double> loading = std::nullopt) {
+          const GraphInfo& graph, const Origin* origin = nullptr) {
   Block block(title + " Analysis");
   block.line(what + " Cause");
   block.line("  " + std::string(cause));
-  if (loading) block.line("  taken from the disk cache in " + milliseconds(*loading));
+  if (origin != nullptr) block.line("  " + text_of(*origin));
   block.line("Graph Info: ");
   if (!graph.name.empty()) block.line("  Graph Name: " + std::string(graph.name));
   block.line("  Graph Hash: " + graph.key.hex());
@@ -137,9 +144,9 @@ void tell_compilation(const Program& program, const Cause& cause) {
 }
 
 void tell_loaded(const Program& program, const std::vector<Lowered>& texts, const Cause& cause,
-                 double seconds) {
+                 const Origin& origin) {
   if (!tells_compilations() || is_eager(cause)) return;
-  tell("Compilation", "Compilation", cause.of_compilation, info_of(program, cause), seconds);
+  tell("Compilation", "Compilation", cause.of_compilation, info_of(program, cause), &origin);
   tell_compiled(program, texts);
 }
 

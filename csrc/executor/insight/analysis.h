@@ -7,6 +7,7 @@
 
 #include "executor/compile/cause.h"
 #include "executor/compile/graph.h"
+#include "executor/compile/observer.h"
 #include "executor/program/lower.h"
 #include "executor/program/program.h"
 
@@ -17,7 +18,7 @@ namespace torch_xla::executor {
 void tell_compilation(const Program& program, const Cause& cause);
 void tell_compiled(const Program& program, const std::vector<Lowered>& texts);
 void tell_loaded(const Program& program, const std::vector<Lowered>& texts, const Cause& cause,
-                 double seconds);
+                 const Origin& origin);
 void tell_run(const Graph& graph, const Cause& cause);
 bool tells_compilations();
 bool tells_runs();

@@ -259,9 +259,12 @@ bool is_told(uint64_t number) { return ((number - 1) & (number - 2)) == 0; }
 std::string Recompile::str() const {
   char time[32];
   std::snprintf(time, sizeof(time), " in %.2f s", seconds);
-  std::string text = concat(
-      from_disk ? "Loaded" : "Recompiled", " \"", name, "\"", place.empty() ? "" : " of " + place,
-      from_disk ? " from the disk cache" : time, ": its program ", number, ".\n  ", what);
+  std::string text = concat(from_disk ? "Loaded" : "Recompiled", " \"", name, "\"",
+                            place.empty() ? "" : " of " + place,
+                            from_job    ? " from another process of the job"
+                            : from_disk ? " from the disk cache"
+                                        : time,
+                            ": its program ", number, ".\n  ", what);
   if (!line.empty()) text += ", at " + line;
   if (!earlier_line.empty() && earlier_line != line) text += ", before at " + earlier_line;
   return text + ".\n  " + advice;
@@ -282,6 +285,7 @@ void note_program(const Program& program, const Cause& cause, std::optional<doub
   r.place = program.place;
   r.seconds = seconds.value_or(0);
   r.from_disk = !seconds;
+  r.from_job = r.from_disk && std::ranges::count(program.files, "") > 0;
   r.key = program.key.hex();
   r.earlier_key = before->key.hex();
   if (is_told(number) && util::flag::XLA_EXPLAIN()) {

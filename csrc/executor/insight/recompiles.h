@@ -17,7 +17,8 @@ struct Recompile {
   std::string name;  // Program::name
   std::string place;
   double seconds;  // that the compiler took; 0 where it was not asked
-  bool from_disk;
+  bool from_disk;  // or from another process of the job
+  bool from_job;
   std::string key, earlier_key;
   // The kind is one of Difference::Kind, "memory", "sharding" or "settings"; then the place.
   std::string kind, what, line, earlier_line;

@@ -22,8 +22,8 @@ class Watchers final : public Observer {
     if (!is_eager(cause)) tell_compiled(program, texts);
   }
   void loaded(const Program& program, const std::vector<Lowered>& texts, const Cause& cause,
-              double seconds) override {
-    tell_loaded(program, texts, cause, seconds);
+              const Origin& origin) override {
+    tell_loaded(program, texts, cause, origin);
   }
   void made(const Program& program, const Cause& cause, std::optional<double> seconds) override {
     note_program(program, cause, seconds);

@@ -12,7 +12,7 @@ import json
 import time
 from typing import NamedTuple
 
-from torch_xla._src.job import place, store
+from torch_xla._src.job import place, store, waits
 
 Note = tuple[str, str]  # the exchange, the user's line
 _Group = tuple[int, ...]
@@ -62,8 +62,9 @@ def agree(group: _Group, first: int, notes: list[Note]) -> None:
         shared = store.store()
         shared.set(_key(group, number, rank), mine.text())
         for other in group:
-            while not shared.check([_key(group, number, other)]):
-                time.sleep(0.005)  # others may still compile; the watch tells who has ended
+            with waits.waiting(f"for rank {other} before the exchange of {notes[0][1]}"):
+                while not shared.check([_key(group, number, other)]):
+                    time.sleep(0.005)  # others may still compile; the watch tells who has ended
             theirs = _Told.read(shared.get(_key(group, number, other)))
             if [text for text, _ in theirs.notes] != [text for text, _ in notes]:
                 _refuse(group, (rank, mine), (other, theirs))
@@ -72,6 +73,11 @@ def agree(group: _Group, first: int, notes: list[Note]) -> None:
             f"collectives: expected the job's store, by which the ranks {list(group)} agree, got "
             f"'{error}'. The process that keeps it has ended."
         ) from error
+
+
+def line_of(text: str) -> str:
+    """Where an exchange of this text was recorded last; empty where that is not known."""
+    return _lines.get(text, "")
 
 
 def stalled(group: _Group, number: int, text: str, seconds: float) -> None:

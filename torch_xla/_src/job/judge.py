@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 
+from torch_xla._src.job import states
 from torch_xla._src.job.messages import LOST, Lines, Message, Process
 
 # An error that another process's end may have caused waits as long for that end to be heard of.
@@ -20,6 +21,13 @@ class _Peer:
         self.process: Process | None = None
         self.heard = time.monotonic()
         self.farewell: str | None = None  # what it said when it ended
+        self.state: states.State | None = None
+
+    def waited(self, now: float) -> float:
+        """The seconds for which it has waited for others."""
+        if self.state is None or self.state.waits == 0:
+            return 0.0
+        return self.state.waits + now - self.heard
 
 
 class Judge(threading.Thread):
@@ -32,15 +40,18 @@ class Judge(threading.Thread):
         host: The address at which the others find it.
         tick: The seconds between two messages of a process.
         limit: 0: silence is no reason.
+        patience: Where one has waited for so many seconds all are told what each does, and again
+            when it has waited twice as long. 0: never.
     """
 
-    def __init__(self, host: str, token: str, tick: float, limit: float):
+    def __init__(self, host: str, token: str, tick: float, limit: float, patience: float):
         super().__init__(name="torch_xla judge", daemon=True)
         self._listener = socket.create_server((host, 0), backlog=1024)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._own = Process.here(0)
         self._token, self._tick, self._limit = token, tick, limit
+        self._patience = self._tells_at = patience
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._wake, self._waker = socket.socketpair()
@@ -103,6 +114,10 @@ class Judge(threading.Thread):
                 self._welcome(peer, message)
             elif peer.process is None:
                 is_over = True  # whoever this is
+            elif "beat" in message:
+                peer.state = states.State(*message["beat"])
+            elif "ask" in message:
+                peer.lines.send({"table": self._table(), "waited": 0})
             elif "error" in message:
                 self._suspects.append((peer.heard, peer.process, message["error"]))
                 if not message["echo"]:
@@ -146,6 +161,20 @@ class Judge(threading.Thread):
             elif now - since > _FOR_A_CAUSE:
                 self._judge(process, f"failed: {error}")
         self._tell_all({"beat": True})
+        self._tell_of_waits(now)
+
+    def _tell_of_waits(self, now: float) -> None:
+        longest = max((peer.waited(now) for peer in self._peers.values()), default=0.0)
+        if longest < self._patience:
+            self._tells_at = self._patience
+        elif 0 < self._tells_at <= longest:
+            while self._tells_at <= longest:
+                self._tells_at *= 2
+            self._tell_all({"table": self._table(), "waited": longest})
+
+    def _table(self) -> str:
+        known = [(p.process.rank, p.state) for p in self._peers.values() if p.process and p.state]
+        return states.table(known)
 
     def _judge(self, process: Process, text: str) -> None:
         if self._verdict is None and self._judges:

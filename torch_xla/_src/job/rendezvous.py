@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch_xla._src.job import place, store, watch
+from torch_xla._src.job import place, store, waits, watch
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 _lock = threading.Lock()
 _visits: dict[tuple[int, ...], int] = {}
@@ -39,7 +43,7 @@ def meet(tag: str, payload: bytes, replicas: Sequence[int]) -> tuple[bytes, ...]
     shared.set(_key(members, visit, here.rank), value)  # type: ignore[arg-type]
     brought = []
     for member in members:
-        text = shared.get(_key(members, visit, member))
+        text = _brought(shared, _key(members, visit, member), tag, member)
         end = 4 + int.from_bytes(text[:4], "big")
         other = text[4:end].decode()
         if other != tag:
@@ -52,6 +56,20 @@ def meet(tag: str, payload: bytes, replicas: Sequence[int]) -> tuple[bytes, ...]
     # Who is here has read what was brought to the place before.
     shared.delete_key(_key(members, visit - 1, here.rank))
     return tuple(brought)
+
+
+def _brought(shared: dist.Store, key: str, tag: str, member: int) -> bytes:
+    """Waits for it."""
+    try:
+        with waits.waiting(f"for rank {member} at the rendezvous '{tag}'"):
+            return shared.get(key)
+    except RuntimeError as error:
+        if "timeout" not in str(error):
+            raise
+        raise RuntimeError(
+            f"rendezvous '{tag}': expected rank {member} here in time, got '{error}'.\n"
+            f"{watch.tell_job()}"
+        ) from error
 
 
 def _members(tag: str, replicas: Sequence[int], here: place.Place) -> tuple[int, ...]:

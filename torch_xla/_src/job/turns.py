@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from torch_xla._src.job import place, store
+from torch_xla._src.job import place, store, waits
 
 _numbers = itertools.count()
 
@@ -30,7 +30,8 @@ class Turns:
             try:
                 self._turn = store.store("turns").add(self._key("taken"), 1)
                 if self._turn > 1:
-                    store.store("turns").get(self._key(f"done/{self._turn - 1}"))
+                    with waits.waiting("for its turn"):
+                        store.store("turns").get(self._key(f"done/{self._turn - 1}"))
             except BaseException:
                 self._lock.release()
                 raise

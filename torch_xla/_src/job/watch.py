@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from torch_xla import _XLAC
-from torch_xla._src.job import place
+from torch_xla._src.job import compiles, place, states
 from torch_xla._src.job import store as _store
 from torch_xla._src.job.judge import Judge
 from torch_xla._src.job.messages import LOST, Lines, Process
@@ -36,11 +36,12 @@ _TO_END = 1.0
 _TO_LEAVE = 5.0
 # Seconds in which rank 0 answers who failed first.
 _TO_ANSWER = 2.5
+# Seconds in which it tells what all do.
+_TO_TELL = 2.0
 # Errors that another process's end may have caused.
 _ECHO = re.compile(
     r"gloo|connection (closed|reset|refused|was)|broken pipe|socket|recvvalue|timed? ?out", re.I
 )
-_LIBRARIES = re.compile(r"/(torch|torch_xla|python3[.0-9]*)/|^<")
 
 
 class JobEnded(RuntimeError):
@@ -71,6 +72,11 @@ def report(error: BaseException) -> bool:
     return _watch is not None and _watch.is_here() and _watch.report(error)
 
 
+def tell_job() -> str:
+    """A line for each process of the job: what it does now. Empty where that is not known."""
+    return _watch.tell_job() if _watch is not None and _watch.is_here() else ""
+
+
 def leave(reason: str = "") -> None:
     """Says that this process ends as it should, or by something else than an error."""
     if _watch is not None and _watch.is_here():
@@ -94,6 +100,8 @@ class Watch(threading.Thread):
         self._judge: Judge | None = None
         self._rank_0: Process | None = None
         self._has_verdict = threading.Event()
+        self._table = ""  # what all do
+        self._has_table = threading.Event()
         self._lost: Process | None = None
         self._is_leaving = False
         self._turn = threading.Lock()
@@ -109,6 +117,7 @@ class Watch(threading.Thread):
 
     def start(self) -> None:
         """Starts it, and the thread that looks for rank 0."""
+        compiles.look_for_store()
         self._finder.start()
         super().start()
 
@@ -124,11 +133,14 @@ class Watch(threading.Thread):
                 for message in messages:
                     if "welcome" in message:
                         self._rank_0 = Process(*message["welcome"])
+                    elif "table" in message:
+                        self._hear_table(message["table"], message["waited"])
                     elif "verdict" in message:
                         self._end(Process(*message["process"]), message["verdict"])
                     elif "left" in message:
                         is_over = True
                         self._rank_0 = None
+                        compiles.go_alone()  # it may have kept the store
                 if is_over:
                     if self._rank_0 is not None:
                         self._end(self._rank_0, LOST)
@@ -138,7 +150,7 @@ class Watch(threading.Thread):
                 heard = now  # this process stood still
             last = now
             if lines is not None:
-                lines.send({"beat": True})
+                lines.send({"beat": states.here(self._main)})
                 if self._rank_0 is not None and 0 < self._limit < now - heard:
                     if text := self._rank_0.silence(now - heard, self._limit):
                         self._end(self._rank_0, text)
@@ -158,6 +170,23 @@ class Watch(threading.Thread):
             lines.send({"error": text, "echo": bool(_ECHO.search(text))})
             self._has_verdict.wait(_TO_ANSWER)
         return self._lost is not None and self._lost.rank != self.process.rank
+
+    def tell_job(self) -> str:
+        """As the function of this name."""
+        lines = self._lines
+        if lines is None:
+            return ""
+        self._has_table.clear()
+        lines.send({"ask": True})
+        self._has_table.wait(_TO_TELL)
+        return f"The processes of the job:\n{self._table}" if self._table else ""
+
+    def _hear_table(self, table: str, waited: float) -> None:
+        """Prints what the judge tells unasked, once on each host."""
+        self._table = table
+        self._has_table.set()
+        if waited and place.local_rank() == 0:
+            _print(f"torch_xla: a process has waited for others for {waited:.0f} s:\n{table}")
 
     def leave(self, reason: str) -> None:
         """As the function of this name."""
@@ -202,18 +231,23 @@ class Watch(threading.Thread):
             self._found = self._find_judge()
         except RuntimeError as error:
             self._found = error
+        if not isinstance(self._found, tuple):
+            compiles.go_alone()
 
     def _find_judge(self) -> tuple[int, str] | None:
         """The port of rank 0, and the word that it expects; None if this process ends."""
         if self.process.rank == 0:
             _store.store("watch")  # it may be rank 0 that keeps it
-        if not self._wait_for(_store.answers):
-            return None
+        if not _store.answers():
+            compiles.go_alone()
+            if not self._wait_for(_store.answers):
+                return None
+        compiles.share()
         store = _store.store("watch")
         if self.process.rank == 0:
             token = secrets.token_hex(16)
             here = "127.0.0.1" if place.on_one_host() else ""
-            self._judge = Judge(here, token, self._tick, self._limit)
+            self._judge = Judge(here, token, self._tick, self._limit, _patience())
             self._judge.start()
             store.set("watch", f"{self._judge.port} {token}")
         if not self._wait_for(lambda: store.check(["watch"])):
@@ -240,7 +274,7 @@ class Watch(threading.Thread):
         if self._is_leaving or (lost is not None and lost.rank == self.process.rank):
             return
         who = "" if lost is None else f"{lost} "
-        line = _line_of(self._main)
+        line = states.line_of(self._main)
         _print(
             f"torch_xla: {who}{text.rstrip('.')}. Rank {self.process.rank}, at {line}, ends, too."
         )
@@ -287,16 +321,8 @@ def _limit() -> int:
     return limit
 
 
-def _line_of(thread: threading.Thread) -> str:
-    """Where a thread is, in code of the user's."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while (
-        frame is not None
-        and frame.f_back is not None
-        and _LIBRARIES.search(frame.f_code.co_filename)
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "its end"
+def _patience() -> int:
+    return max(0, _XLAC._xla_flag("XLA_JOB_WAIT_SECONDS"))
 
 
 def _print(line: str) -> None:

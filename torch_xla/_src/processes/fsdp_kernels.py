@@ -6,6 +6,7 @@ They are recorded as the operators that they are made of, and so traced.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -18,8 +19,23 @@ def install() -> None:
     module = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
     _library = torch.library.Library("fsdp", "IMPL")
     for name, kernel in (
-        ("all_gather_copy_in", module.all_gather_copy_in_cuda),
+        ("all_gather_copy_in", _all_gather_copy_in),
         ("split_with_sizes_copy", module.split_with_sizes_copy),
         ("chunk_cat", module.chunk_cat),
     ):
         _library.impl(name, kernel, "XLA")
+
+
+def _all_gather_copy_in(
+    inputs: list[torch.Tensor],
+    output: torch.Tensor,
+    split_sizes: Sequence[int],
+    numel: int,
+    rank: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's own fills this rank's part of the output. That would be another program for each
+    rank."""
+    given = output.new_empty(numel)
+    with torch.no_grad():
+        torch._foreach_copy_(torch.split(given, split_sizes), inputs)
+    return given, output

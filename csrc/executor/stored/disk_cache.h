@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "executor/stored/program_file.h"
 #include "pjrt/executable.h"
 #include "util/file_cache.h"
 
@@ -31,14 +32,17 @@ class DiskCache {
     std::string file;
   };
   Loaded load(std::string_view program, const pjrt::CompileOptions& options);
-  // Stores a program. A failure is logged; the program runs all the same.
-  void store(std::string_view program, const pjrt::CompileOptions& options,
-             const pjrt::Executable& executable);
+  bool is_written() const { return !read_only_ && usable_; }
+  // Stores what pack() gives. Returns whether it is there: a failure is logged, and the program
+  // runs all the same.
+  bool store(const ProgramKey& key, std::string_view bytes);
+  // Says that pack() has thrown.
+  void cannot_pack(const pjrt::Error& error);
+  // Returns a text that is equal in processes that have this folder; empty where it is of no use.
+  std::string place() const;
 
  private:
-  // Returns everything that the executable depends on, a line each.
-  std::string key_of(std::string_view program, const pjrt::CompileOptions& options) const;
-  std::unique_ptr<pjrt::Executable> load_file(const std::string& key,
+  std::unique_ptr<pjrt::Executable> load_file(const ProgramKey& key,
                                               const pjrt::CompileOptions& options);
   void report(const std::string& problem);
   void give_up(const pjrt::Error& error);
@@ -47,9 +51,6 @@ class DiskCache {
   util::FileCache files_;
   // False where the folder is of no use, and once the plugin has shown that it cannot.
   std::atomic<bool> usable_{true};
-  // Programs for one device serve others of its kind, until the plugin shows that it does not move
-  // programs.
-  std::atomic<bool> movable_{true};
   std::atomic<bool> reported_{false};  // problems with files are logged once
 };
 
