@@ -35,10 +35,10 @@ def batch(step, of):
 
 
 def launches_of(parallel, steps):
-    # Runs and compilations of each step of training.
+    # Runs and new programs of each step of training.
     def counts():
-        data = [met.metric_data(name) for name in ("ExecuteTime", "CompileTime")]
-        return [d[0] if d else 0 for d in data]
+        runs = met.metric_data("ExecuteTime")
+        return [runs[0] if runs else 0, met.counter_value("CreateCompileHandles") or 0]
 
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
     launches = []

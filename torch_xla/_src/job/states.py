@@ -1,4 +1,4 @@
-"""What a process of a job does now, in words for those that wait for it."""
+"""Says what a process of a job does now, to those that wait for it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ They are recorded as the operators that they are made of, and so traced.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 import torch
 
@@ -29,7 +28,7 @@ def install() -> None:
 def _all_gather_copy_in(
     inputs: list[torch.Tensor],
     output: torch.Tensor,
-    split_sizes: Sequence[int],
+    split_sizes: list[int],
     numel: int,
     rank: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
