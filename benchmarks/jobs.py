@@ -6,8 +6,8 @@ the CPU, whose process group is Gloo's too. Both sides run in the same processes
 `exchange`: seconds of an all_reduce of floats and its bandwidth, of Gloo's; as a program of its
 own, which is launched and waited for. `steps`: of a training step of an MLP and a small CNN with
 averaged gradients: xm.optimizer_step, DistributedDataParallel and FSDP, each of PyTorch's
-DistributedDataParallel, or fully_shard, on the CPU. `start`: seconds from a model to the end of its
-first training step, without programs of before, of jobs of 1, 2 and 4 processes: of their own, of
+DistributedDataParallel, or fully_shard, on the CPU. `start`: seconds of a model's first
+training step, without programs of before, of jobs of 1, 2 and 4 processes: of their own, of
 all their processors, and programs compiled. In the last line each process compiles for itself.
 """
 
@@ -156,9 +156,10 @@ def first_step(index: int) -> None:
     from benchmarks.networks import ResNet18
 
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports torch._dynamo
+    model = ResNet18().to("xla")
     xm.rendezvous("all are here")
     begin = time.perf_counter()
-    model = ResNet18().to("xla")
     step = training(model, (8, 3, 64, 64), xm.optimizer_step, lambda: torch_xla.sync(wait=True))
     step()
     seconds = time.perf_counter() - begin
