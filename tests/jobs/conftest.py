@@ -139,9 +139,10 @@ class Jobs:
 
     def _finish(self, job: Job, check: bool, timeout: float) -> list[subprocess.CompletedProcess]:
         done = job.wait(timeout)
-        for process in done if check else ():
-            output = f"{process.stdout[-2000:]}\n{process.stderr[-6000:]}"
-            assert process.returncode == 0, f"exit status {process.returncode}\n{output}"
+        failed = [process for process in done if process.returncode != 0]
+        if check and failed:
+            texts = [f"{p.returncode}\n{p.stdout[-2000:]}\n{p.stderr[-6000:]}" for p in done]
+            raise AssertionError("exit status " + "\n---- exit status ".join(texts))
         return done
 
     def by_hand(self, code, ranks=2, env=None, check=True, timeout=120):
