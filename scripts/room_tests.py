@@ -84,7 +84,7 @@ ROOMS: dict[str, str] = {
         api/fsdp
         jobs/agreement jobs/c10d jobs/collectives jobs/ddp jobs/exchanges jobs/faults jobs/fsdp
         jobs/launch jobs/one_compile jobs/places jobs/process_meshes jobs/rendezvous jobs/scripts
-        jobs/waits
+        jobs/spanning jobs/spmd_processes jobs/waits
     """,
     # several devices
     "spmd": """

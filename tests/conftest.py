@@ -177,6 +177,12 @@ def half_plugin() -> Path:
 
 
 @pytest.fixture(scope="session")
+def pod_plugin() -> Path:
+    """Builds the CPU plugin whose client spans the processes of a job."""
+    return built("pod_plugin") / "pod_plugin.so"
+
+
+@pytest.fixture(scope="session")
 def plugin_without_shardy() -> Path:
     """The CPU plugin that refuses programs in Shardy's words (tests/cpp/fake_plugin, the 8th)."""
     return built("fake_plugin_8") / "fake_plugin_8.so"

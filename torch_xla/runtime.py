@@ -12,6 +12,8 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._src.device import devices as _devices
+from torch_xla._src.device import plugins as _plugins
+from torch_xla._src.device import rng as _rng
 from torch_xla._src.job import place as _place
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _ORDINAL,
@@ -81,9 +83,12 @@ def use_spmd(auto: bool | None = False) -> None:
         RuntimeError: There are tensors on another device than `xla:0`, or a step that was still
             running has failed. The mode is not switched then.
         ImportError: With `auto`, where there is no `scipy`.
-        NotImplementedError: A launcher started this process as one of several.
+        NotImplementedError: A launcher started this process as one of several, and each has a
+            client of its own: on the CPU.
     """
-    _place.refuse_spmd("use_spmd")
+    if _place.world_size() > 1:
+        _plugins.find().expect_one_client("use_spmd")
+        _rng.share()
     if auto:
         from torch_xla.distributed.spmd import auto_sharding
 
@@ -170,13 +175,13 @@ def is_bf16_supported() -> bool:
 
 
 def world_size() -> int:
-    """The number of replicas of the job; 1 if no launcher started it."""
-    return _place.world_size()
+    """The number of replicas of the job; 1 if no launcher started it, and in SPMD mode."""
+    return _place.replica()[1]
 
 
 def global_ordinal() -> int:
     """The calling thread's ordinal among all replicas, from 0 to `world_size() - 1`."""
-    return _place.rank()
+    return _place.replica()[0]
 
 
 def local_ordinal() -> int:

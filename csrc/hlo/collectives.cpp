@@ -122,11 +122,38 @@ Value collective_broadcast(const Value& x, const Groups& groups) {
   return x.builder().op("stablehlo.collective_broadcast", {x}, x.type(), attributes);
 }
 
-Value broadcast_by_gather(const Value& x, const Groups& groups) {
+namespace {
+
+Value as_row(const Value& x) {
   Dims row = x.dims();
   row.insert(row.begin(), 1);
-  const Value all = all_gather(reshape(x, row), 0, groups);
-  return reshape(slice_dim(all, 0, 0, 1), x.dims());
+  return reshape(x, row);
+}
+
+Value row_of(const Value& rows, int64_t i) {
+  const Value row = slice_dim(rows, 0, i, i + 1);
+  return reshape(row, Dims(row.dims().begin() + 1, row.dims().end()));
+}
+
+Value fold(const Value& rows, const Reduction& reduction) {
+  Value total = row_of(rows, 0);
+  for (int64_t i = 1; i < rows.dims()[0]; ++i) total = reduction(total, row_of(rows, i));
+  return total;
+}
+
+}  // namespace
+
+Value broadcast_by_gather(const Value& x, const Groups& groups) {
+  return row_of(all_gather(as_row(x), 0, groups), 0);
+}
+
+Value reduce_by_gather(const Value& x, const Reduction& reduction, const Groups& groups) {
+  return fold(all_gather(as_row(x), 0, groups), reduction);
+}
+
+Value reduce_scatter_by_parts(const Value& x, const Reduction& reduction, int64_t dim,
+                              const Groups& groups) {
+  return fold(all_to_all(as_row(x), dim + 1, 0, groups), reduction);
 }
 
 }  // namespace torch_xla::hlo

@@ -45,5 +45,9 @@ Value collective_permute(const Value& x, const Groups& pairs);
 Value collective_broadcast(const Value& x, const Groups& groups);
 // The same, of groups of all, for compilers that lack the operation.
 Value broadcast_by_gather(const Value& x, const Groups& groups);
+// As all_reduce and reduce_scatter, for reductions that compilers do not exchange by.
+Value reduce_by_gather(const Value& x, const Reduction& reduction, const Groups& groups);
+Value reduce_scatter_by_parts(const Value& x, const Reduction& reduction, int64_t dim,
+                              const Groups& groups);
 
 }  // namespace torch_xla::hlo

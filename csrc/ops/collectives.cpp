@@ -64,19 +64,36 @@ hlo::Value times(const hlo::Value& x, double scale) {
   return hlo::binary("multiply", x, hlo::splat(x.builder(), scale, x.type()));
 }
 
+// Compilers exchange by bitwise operations of booleans alone, and not by xor.
+bool is_by_hand(const hlo::Value& x, std::string_view reduction) {
+  const bool is_bool = x.dtype() == hlo::DType::Pred;
+  return reduction == "xor" || (!is_bool && (reduction == "and" || reduction == "or"));
+}
+
+hlo::Value reduced(const hlo::Value& x, std::string_view name, const hlo::Groups& groups) {
+  const hlo::Reduction reduction = hlo::reduction_by(name);
+  return is_by_hand(x, name) ? hlo::reduce_by_gather(x, reduction, groups)
+                             : hlo::all_reduce(x, reduction, groups);
+}
+
+hlo::Value scattered(const hlo::Value& x, std::string_view name, int64_t dim,
+                     const hlo::Groups& groups) {
+  const hlo::Reduction reduction = hlo::reduction_by(name);
+  return is_by_hand(x, name) ? hlo::reduce_scatter_by_parts(x, reduction, dim, groups)
+                             : hlo::reduce_scatter(x, reduction, dim, groups);
+}
+
 hlo::Values all_reduce(Lowering& l) {
   const hlo::Groups groups = groups_named(l, 3);
   hlo::Value x = l.in(0);
-  if (!groups.members.empty()) x = hlo::all_reduce(x, hlo::reduction_by(l.text(1)), groups);
+  if (!groups.members.empty()) x = reduced(x, l.text(1), groups);
   return {times(x, l.floating(2))};
 }
 
 hlo::Values reduce_scatter(Lowering& l) {
   const hlo::Groups groups = groups_named(l, 4);
   hlo::Value x = l.in(0);
-  if (!groups.members.empty()) {
-    x = hlo::reduce_scatter(x, hlo::reduction_by(l.text(1)), l.integer(3), groups);
-  }
+  if (!groups.members.empty()) x = scattered(x, l.text(1), l.integer(3), groups);
   return {times(x, l.floating(2))};
 }
 
@@ -136,11 +153,10 @@ hlo::Value exchanged(Lowering& l, const hlo::Value& x, const hlo::Dims& dims,
                      const hlo::Groups& groups) {
   const std::string what = l.text(2);
   if (what == "all_reduce") {
-    return times(hlo::all_reduce(x, hlo::reduction_by(l.text(3)), groups), l.floating(4));
+    return times(reduced(x, l.text(3), groups), l.floating(4));
   }
   if (what == "reduce_scatter") {
-    return times(hlo::reduce_scatter(x, hlo::reduction_by(l.text(3)), dims.at(0), groups),
-                 l.floating(4));
+    return times(scattered(x, l.text(3), dims.at(0), groups), l.floating(4));
   }
   if (what == "all_gather") return hlo::all_gather(x, dims.at(0), groups);
   if (what == "all_to_all") return hlo::all_to_all(x, dims.at(0), dims.at(1), groups);

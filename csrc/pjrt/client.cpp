@@ -69,7 +69,8 @@ std::optional<MemoryStats> Device::memory_stats() const {
   return stats;
 }
 
-std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Options& options) {
+std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Options& options,
+                                       std::shared_ptr<KeyValueStore> store) {
   const unsigned generation = current_fork_generation();
   unsigned first = 0;
   if (!first_client_generation.compare_exchange_strong(first, generation + 1) &&
@@ -80,6 +81,7 @@ std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Opt
   PJRT_Client_Create_Args args{};
   args.create_options = values.data();
   args.num_options = values.size();
+  if (store != nullptr) set_store(args, *store);
   try {
     plugin->call<&PJRT_Api::PJRT_Client_Create>(args);
   } catch (const Error&) {
@@ -90,13 +92,18 @@ std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Opt
                                             "' on the options " + options_text(options) +
                                             ". Check their names and types.");
   }
-  std::shared_ptr<Client> client(new Client(std::move(plugin), args.client, generation));
+  std::shared_ptr<Client> client(
+      new Client(std::move(plugin), std::move(store), args.client, generation));
   client->read_properties();
   return client;
 }
 
-Client::Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client, unsigned generation)
-    : plugin_(std::move(plugin)), client_(client), fork_generation_(generation) {}
+Client::Client(std::shared_ptr<Plugin> plugin, std::shared_ptr<KeyValueStore> store,
+               PJRT_Client* client, unsigned generation)
+    : plugin_(std::move(plugin)),
+      store_(std::move(store)),
+      client_(client),
+      fork_generation_(generation) {}
 
 Client::~Client() {
   if (in_forked_child()) return;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pjrt/device.h"
+#include "pjrt/key_value_store.h"
 #include "pjrt/plugin.h"
 
 namespace torch_xla::pjrt {
@@ -16,8 +17,9 @@ namespace torch_xla::pjrt {
 // throw, destructors release nothing, and create() throws as well.
 class Client : public std::enable_shared_from_this<Client> {
  public:
-  static std::shared_ptr<Client> create(std::shared_ptr<Plugin> plugin,
-                                        const Options& options = {});
+  // With a store the plugin may wait for the other processes of the job.
+  static std::shared_ptr<Client> create(std::shared_ptr<Plugin> plugin, const Options& options = {},
+                                        std::shared_ptr<KeyValueStore> store = nullptr);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -43,11 +45,13 @@ class Client : public std::enable_shared_from_this<Client> {
   bool in_forked_child() const noexcept;
 
  private:
-  Client(std::shared_ptr<Plugin> plugin, PJRT_Client* client, unsigned generation);
+  Client(std::shared_ptr<Plugin> plugin, std::shared_ptr<KeyValueStore> store, PJRT_Client* client,
+         unsigned generation);
   void read_properties();
   [[noreturn]] static void throw_forked(const char* method);
 
   std::shared_ptr<Plugin> plugin_;
+  std::shared_ptr<KeyValueStore> store_;  // null: of one process
   PJRT_Client* client_;
   unsigned fork_generation_;
   std::string platform_name_;

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
@@ -13,6 +14,7 @@
 #include "dispatch/device/generator.h"
 #include "dispatch/record/context.h"
 #include "dispatch/record/fallback.h"
+#include "dispatch/replicas/job_store.h"
 #include "executor/compile/background.h"
 #include "executor/compile/compile.h"
 #include "executor/insight/analysis.h"
@@ -65,6 +67,12 @@ executor::PluginChoice choice_from(const py::dict& d) {
   choice.library_path = d["library_path"].cast<std::string>();
   choice.options = d["options"].cast<pjrt::Options>();
   choice.compile_options = d["compile_options"].cast<pjrt::Options>();
+  choice.rank = d["rank"].cast<int>();
+  choice.num_processes = d["num_processes"].cast<int>();
+  if (const py::object store = d["store"]; !store.is_none()) {
+    auto [host, port, prefix] = store.cast<std::tuple<std::string, uint16_t, std::string>>();
+    choice.store = dispatch::job_store(std::move(host), port, std::move(prefix));
+  }
   return choice;
 }
 

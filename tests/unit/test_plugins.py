@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,68 @@ def test_cuda_library_and_options(packages, monkeypatch):
         "allocator": "cuda_async",
     }
     assert spec.plugin.physical_chip_count() == 2
+
+
+@pytest.fixture
+def place_of_second(monkeypatch):
+    """Of four processes, two on each of two hosts."""
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_processes_of_gpus_make_one_client(packages, monkeypatch, place_of_second):
+    packages("jax_plugins/xla_cuda13/xla_cuda_plugin.so")
+    monkeypatch.setenv("PJRT_ALLOCATOR_FRACTION", "0.5")
+    spec = discovery.find("CUDA")
+    assert spec.needs_store() and spec.makes_one_client()
+    assert spec.options_of_process(1) == {
+        "node_id": 1,
+        "num_nodes": 4,
+        "visible_devices": [1],
+        "memory_fraction": 0.5,
+    }
+    spec.expect_one_client("use_spmd")
+    # A process by itself on its host has all that are there.
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "visible_devices" not in spec.options_of_process(0)
+
+
+def test_processes_of_tpus_are_told_of_each_other(packages, monkeypatch, place_of_second):
+    packages("libtpu/libtpu.so")
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v4-16",
+        "TPU_PROCESS_BOUNDS": "1,1,2",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,1,1",
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    names = ("TPU_VISIBLE_CHIPS", "CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    spec = discovery.find("TPU")
+    assert spec.makes_one_client() and not spec.needs_store()
+    spec.configure_multiprocess(0, 1)  # a process that has all chips of its host
+    assert "TPU_VISIBLE_CHIPS" not in os.environ
+    spec.configure_multiprocess(1, 2)
+    addresses = ",".join(f"10.0.0.{host}:{port}" for host in (1, 2) for port in (8476, 8477))
+    assert [os.environ[name] for name in names] == ["1", "1", addresses, "8477"]
+
+
+def test_processes_of_the_cpu_have_a_client_each(place_of_second):
+    spec = discovery.find("CPU")
+    assert not spec.needs_store() and not spec.makes_one_client()
+    with pytest.raises(NotImplementedError, match="use_spmd: expected a job of one process on CPU"):
+        spec.expect_one_client("use_spmd")
 
 
 def test_wrong_gpu_options_are_errors(packages, monkeypatch):

@@ -125,5 +125,8 @@ class NeuronPlugin(DevicePlugin):
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
         initialize_env(local_rank, local_world_size)
 
+    def makes_one_client(self) -> bool:
+        return True
+
     def physical_chip_count(self) -> int:
         return num_local_processes()

@@ -108,6 +108,12 @@ def _watch_job() -> None:
     watch.start()
 
 
+def _store_of_plugin() -> tuple[str, int, str]:
+    from torch_xla._src.job import store
+
+    return store.of_plugin()
+
+
 def _record_run() -> None:
     from torch_xla._src.insight import recording
 
@@ -149,21 +155,29 @@ def _take_older_arguments() -> None:
 
 def _choose_plugin() -> dict:
     """Called by the extension when the first device is needed."""
-    from torch_xla._src.device import plugins
+    from torch_xla._src.device import plugins, rng
     from torch_xla._src.job import place
 
     spec = plugins.find()
     options = dict(spec.client_options)
+    store = None
     here = place.place()
     if here.world_size > 1:
-        place.refuse_spmd("XLA_USE_SPMD", _XLAC._xla_flag("XLA_USE_SPMD"))
+        if _XLAC._xla_is_spmd():
+            spec.expect_one_client("XLA_USE_SPMD")
+            rng.share()
         spec.configure_multiprocess(here.local_rank, here.local_world_size)
         options = spec.options_of_process(here.local_rank)
         _watch_job()
+        if spec.needs_store():
+            store = _store_of_plugin()
     spec.prepare()
     return {
         "device_type": spec.device_type,
         "library_path": spec.library_path,
         "options": options,
         "compile_options": dict(spec.compile_options),
+        "store": store,
+        "rank": here.rank,
+        "num_processes": here.world_size if spec.makes_one_client() else 0,
     }

@@ -77,7 +77,7 @@ class AllGather(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad_output.narrow(ctx.dim, _place.rank() * ctx.size, ctx.size).clone(), None
+        return _exchanges.own_part(grad_output, ctx.dim, ctx.size).clone(), None
 
 
 def all_reduce(
@@ -107,7 +107,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
     Returns:
         `weight @ x`, `[N, M]`.
     """
-    count, rank, own = _place.world_size(), _place.rank(), w.size(1)
+    (_, count), own = _place.replica(), w.size(1)
     if x.size(0) != count * own or x.size(1) % split:
         raise ValueError(
             f"distributed_mm: expected an input of {count * own} rows, and columns that {split} "
@@ -115,7 +115,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
         )
     results = []
     for part in torch.chunk(x, split, dim=1):
-        rows = all_gather(part, dim=1).narrow(0, rank * own, own)
+        rows = _exchanges.own_part(all_gather(part, dim=1), 0, own)
         total = all_reduce(_exchanges.REDUCE_SUM, w @ rows)
-        results.append(total.narrow(1, rank * part.size(1), part.size(1)))
+        results.append(_exchanges.own_part(total, 1, part.size(1)))
     return torch.cat(results, dim=1) if split > 1 else results[0]

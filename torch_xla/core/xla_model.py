@@ -155,7 +155,7 @@ def get_memory_info(device: str | torch.device | None = None) -> MemoryInfo:
 
 def get_ordinal(defval: int = 0) -> int:
     """This replica's ordinal among all. `defval` is without effect."""
-    return _place.rank()
+    return _place.replica()[0]
 
 
 def get_local_ordinal(defval: int = 0) -> int:
@@ -165,12 +165,12 @@ def get_local_ordinal(defval: int = 0) -> int:
 
 def xrt_world_size(defval: int = 1) -> int:
     """The number of replicas. `defval` is without effect."""
-    return _place.world_size()
+    return _place.replica()[1]
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """True if this replica is the first one: of its host if `local`, of the whole job otherwise."""
-    return (get_local_ordinal() if local else get_ordinal()) == 0
+    """True if this process is the first one: of its host if `local`, of the whole job otherwise."""
+    return (_place.local_rank() if local else _place.rank()) == 0
 
 
 def master_print(
@@ -489,11 +489,10 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
         )
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        moved = [_like(t, t.detach().to(device)) for t in tensors]
-        for t in moved:
-            if input_sharding is not None and input_sharding.can_apply(t):
-                _check_minibatch(t, input_sharding)
-                input_sharding.apply(t)
+        if input_sharding is None:
+            moved = [_like(t, t.detach().to(device)) for t in tensors]
+        else:
+            moved = [_like(t, input_sharding.move(t.detach(), device)) for t in tensors]
         if device.type == "xla" and _XLAC._xla_is_spmd():
             _XLAC._send_to_all_devices(moved)
         return moved
@@ -502,16 +501,6 @@ def _move_to_device(datas: Any, device: str | torch.device, input_sharding: Any 
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
     return _nested.replace(datas, is_cpu_tensor, convert)
-
-
-def _check_minibatch(t: torch.Tensor, spec: Any) -> None:
-    count = _XLAC._xla_num_real_devices()
-    if spec.minibatch and t.dim() > 0 and t.shape[0] % count != 0:
-        raise RuntimeError(
-            "When minibatch is configured, the per-host batch size must be divisible by local "
-            f"runtime device count. Per host input data shape = {t.shape}, "
-            f"local_runtime_device_count = {count}."
-        )
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:

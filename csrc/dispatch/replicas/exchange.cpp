@@ -4,16 +4,22 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include "dispatch/calls/own_operator.h"
+#include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
 #include "dispatch/sharding/collectives.h"
+#include "executor/run/runtime.h"
+#include "executor/step/sync.h"
 #include "lazy/lock.h"
+#include "lazy/recording.h"
 #include "ops/exchange.h"
 #include "util/error.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::dispatch {
 namespace {
@@ -88,10 +94,67 @@ Tensors scaled(at::TensorList xs, double scale) {
   return results;
 }
 
+bool exchanges_on_host() { return executor::Runtime::get().target().exchanges_on_host; }
+
+// Returns whether a plugin that exchanges cannot do so: it would have to run a program that some
+// replicas do not launch, or that is another one on each.
+bool is_partial(const at::Tensor& x, std::string_view what, at::IntArrayRef members, int64_t size) {
+  if (exchanges_on_host()) return false;
+  if (what == "all_to_all_rows" || what == "send" || what == "receive") return true;
+  const int64_t replicas = num_replicas(x.device().index());
+  const bool is_of_two = size == 0 && members.size() == 2;  // one sends, one gets
+  return size == 0 ? is_of_two && replicas > 2 : std::ssize(members) != replicas;
+}
+
+// Exchanges at once, through the host and outside of a program.
+Tensors exchange_outside(at::TensorList xs, std::string_view what, std::string_view reduction,
+                         double scale, at::IntArrayRef dims, at::IntArrayRef members,
+                         int64_t size) {
+  TXLA_CHECK_KIND(util::ErrorKind::NotImplemented, lazy::Recording::current() == nullptr, what,
+                  ": expected a call of all replicas of the job in a function that is recorded, "
+                  "got one of ",
+                  members, ". Call it outside of the function.");
+  launch_exchanges();
+  Tensors given, results;
+  for (const at::Tensor& x : xs) given.push_back(x.cpu());
+  for (const at::Tensor& x : given) results.push_back(shape_of(x, what, dims, size));
+  results.push_back(at::zeros({}, at::kLong));
+  {
+    util::Unlocked unlocked;  // it waits for others
+    exchange_on_host(given, at::zeros({}, at::kLong), what, reduction, scale, dims, members, size,
+                     results);
+    unlocked.end();
+  }
+  results.pop_back();
+  for (at::Tensor& result : results) result = result.to(xs[0].device());
+  return results;
+}
+
+// Launches what computes the tensors.
+void compute(at::TensorList xs) {
+  std::vector<lazy::Value> waiting;
+  {
+    const lazy::GraphLock lock;
+    for (const at::Tensor& x : xs) {
+      lazy::Value value = lazy::expect_lazy(x, "exchange").read();
+      if (!value.node->is_data()) waiting.push_back(std::move(value));
+    }
+  }
+  if (waiting.empty()) return;
+  executor::materialize(waiting, xs[0].device().index(),
+                        {.of_run = "an exchange by itself", .program = "exchanged"});
+}
+
 Tensors record(at::TensorList xs, std::string_view what, std::string_view reduction, double scale,
                at::IntArrayRef dims, at::IntArrayRef members, int64_t size,
                Order in = Order::Exchanges) {
   const at::AutoDispatchBelowADInplaceOrView below;
+  if (is_partial(xs[0], what, members, size)) {
+    return exchange_outside(xs, what, reduction, scale, dims, members, size);
+  }
+  const bool is_apart =
+      ExchangesApart::wanted() && !exchanges_on_host() && lazy::Recording::current() == nullptr;
+  if (is_apart) compute(xs);
   Tensors results;
   {
     const lazy::GraphLock lock;
@@ -101,6 +164,7 @@ Tensors record(at::TensorList xs, std::string_view what, std::string_view reduct
     write_order(device, lazy::expect_lazy(results.back(), "exchange").read(), in);
   }
   results.pop_back();
+  if (is_apart) launch_exchanges();
   return results;
 }
 

@@ -33,6 +33,11 @@ at::Tensor all_to_all_rows(const at::Tensor& x, at::IntArrayRef sends, at::IntAr
 void send_to(const at::Tensor& x, int64_t place, int64_t tag, at::IntArrayRef members);
 at::Tensor receive_from(const at::Tensor& like, int64_t place, int64_t tag,
                         at::IntArrayRef members);
+// The CPU kernel that programs call where the plugin does not exchange; arguments as those of the
+// recorded call. Into the results; the last is the next order.
+void exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
+                      c10::string_view reduction, double scale, at::IntArrayRef dims,
+                      at::IntArrayRef members, int64_t size, at::TensorList out);
 // Waits until all that was sent so has come.
 void finish_sends();
 // Pairs of replicas: who sends, who gets. Zeros where nothing comes.

@@ -493,7 +493,8 @@ void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale
   for (size_t i = 0; i < results.size(); ++i) out[places[i]].copy_(results[i]);
 }
 
-// Into the results of the program; the last is the next order.
+}  // namespace
+
 void exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_view what,
                       c10::string_view reduction, double scale, at::IntArrayRef dims,
                       at::IntArrayRef members, int64_t size, at::TensorList out) {
@@ -506,6 +507,8 @@ void exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_vi
   }
   out.back().copy_(order.add(1));
 }
+
+namespace {
 
 TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   const std::string arguments =

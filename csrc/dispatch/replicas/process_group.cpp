@@ -12,6 +12,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/order.h"
 #include "dispatch/replicas/recorded_work.h"
@@ -181,6 +182,11 @@ Tensor as_part(const Tensor& whole, const Tensor& part) {
 
 // --- the backend ----------------------------------------------------------------------------
 
+struct OfTorchDistributed {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const ExchangesApart apart;
+};
+
 class XlaBackend final : public c10d::Backend {
  public:
   XlaBackend(c10::intrusive_ptr<c10d::Backend> host, std::vector<int64_t> members,
@@ -227,7 +233,7 @@ class XlaBackend final : public c10d::Backend {
   // All members compute the result, so that they have one program.
   WorkPtr reduce(Tensors& xs, const c10d::ReduceOptions& options) override {
     if (is_on_host(xs)) return host().reduce(xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& x = only("reduce", xs);
     const Tensors results = reduced("reduce", xs, options.reduceOp);
     if (rank_ == options.rootRank) write_into(x, results[0]);
@@ -236,7 +242,7 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& xs, const c10d::BroadcastOptions& options) override {
     if (is_on_host(xs)) return host().broadcast(xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     expect_on_xla("broadcast", xs);
     write_into(xs, collective_broadcast(xs, options.rootRank, members_, size_));
     return done(OpType::BROADCAST, xs);
@@ -244,7 +250,7 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr allgather(TensorLists& to, Tensors& xs, const c10d::AllgatherOptions& options) override {
     if (are_on_host(to, xs)) return host().allgather(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& x = only("all_gather", xs);
     TXLA_CHECK_KIND(util::ErrorKind::Value, to.size() == 1,
                     "all_gather: expected one list of results, got ", to.size(), ".");
@@ -255,7 +261,7 @@ class XlaBackend final : public c10d::Backend {
   WorkPtr allgather_coalesced(TensorLists& to, Tensors& xs,
                               const c10d::AllgatherOptions& options) override {
     if (are_on_host(to, xs)) return host().allgather_coalesced(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     Tensors rows;
     for (const Tensor& x : xs) rows.push_back(x.unsqueeze(0));
     rows = all_gather(rows, 0, members_, size_);
@@ -285,7 +291,7 @@ class XlaBackend final : public c10d::Backend {
   // All members gather, so that they have one program.
   WorkPtr gather(TensorLists& to, Tensors& xs, const c10d::GatherOptions& options) override {
     if (are_on_host(to, xs)) return host().gather(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& x = only("gather", xs);
     const Tensor rows = all_gather(x.unsqueeze(0), 0, members_, size_)[0];
     if (rank_ != options.rootRank) return done(OpType::GATHER, {});
@@ -298,7 +304,7 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr scatter(Tensors& to, TensorLists& xs, const c10d::ScatterOptions& options) override {
     if (are_on_host(xs, to)) return host().scatter(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& out = only("scatter", to);
     const bool is_root = rank_ == options.rootRank;
     TXLA_CHECK_KIND(util::ErrorKind::Value, xs.size() == (is_root ? 1U : 0U),
@@ -319,7 +325,7 @@ class XlaBackend final : public c10d::Backend {
   WorkPtr reduce_scatter(Tensors& to, TensorLists& xs,
                          const c10d::ReduceScatterOptions& options) override {
     if (are_on_host(xs, to)) return host().reduce_scatter(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& out = only("reduce_scatter", to);
     TXLA_CHECK_KIND(util::ErrorKind::Value, xs.size() == 1,
                     "reduce_scatter: expected one list of tensors, got ", xs.size(), ".");
@@ -350,7 +356,7 @@ class XlaBackend final : public c10d::Backend {
                         const c10d::AllToAllOptions& options) override {
     if (are_on_host(Tensors{to}, Tensors{x}))
       return host().alltoall_base(to, x, to_sizes, x_sizes, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     expect_on_xla("all_to_all_single", {to, x});
     const std::vector<int64_t> gets = split("all_to_all_single", to, to_sizes);
     const std::vector<int64_t> sends = split("all_to_all_single", x, x_sizes);
@@ -363,7 +369,7 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr alltoall(Tensors& to, Tensors& xs, const c10d::AllToAllOptions& options) override {
     if (are_on_host(to, xs)) return host().alltoall(to, xs, options);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     expect_count("all_to_all", to, size_);
     expect_count("all_to_all", xs, size_);
     expect_on_xla("all_to_all", xs);
@@ -383,14 +389,14 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr send(Tensors& xs, int to, int tag) override {
     if (is_on_host(xs)) return host().send(xs, to, tag);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     send_to(only("send", xs), to, tag, members_);
     return done(OpType::SEND, xs);
   }
 
   WorkPtr recv(Tensors& xs, int from, int tag) override {
     if (is_on_host(xs)) return host().recv(xs, from, tag);
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     const Tensor& x = only("recv", xs);
     write_into(x, receive_from(x, from, tag, members_));
     return done(OpType::RECV, xs);
@@ -451,7 +457,7 @@ class XlaBackend final : public c10d::Backend {
   }
 
   WorkPtr reduce_in_place(const char* who, OpType type, Tensors& xs, const ReduceOp& op) {
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     write_into(xs, reduced(who, xs, op));
     return done(type, xs);
   }
@@ -469,7 +475,7 @@ class XlaBackend final : public c10d::Backend {
   }
 
   WorkPtr gather_tensors(const char* who, OpType type, Tensors& to, Tensors& xs) {
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     expect_count(who, to, std::ssize(xs));
     expect_on_xla(who, xs);
     Tensors given;
@@ -482,7 +488,7 @@ class XlaBackend final : public c10d::Backend {
 
   WorkPtr scatter_tensors(const char* who, OpType type, Tensors& to, Tensors& xs,
                           const ReduceOp& op) {
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const OfTorchDistributed call;
     expect_count(who, to, std::ssize(xs));
     Tensors given;
     for (size_t i = 0; i < xs.size(); ++i) given.push_back(in_parts(who, xs[i], to[i], size_));

@@ -33,6 +33,7 @@
 #include "spmd/compiled_module.h"
 #include "util/error.h"
 #include "util/flags.h"
+#include "util/hash.h"
 #include "util/log.h"
 #include "util/unlocked.h"
 
@@ -96,8 +97,10 @@ std::vector<Elsewhere> take_also_lowered() {
 
 namespace {
 
-// A program whose replicas exchange values runs on a device of each process.
-void set_replicas(const Program& program, int device, pjrt::CompileOptions& options) {
+// A program whose replicas exchange values runs on a device of each process. Theirs have to be one,
+// so that they compare it with their exchanges.
+void set_replicas(Program& program, const std::string& text, int device,
+                  pjrt::CompileOptions& options) {
   if (program.exchanges.empty() || Runtime::get().target().exchanges_on_host) return;
   const pjrt::Devices replicas = replicas_of(device);
   for (const ops::ExchangeNote& note : program.exchanges) {
@@ -107,6 +110,12 @@ void set_replicas(const Program& program, int device, pjrt::CompileOptions& opti
                     " replica(s) of this job, one a process, got replica ", last, ".");
   }
   options.set_devices(replicas, pjrt::Over::Replicas);
+  ops::ExchangeNote note;
+  note.size = std::ssize(replicas.all);
+  for (int64_t i = 0; i < note.size; ++i) note.members.push_back(i);
+  note.text = "program " + util::Hasher().add_bytes(text).finish().hex().substr(0, 8);
+  note.line = program.place;
+  program.exchanges.push_back(std::move(note));
 }
 
 Unmade lowered(std::string_view name, const Graph& graph) {
@@ -147,7 +156,7 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   static const debug::Metric aliases("InputOutputAliasCount", debug::Unit::Value);
   aliases.add(static_cast<double>(num_reused(program)));
   unmade.options = compile_options_of(graph.device);
-  set_replicas(program, graph.device, unmade.options);
+  set_replicas(program, text_of(unmade.lowered), graph.device, unmade.options);
   for (const spmd::Sharding* s : graph.shardings) {
     unmade.options.allow_spmd_sharding_propagation_to_output.push_back(s == nullptr);
   }

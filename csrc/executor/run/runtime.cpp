@@ -1,6 +1,7 @@
 #include "executor/run/runtime.h"
 
 #include <atomic>
+#include <set>
 
 #include "lazy/lock.h"
 #include "ops/host/host_kernel.h"
@@ -12,6 +13,7 @@
 #include "util/flags.h"
 #include "util/lock_order.h"
 #include "util/log.h"
+#include "util/unlocked.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -37,7 +39,7 @@ PluginChoice choose_plugin() {
              "xla: expected `import torch_xla` before the first xla device.");
   return resolver()();
 }
-bool spmd_requested = false;  // before there is a client; guarded by creation_mutex
+std::atomic<bool> spmd_requested = false;  // before there is a client
 thread_local int current = 0;
 
 // This pass of XLA's gives operands a layout of their own before layouts are assigned, and the
@@ -69,10 +71,14 @@ Runtime& Runtime::get() {
     return *runtime;
   }
   const PluginChoice choice = choose_plugin();  // outside the lock
-  const std::lock_guard lock(creation_mutex());
-  if (made.load(std::memory_order_relaxed) == nullptr) {
-    made.store(new Runtime(choice, spmd_requested || util::flag::XLA_USE_SPMD()));
+  util::Unlocked unlocked;                      // the plugin may wait for other processes
+  {
+    const std::lock_guard lock(creation_mutex());
+    if (made.load(std::memory_order_relaxed) == nullptr) {
+      made.store(new Runtime(choice, spmd_requested || util::flag::XLA_USE_SPMD()));
+    }
   }
+  unlocked.end();
   return *made.load();
 }
 
@@ -91,7 +97,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
                       "plugin's allocations";
     }
   }
-  client_ = pjrt::Client::create(plugin, choice.options);
+  client_ = pjrt::Client::create(plugin, choice.options, choice.store);
+  check_processes(choice);
   together_ = {pjrt::Devices(client_->devices())};
   const bool has_other_processes = together_[0].mine.size() != together_[0].all.size();
   target_.exchanges_on_host = target_.exchanges_on_host && !has_other_processes;
@@ -114,6 +121,19 @@ void Runtime::use_spmd() {
   choose_partitioner();
   spmd_ = true;
   current = 0;
+}
+
+// Replicas count by ranks, and their devices by the plugin's processes.
+void Runtime::check_processes(const PluginChoice& choice) const {
+  if (choice.num_processes == 0) return;
+  std::set<int> processes;
+  for (const pjrt::Device& device : client_->devices()) processes.insert(device.process_index());
+  TXLA_CHECK(
+      std::ssize(processes) == choice.num_processes && client_->process_index() == choice.rank,
+      device_type_, ": expected a client of ", choice.num_processes,
+      " processes, of which this is number ", choice.rank, ", got one of ", processes.size(),
+      ", of which this is number ", client_->process_index(),
+      ". Start the processes in the plugin's order, and let each have a device.");
 }
 
 // Shardy, unless the plugin refuses a program that speaks of it or the user wants none; then GSPMD.
@@ -170,11 +190,11 @@ std::unique_ptr<pjrt::Profiler> profile_plugin(const std::string& options) {
 
 bool is_spmd() {
   if (const Runtime* runtime = Runtime::get_if_made()) return runtime->spmd();
-  const std::lock_guard lock(creation_mutex());
   return spmd_requested || util::flag::XLA_USE_SPMD();
 }
 
 bool request_spmd() {
+  const util::Unlocked unlocked;  // who makes the client may wait for other processes
   const std::lock_guard lock(creation_mutex());
   if (Runtime::get_if_made() != nullptr) return false;
   spmd_requested = true;

@@ -21,6 +21,10 @@ struct PluginChoice {
   std::string library_path;
   pjrt::Options options;          // of the client
   pjrt::Options compile_options;  // compiler flags of every program
+  // By it the processes of a job make one client; null where each has one of its own.
+  std::shared_ptr<pjrt::KeyValueStore> store;
+  int rank = 0;           // this process's among those
+  int num_processes = 0;  // of the client; 0: any
 };
 
 // Sets the function that chooses the plugin; it is called when the client is made.
@@ -53,6 +57,7 @@ class Runtime {
   Runtime(const PluginChoice& choice, bool spmd);
   const DeviceLists& logical_devices() const { return spmd_ ? together_ : apart_; }
   void choose_partitioner();
+  void check_processes(const PluginChoice& choice) const;
 
   std::string device_type_;
   ops::Target target_;

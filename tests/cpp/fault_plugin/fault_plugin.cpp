@@ -4,21 +4,13 @@
 // A call fails at once, before the real plugin has seen it, or late: the real plugin does the work,
 // takes the inputs over that it may, and then the event and all results are those of a failure, as
 // is whatever reads them.
-#include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include <dlfcn.h>
-#include <pjrt_c_api.h>
+#include "wrapped_plugin.h"
 
 namespace {
 
@@ -33,35 +25,16 @@ struct Armed {
   bool has_fired = false;
 };
 
-// What the plugin returns for a failure; `live_errors` tells them from the real plugin's.
-struct Failure {
-  PJRT_Error_Code code;
-  std::string text;
-};
 using FailurePtr = std::shared_ptr<const Failure>;
 
-const PJRT_Api* real = nullptr;
 std::mutex mutex;
 std::condition_variable changed;
 std::array<Armed, kKinds> armed;
 Hold hold = kNothing;
 int64_t num_held = 0;
-std::set<const void*> live_errors;
 std::map<PJRT_Buffer*, FailurePtr> failed_buffers;
 std::map<PJRT_Event*, FailurePtr> failed_events;
 std::set<PJRT_Event*> held_events;  // those that are not ready before fault_release()
-
-PJRT_Error* error_of(const Failure& failure) {
-  auto* error = new Failure(failure);
-  const std::lock_guard lock(mutex);
-  live_errors.insert(error);
-  return reinterpret_cast<PJRT_Error*>(error);
-}
-
-const Failure* as_failure(const PJRT_Error* error) {
-  const std::lock_guard lock(mutex);
-  return live_errors.contains(error) ? reinterpret_cast<const Failure*>(error) : nullptr;
-}
 
 // Counts a call. Returns its failure, if it is the one that is to fail.
 FailurePtr next(Kind kind, bool* is_late = nullptr) {
@@ -96,47 +69,6 @@ bool is_held(PJRT_Event* event) {
 void wait_for_release(PJRT_Event* event) {
   std::unique_lock lock(mutex);
   changed.wait(lock, [event] { return !held_events.contains(event); });
-}
-
-size_t num_outputs(PJRT_LoadedExecutable* loaded) {
-  PJRT_LoadedExecutable_GetExecutable_Args get{};
-  get.struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE;
-  get.loaded_executable = loaded;
-  real->PJRT_LoadedExecutable_GetExecutable(&get);
-  PJRT_Executable_NumOutputs_Args count{};
-  count.struct_size = PJRT_Executable_NumOutputs_Args_STRUCT_SIZE;
-  count.executable = get.executable;
-  real->PJRT_Executable_NumOutputs(&count);
-  PJRT_Executable_Destroy_Args destroy{};
-  destroy.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE;
-  destroy.executable = get.executable;
-  real->PJRT_Executable_Destroy(&destroy);
-  return count.num_outputs;
-}
-
-// --- errors -----------------------------------------------------------------------------------
-
-void error_destroy(PJRT_Error_Destroy_Args* args) {
-  if (as_failure(args->error) == nullptr) return real->PJRT_Error_Destroy(args);
-  {
-    const std::lock_guard lock(mutex);
-    live_errors.erase(args->error);
-  }
-  delete reinterpret_cast<Failure*>(args->error);
-}
-
-void error_message(PJRT_Error_Message_Args* args) {
-  const Failure* failure = as_failure(args->error);
-  if (failure == nullptr) return real->PJRT_Error_Message(args);
-  args->message = failure->text.data();
-  args->message_size = failure->text.size();
-}
-
-PJRT_Error* error_code(PJRT_Error_GetCode_Args* args) {
-  const Failure* failure = as_failure(args->error);
-  if (failure == nullptr) return real->PJRT_Error_GetCode(args);
-  args->code = failure->code;
-  return nullptr;
 }
 
 // --- events -----------------------------------------------------------------------------------
@@ -335,28 +267,21 @@ VISIBLE int64_t fault_num_held() {
 }
 
 VISIBLE const PJRT_Api* GetPjrtApi() {
-  static PJRT_Api api;
-  if (real != nullptr) return &api;
-  void* library = dlopen(TORCH_XLA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-  std::memcpy(&api, real, std::min(sizeof(api), real->struct_size));
-  api.PJRT_Error_Destroy = error_destroy;
-  api.PJRT_Error_Message = error_message;
-  api.PJRT_Error_GetCode = error_code;
-  api.PJRT_Event_Destroy = event_destroy;
-  api.PJRT_Event_IsReady = event_is_ready;
-  api.PJRT_Event_Error = event_error;
-  api.PJRT_Event_Await = event_await;
-  api.PJRT_Event_OnReady = event_on_ready;
-  api.PJRT_Buffer_Destroy = buffer_destroy;
-  api.PJRT_Buffer_ReadyEvent = ready_event;
-  api.PJRT_Buffer_ToHostBuffer = download;
-  api.PJRT_Buffer_CopyToDevice = copy_to_device;
-  api.PJRT_Client_BufferFromHostBuffer = upload;
-  api.PJRT_Client_Compile = compile;
-  api.PJRT_LoadedExecutable_Execute = execute;
-  return &api;
+  static PJRT_Api* const api = wrap_cpu_plugin();
+  if (api == nullptr) return nullptr;
+  api->PJRT_Event_Destroy = event_destroy;
+  api->PJRT_Event_IsReady = event_is_ready;
+  api->PJRT_Event_Error = event_error;
+  api->PJRT_Event_Await = event_await;
+  api->PJRT_Event_OnReady = event_on_ready;
+  api->PJRT_Buffer_Destroy = buffer_destroy;
+  api->PJRT_Buffer_ReadyEvent = ready_event;
+  api->PJRT_Buffer_ToHostBuffer = download;
+  api->PJRT_Buffer_CopyToDevice = copy_to_device;
+  api->PJRT_Client_BufferFromHostBuffer = upload;
+  api->PJRT_Client_Compile = compile;
+  api->PJRT_LoadedExecutable_Execute = execute;
+  return api;
 }
 
 }  // extern "C"

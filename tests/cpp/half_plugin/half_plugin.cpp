@@ -4,23 +4,15 @@
 // The other process, which is played here, does the same on the same data: a run over devices of
 // both takes the arguments of each device that is not ours from its counterpart in our half, and
 // what it gives to those devices is dropped.
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <map>
-#include <mutex>
-#include <set>
-#include <string>
 #include <vector>
 
-#include <dlfcn.h>
-#include <pjrt_c_api.h>
+#include "wrapped_plugin.h"
 
 namespace {
 
-const PJRT_Api* real = nullptr;
 std::mutex mutex;
-std::set<const void*> live_errors;                                     // ours
 std::vector<PJRT_Device*> all, mine;                                   // of the client
 std::map<PJRT_DeviceDescription*, int> process_of;                     // of devices
 std::map<PJRT_LoadedExecutable*, std::vector<PJRT_Device*>> programs;  // their devices in `mine`
@@ -38,36 +30,7 @@ PJRT_Device* counterpart(const PJRT_Device* device) {
 }
 
 PJRT_Error* refusal(const std::string& text) {
-  auto* error = new std::string("half plugin: " + text);
-  const std::lock_guard lock(mutex);
-  live_errors.insert(error);
-  return reinterpret_cast<PJRT_Error*>(error);
-}
-
-const std::string* as_refusal(const PJRT_Error* error) {
-  const std::lock_guard lock(mutex);
-  return live_errors.contains(error) ? reinterpret_cast<const std::string*>(error) : nullptr;
-}
-
-void error_destroy(PJRT_Error_Destroy_Args* args) {
-  const std::string* text = as_refusal(args->error);
-  if (text == nullptr) return real->PJRT_Error_Destroy(args);
-  const std::lock_guard lock(mutex);
-  live_errors.erase(args->error);
-  delete text;
-}
-
-void error_message(PJRT_Error_Message_Args* args) {
-  const std::string* text = as_refusal(args->error);
-  if (text == nullptr) return real->PJRT_Error_Message(args);
-  args->message = text->data();
-  args->message_size = text->size();
-}
-
-PJRT_Error* error_code(PJRT_Error_GetCode_Args* args) {
-  if (as_refusal(args->error) == nullptr) return real->PJRT_Error_GetCode(args);
-  args->code = PJRT_Error_Code_INVALID_ARGUMENT;
-  return nullptr;
+  return error_of({PJRT_Error_Code_INVALID_ARGUMENT, "half plugin: " + text});
 }
 
 // --- devices ----------------------------------------------------------------------------------
@@ -75,9 +38,8 @@ PJRT_Error* error_code(PJRT_Error_GetCode_Args* args) {
 PJRT_Error* client_create(PJRT_Client_Create_Args* args) {
   if (PJRT_Error* error = real->PJRT_Client_Create(args)) return error;
   PJRT_Client_Devices_Args devices{};
-  devices.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE;
   devices.client = args->client;
-  if (PJRT_Error* error = real->PJRT_Client_Devices(&devices)) return error;
+  if (PJRT_Error* error = call_real<&PJRT_Api::PJRT_Client_Devices>(devices)) return error;
   const std::lock_guard lock(mutex);
   const size_t half = devices.num_devices / 2;
   all.clear();
@@ -88,9 +50,9 @@ PJRT_Error* client_create(PJRT_Client_Create_Args* args) {
     all.push_back(device);
     if (process == this_process()) mine.push_back(device);
     PJRT_Device_GetDescription_Args description{};
-    description.struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE;
     description.device = device;
-    if (PJRT_Error* error = real->PJRT_Device_GetDescription(&description)) return error;
+    if (PJRT_Error* error = call_real<&PJRT_Api::PJRT_Device_GetDescription>(description))
+      return error;
     process_of[description.device_description] = process;
   }
   return nullptr;
@@ -139,9 +101,8 @@ PJRT_Error* copy_to_device(PJRT_Buffer_CopyToDevice_Args* args) {
 
 std::vector<PJRT_Device*> devices_of(PJRT_LoadedExecutable* program) {
   PJRT_LoadedExecutable_AddressableDevices_Args args{};
-  args.struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE;
   args.executable = program;
-  real->PJRT_LoadedExecutable_AddressableDevices(&args);
+  call_real<&PJRT_Api::PJRT_LoadedExecutable_AddressableDevices>(args);
   return {args.addressable_devices, args.addressable_devices + args.num_addressable_devices};
 }
 
@@ -163,27 +124,10 @@ PJRT_Error* destroy_program(PJRT_LoadedExecutable_Destroy_Args* args) {
   return real->PJRT_LoadedExecutable_Destroy(args);
 }
 
-size_t num_outputs(PJRT_LoadedExecutable* program) {
-  PJRT_LoadedExecutable_GetExecutable_Args get{};
-  get.struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE;
-  get.loaded_executable = program;
-  real->PJRT_LoadedExecutable_GetExecutable(&get);
-  PJRT_Executable_NumOutputs_Args count{};
-  count.struct_size = PJRT_Executable_NumOutputs_Args_STRUCT_SIZE;
-  count.executable = get.executable;
-  real->PJRT_Executable_NumOutputs(&count);
-  PJRT_Executable_Destroy_Args destroy{};
-  destroy.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE;
-  destroy.executable = get.executable;
-  real->PJRT_Executable_Destroy(&destroy);
-  return count.num_outputs;
-}
-
 void drop(PJRT_Buffer* buffer) {
   PJRT_Buffer_Destroy_Args args{};
-  args.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE;
   args.buffer = buffer;
-  real->PJRT_Buffer_Destroy(&args);
+  call_real<&PJRT_Api::PJRT_Buffer_Destroy>(args);
 }
 
 PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
@@ -205,10 +149,9 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
       PJRT_Buffer* buffer = args->argument_lists[from][i];
       if (!is_mine(devices[d])) {
         PJRT_Buffer_CopyToDevice_Args copy{};
-        copy.struct_size = PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE;
         copy.buffer = buffer;
         copy.dst_device = devices[d];
-        error = real->PJRT_Buffer_CopyToDevice(&copy);
+        error = call_real<&PJRT_Api::PJRT_Buffer_CopyToDevice>(copy);
         buffer = copy.dst_buffer;
         if (error == nullptr) copies.push_back(buffer);
       }
@@ -228,7 +171,7 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
   whole.argument_lists = argument_lists.data();
   whole.output_lists = output_lists.data();
   whole.device_complete_events = done.data();
-  if (error == nullptr) error = real->PJRT_LoadedExecutable_Execute(&whole);
+  if (error == nullptr) error = call_real<&PJRT_Api::PJRT_LoadedExecutable_Execute>(whole);
   std::ranges::for_each(copies, drop);
   if (error != nullptr) return error;
   size_t next = 0;  // of our devices
@@ -239,9 +182,8 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
       args->device_complete_events[next] = done[d];
     } else {
       PJRT_Event_Destroy_Args destroy{};
-      destroy.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE;
       destroy.event = done[d];
-      real->PJRT_Event_Destroy(&destroy);
+      call_real<&PJRT_Api::PJRT_Event_Destroy>(destroy);
     }
     if (is_ours) {
       ++next;
@@ -255,25 +197,18 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
-  static PJRT_Api api;
-  if (real != nullptr) return &api;
-  void* library = dlopen(TORCH_XLA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-  std::memcpy(&api, real, std::min(sizeof(api), real->struct_size));
-  api.PJRT_Error_Destroy = error_destroy;
-  api.PJRT_Error_Message = error_message;
-  api.PJRT_Error_GetCode = error_code;
-  api.PJRT_Client_Create = client_create;
-  api.PJRT_Client_ProcessIndex = process_index;
-  api.PJRT_Client_AddressableDevices = addressable_devices;
-  api.PJRT_DeviceDescription_ProcessIndex = device_process_index;
-  api.PJRT_Device_IsAddressable = is_addressable;
-  api.PJRT_Device_MemoryStats = memory_stats;
-  api.PJRT_Client_BufferFromHostBuffer = upload;
-  api.PJRT_Buffer_CopyToDevice = copy_to_device;
-  api.PJRT_LoadedExecutable_AddressableDevices = devices_of_program;
-  api.PJRT_LoadedExecutable_Destroy = destroy_program;
-  api.PJRT_LoadedExecutable_Execute = execute;
-  return &api;
+  static PJRT_Api* const api = wrap_cpu_plugin();
+  if (api == nullptr) return nullptr;
+  api->PJRT_Client_Create = client_create;
+  api->PJRT_Client_ProcessIndex = process_index;
+  api->PJRT_Client_AddressableDevices = addressable_devices;
+  api->PJRT_DeviceDescription_ProcessIndex = device_process_index;
+  api->PJRT_Device_IsAddressable = is_addressable;
+  api->PJRT_Device_MemoryStats = memory_stats;
+  api->PJRT_Client_BufferFromHostBuffer = upload;
+  api->PJRT_Buffer_CopyToDevice = copy_to_device;
+  api->PJRT_LoadedExecutable_AddressableDevices = devices_of_program;
+  api->PJRT_LoadedExecutable_Destroy = destroy_program;
+  api->PJRT_LoadedExecutable_Execute = execute;
+  return api;
 }

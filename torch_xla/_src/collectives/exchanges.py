@@ -188,7 +188,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
         value: This replica's tensor.
         pairs: `(from, to)` of each transfer. A replica that gets nothing has zeros.
     """
-    count = _place.world_size()
+    here, count = _place.replica()
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if any(not 0 <= rank < count for rank in sources + targets):
         raise ValueError(
@@ -204,10 +204,10 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     if among.size == 1:
         return value.clone() if targets else torch.zeros_like(value)
     flat = [rank for pair in pairs for rank in pair]
-    if _place.rank() in flat:
+    if here in flat:
         of_pairs = tuple(sorted(set(flat)))
         _replica_groups.connect(
-            _replica_groups.Groups(of_pairs, len(of_pairs), of_pairs.index(_place.rank()))
+            _replica_groups.Groups(of_pairs, len(of_pairs), of_pairs.index(here))
         )
     return torch.ops.torch_xla.collective_permute(value, flat, True)
 
@@ -273,6 +273,17 @@ def reduce_scatter(
 # Parts that they have in common
 
 
+def own_part(whole: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """This replica's part among equal ones.
+
+    Where the plugin exchanges, replicas run one program, of which their numbers are no part.
+    """
+    first = _place.replica()[0] * size
+    if _XLAC._xla_get_num_processes() == 1:
+        return whole.narrow(dim, first, size)
+    return whole.index_select(dim, torch.arange(size, device=whole.device) + first)
+
+
 def _begin(
     function: str,
     tensors: torch.Tensor | Sequence[torch.Tensor],
@@ -308,7 +319,7 @@ def _reduction(
             f"{function}: expected a reduce_type of {', '.join(_REDUCTIONS)}, got {reduce_type!r}."
         )
     # One rank has nothing to combine, and 2.9 gives floats back as they are.
-    if reduce_type in (REDUCE_AND, REDUCE_OR) and _place.world_size() > 1:
+    if reduce_type in (REDUCE_AND, REDUCE_OR) and _place.replica()[1] > 1:
         for tensor in _as_list(tensors):
             if tensor.is_floating_point() or tensor.is_complex():
                 raise TypeError(

@@ -25,7 +25,7 @@ class Groups(NamedTuple):
     @property
     def own(self) -> tuple[int, ...]:
         """The ranks of this process's group."""
-        here = _place.rank()
+        here, _ = _place.replica()
         start = self.members.index(here) // self.size * self.size
         return self.members[start : start + self.size]
 
@@ -37,9 +37,9 @@ def of(function: str, groups: Sequence[Sequence[int]] | None) -> Groups:
         ValueError: They are of several sizes, or not of ranks of the job, each once, among them
             this process's.
     """
-    here = _place.place()
+    rank, count = _place.replica()
     named = tuple(tuple(group) for group in groups) if groups else ()
-    return _checked(function, named, here.rank, here.world_size)
+    return _checked(function, named, rank, count)
 
 
 @functools.lru_cache(maxsize=1024)

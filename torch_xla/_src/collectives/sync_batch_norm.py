@@ -23,7 +23,7 @@ class _ByReplica(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
-        count = _place.world_size()
+        _, count = _place.replica()
         sum_ = _exchanges.REDUCE_SUM
         return _exchanges.reduce_scatter(sum_, grad_output, 1.0, 0, count).squeeze(0)
 
@@ -48,7 +48,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Its shape is `[N, num_features, ...]`, as is the result's."""
-        if not self.training or _place.world_size() == 1:
+        if not self.training or _place.replica()[1] == 1:
             return super().forward(batch)
         self._check_input_dim(batch)
         others = [d for d in range(batch.dim()) if d != 1]

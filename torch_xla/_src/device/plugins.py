@@ -70,8 +70,15 @@ class DevicePlugin:
         return {}
 
     def requires_xla_coordinator(self) -> bool:
-        """True if processes of a job must find each other before the client is created."""
+        """True if the processes of a job make one client, by a key-value store that it is given."""
         return False
+
+    def makes_one_client(self) -> bool:
+        """True if the processes of a job have one client, which shows the devices of all.
+
+        The plugin exchanges values among them then, and SPMD mode is for the devices of all.
+        """
+        return self.requires_xla_coordinator()
 
     def topology_environment(self) -> dict[str, str]:
         """Variables of a process that compiles for devices that are not there."""
@@ -99,6 +106,29 @@ class PluginSpec:
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
         """To be called before that, in a process of several, which uses one device."""
         _call(self.plugin, "configure_multiprocess", None, local_rank, local_world_size)
+
+    def needs_store(self) -> bool:
+        """True if the client of a process of several is made by a key-value store."""
+        return bool(_call(self.plugin, "requires_xla_coordinator", False))
+
+    def makes_one_client(self) -> bool:
+        """True if the client of a process of several shows the devices of all."""
+        return bool(_call(self.plugin, "makes_one_client", self.needs_store()))
+
+    def expect_one_client(self, asked_by: str) -> None:
+        """Raises in a job of several processes that have a client each: SPMD mode is for one.
+
+        Raises:
+            NotImplementedError: So it is.
+        """
+        from torch_xla._src.job import place
+
+        if place.world_size() > 1 and not self.makes_one_client():
+            raise NotImplementedError(
+                f"{asked_by}: expected a job of one process on {self.device_type}, got "
+                f"{place.world_size()} from {place.launcher()}. Each process has devices of its "
+                "own there. Start one process, which uses all devices of this host."
+            )
 
     def options_of_process(self, local_rank: int) -> dict[str, OptionValue]:
         """Options of the client of a process of several, in place of those of one."""
@@ -440,7 +470,16 @@ class _GpuPlugin(_BuiltinPlugin):
         return options
 
     def options_of_process(self, local_rank):
-        return {"visible_devices": [local_rank]}
+        from torch_xla._src.job import place
+
+        here = place.place()
+        options: dict[str, OptionValue] = {"node_id": here.rank, "num_nodes": here.world_size}
+        if here.local_world_size > 1:
+            options["visible_devices"] = [local_rank]
+        return options
+
+    def requires_xla_coordinator(self):
+        return True
 
     def compile_options(self):
         # A conversion to a narrow dtype and back rounds, as PyTorch's does.
@@ -611,11 +650,12 @@ class TpuPlugin(_BuiltinPlugin):
         os.environ.setdefault("TPU_VISIBLE_CHIPS", "0")
 
     def configure_multiprocess(self, local_rank, local_world_size):
-        raise NotImplementedError(
-            f"PJRT_DEVICE=TPU: expected a job of one process, got {local_world_size} of this host "
-            "from the launcher. Several processes are not supported on TPU yet. Start one, and use "
-            "SPMD (torch_xla.runtime.use_spmd)."
-        )
+        if local_world_size > 1:  # each has a chip, and libtpu finds the others
+            tpu = importlib.import_module("torch_xla._internal.tpu")
+            tpu.configure_topology(local_rank, local_world_size)
+
+    def makes_one_client(self):
+        return True
 
 
 class LibraryPlugin(DevicePlugin):

@@ -52,6 +52,15 @@ def world_size() -> int:
     return place().world_size
 
 
+def replica() -> tuple[int, int]:
+    """This process's number among the replicas of the job, and how many those are.
+
+    In SPMD mode all processes are one replica: one program runs on the devices of all.
+    """
+    here = place()
+    return (0, 1) if _XLAC._xla_is_spmd() else (here.rank, here.world_size)
+
+
 def local_rank() -> int:
     """This process's number among those of its host."""
     return place().local_rank
@@ -82,20 +91,6 @@ def launcher() -> str:
     if "SLURM_STEP_NUM_TASKS" in os.environ:
         return "SLURM"
     return "Open MPI" if "OMPI_COMM_WORLD_SIZE" in os.environ else ""
-
-
-def refuse_spmd(asked_by: str, asked: bool = True) -> None:
-    """Raises where SPMD mode is asked for in a process of several.
-
-    Raises:
-        NotImplementedError: So it is.
-    """
-    if asked and world_size() > 1:
-        raise NotImplementedError(
-            f"{asked_by}: expected a job of one process, got {world_size()} from {launcher()}. "
-            "SPMD over several processes and hosts is not supported yet. Start one process, which "
-            "uses all devices of this host."
-        )
 
 
 def master_address() -> str:

@@ -58,6 +58,12 @@ def answers() -> bool:
     return True
 
 
+def of_plugin() -> tuple[str, int, str]:
+    """Host and port of the job's store, and the prefix of what a plugin keeps there."""
+    store("plugin")  # it may be this process that keeps it
+    return *address(), f"{_prefix()}/plugin/"
+
+
 def _prefix() -> str:
     return f"torch_xla/{attempt()}"
 

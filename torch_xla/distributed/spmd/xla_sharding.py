@@ -18,6 +18,7 @@ from torch_xla._internal.jax_workarounds import (  # noqa: F401
     maybe_get_torchax,
     requires_jax,
 )
+from torch_xla.distributed.spmd import process_batches
 from torch_xla.distributed.spmd.constraints import (  # noqa: F401
     apply_backward_optimization_barrier,
     constraint_of,
@@ -270,7 +271,8 @@ def _alike(a: Any, b: Any) -> tuple[Any, Any]:
 class ShardingSpec:
     """A mesh and a partition spec, as loaders take them (`input_sharding`).
 
-    With `minibatch` each host's batch is its part of a global one; with one process they are equal.
+    With `minibatch` each process's batch is its part of a global one, the first process's rows
+    first; without it all processes give the same whole.
     """
 
     mesh: Mesh
@@ -299,6 +301,28 @@ class ShardingSpec:
     def apply(self, t: torch.Tensor) -> None:
         """Splits a tensor on `xla`; see `mark_sharding`."""
         mark_sharding(t, self.mesh, self.partition_spec)
+
+    def move(self, t: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A tensor of the CPU on `xla`, split where the spec fits: for loaders."""
+        if not self.can_apply(t):
+            return t.to(device)
+        if self.minibatch and t.dim() > 0:
+            _check_minibatch(t)
+            if _XLAC._xla_get_num_processes() > 1:
+                return process_batches.join(t, self.mesh, self.partition_spec)
+        moved = t.to(device)
+        self.apply(moved)
+        return moved
+
+
+def _check_minibatch(t: torch.Tensor) -> None:
+    count = _XLAC._xla_num_real_devices()
+    if t.shape[0] % count != 0:
+        raise RuntimeError(
+            "When minibatch is configured, the per-host batch size must be divisible by local "
+            f"runtime device count. Per host input data shape = {t.shape}, "
+            f"local_runtime_device_count = {count}."
+        )
 
 
 def wrap_if_sharded(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -175,12 +176,29 @@ def _distinct_places(tensor: torch.Tensor) -> list[tuple[int, list[slice]]]:
     return _distinct(_places(tensor))
 
 
+def _held_places(places: list[tuple[int, list[slice]]]) -> list[list[slice]]:
+    """The places of the parts that this process has, each once; the first where none has elements.
+
+    Of another process's parts it may have copies, or nothing.
+    """
+    parts = {tuple((s.start, s.stop) for s in place): place for _, place in places}
+    return [place for place in parts.values() if not _is_empty(place)] or [places[0][1]]
+
+
+def _num_held(places: list[tuple[int, list[slice]]]) -> int:
+    """The number of elements in parts that this process has."""
+    return sum(math.prod(s.stop - s.start for s in place) for place in _held_places(places))
+
+
 def _cpu_shards_from_tensors(tensors: list[torch.Tensor]) -> list[_CpuShards]:
     """Copies split xla tensors to the host, each part once; waits for their values."""
     places = [_places(t) for t in tensors]
     # `_get_local_shards` reads what each device holds. Where several hold the same part, reading
-    # the whole reads it once.
-    differ = [all(replica == 0 for replica, _ in of_devices) for of_devices in places]
+    # the whole reads it once; if this process has all of it.
+    differ = [
+        all(replica == 0 for replica, _ in of_devices) or _num_held(of_devices) < t.numel()
+        for t, of_devices in zip(tensors, places, strict=True)
+    ]
     parts = iter(_XLAC._get_local_shards([t for t, d in zip(tensors, differ, strict=True) if d]))
     wholes = iter(
         _XLAC._xla_get_cpu_tensors([t for t, d in zip(tensors, differ, strict=True) if not d])

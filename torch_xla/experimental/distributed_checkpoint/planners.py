@@ -46,8 +46,11 @@ from torch_xla.experimental.distributed_checkpoint._helpers import (
     _CpuShards,
     _distinct,
     _distinct_places,
+    _held_places,
     _is_sharded_tensor,
+    _num_held,
     _place,
+    _places,
     _unwrap_xla_sharded_tensor,
     flatten_state_dict,
     set_element,
@@ -273,16 +276,17 @@ def _create_xla_read_items(sharded_state_dict: StateDict, metadata: Metadata) ->
     items: list[ReadItem] = []
     for fqn, t in sharded_state_dict.items():
         plain, saved = _unwrap_xla_sharded_tensor(t).detach(), metadata.state_dict_metadata[fqn]
-        places = [place for _, place in _distinct_places(plain)]
+        places = _held_places(_places(plain))
         of_tensor = []
         if isinstance(saved, TensorStorageMetadata):
             chunks = [_create_chunk_from_shard_index(place) for place in places]
             of_tensor = create_read_items_for_chunk_list(fqn, saved, chunks)
         read = sum(math.prod(item.lengths) for item in of_tensor)
-        if read != plain.numel():
+        held = _num_held(_places(plain))
+        if read != held:
             raise ValueError(
-                f"SPMDLoadPlanner: expected chunks of the {plain.numel()} elements of {fqn}, got "
-                f"{read} in the checkpoint."
+                f"SPMDLoadPlanner: expected chunks of the {held} elements of {fqn}, got {read} in "
+                "the checkpoint."
             )
         items += of_tensor
     return items
