@@ -6,7 +6,7 @@
 namespace torch_xla::pjrt {
 namespace {
 
-// What the plugin's arguments of all three calls have.
+// The arguments of all three callbacks have these alike.
 template <typename Args>
 KeyValueStore& store_of(const Args* args) {
   return *static_cast<KeyValueStore*>(args->user_arg);

@@ -1,12 +1,23 @@
-// Exchanges in programs of their own, where the plugin exchanges: it wants one program of all
-// replicas, and those of torch.distributed may compute what they like around an exchange.
+// Exchanges apart from what replicas compute around them, where the plugin exchanges: it wants one
+// program of all replicas, and those of torch.distributed may compute what they like.
 #pragma once
 
+#include <cstdint>
 #include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace torch_xla::dispatch {
 
-// While it lives, so are the exchanges that the calling thread records.
+// Returns whether programs call the host for exchanges; else the plugin exchanges.
+bool exchanges_on_host();
+
+// Begins to receive what another member sends by send_to, as bytes of the CPU's memory.
+c10::intrusive_ptr<c10d::Work> begin_receive(const at::Tensor& bytes, int64_t place, int64_t tag,
+                                             at::IntArrayRef members);
+
+// While it lives, the exchanges that the calling thread records are programs of their own.
 class ExchangesApart {
  public:
   ExchangesApart() : before_(std::exchange(wanted_, true)) {}

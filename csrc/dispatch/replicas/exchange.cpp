@@ -22,6 +22,9 @@
 #include "util/unlocked.h"
 
 namespace torch_xla::dispatch {
+
+bool exchanges_on_host() { return executor::Runtime::get().target().exchanges_on_host; }
+
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -93,8 +96,6 @@ Tensors scaled(at::TensorList xs, double scale) {
   }
   return results;
 }
-
-bool exchanges_on_host() { return executor::Runtime::get().target().exchanges_on_host; }
 
 // Returns whether a plugin that exchanges cannot do so: it would have to run a program that some
 // replicas do not launch, or that is another one on each.

@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
 #include "executor/run/doing.h"
@@ -424,8 +425,7 @@ at::Tensor sent(const at::Tensor& x, at::IntArrayRef dims, const ReplicaGroup& g
 
 at::Tensor received(const at::Tensor& like, at::IntArrayRef dims, const ReplicaGroup& group) {
   at::Tensor got = at::empty({like.numel() * like.element_size()}, at::kByte);
-  Tensors given = {got};
-  group.backend->recv(given, static_cast<int>(dims[0]), static_cast<int>(dims[1]))->wait();
+  begin_receive(got, dims[0], dims[1], group.members)->wait();
   return got.view(like.scalar_type()).view(like.sizes());
 }
 
@@ -521,6 +521,13 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
 TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host.out", exchange_on_host); }
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::Work> begin_receive(const at::Tensor& bytes, int64_t place, int64_t tag,
+                                             at::IntArrayRef members) {
+  Tensors given = {bytes};
+  return replica_group(members, std::ssize(members), /*counts=*/false)
+      .backend->recv(given, static_cast<int>(place), static_cast<int>(tag));
+}
 
 void finish_sends() { finish_sends_but(0); }
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -398,6 +399,11 @@ class XlaBackend final : public c10d::Backend {
     if (is_on_host(xs)) return host().recv(xs, from, tag);
     const OfTorchDistributed call;
     const Tensor& x = only("recv", xs);
+    if (!exchanges_on_host()) {
+      const Tensor bytes = at::empty({x.numel() * x.element_size()}, at::kByte);
+      return c10::make_intrusive<ReceivingWork>(rank_, begin_receive(bytes, from, tag, members_),
+                                                bytes, x);
+    }
     write_into(x, receive_from(x, from, tag, members_));
     return done(OpType::RECV, xs);
   }
