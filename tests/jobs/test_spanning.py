@@ -80,6 +80,7 @@ def test_exchanges_of_two(pod):
     pod(test_collectives.HEAD + test_collectives.ALL)
 
 
+@pytest.mark.slow
 def test_gradients_of_two(pod):
     """Of batches of one size: all ranks have one program."""
     unequal = "sizes = [4 + of for of in range(count)]"
@@ -88,15 +89,18 @@ def test_gradients_of_two(pod):
     pod(test_collectives.HEAD + script)
 
 
+@pytest.mark.slow
 def test_groups_of_four(pod):
     """Those that not all are in exchange through the host."""
     pod(test_collectives.HEAD + test_collectives.GROUPS, ranks=4)
 
 
+@pytest.mark.slow
 def test_calls_of_torch_distributed(pod):
     pod(test_c10d.BEGIN.replace("METHOD", "xla://") + test_c10d.CALLS)
 
 
+@pytest.mark.slow
 def test_data_parallel_training(pod):
     """Exchanges of torch.distributed are programs of their own: ranks compute other things."""
     one_program = "assert launches[-2:] == [(1, 0)] * 2 and launches[2][0] == 1, launches"
