@@ -322,6 +322,14 @@ def test_nvidia_libraries_of_the_plugins_version_come_first(packages):
         spec.prepare()  # they are empty files here
 
 
+def test_one_process_of_a_job_tunes_for_all(packages, monkeypatch):
+    packages("jax_plugins/xla_cuda13/xla_cuda_plugin.so")
+    assert "xla_gpu_shard_autotuning" not in discovery.find("CUDA").compile_options
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert discovery.find("CUDA").compile_options["xla_gpu_shard_autotuning"] is False
+
+
 def test_missing_cuda_and_tpu_say_what_to_install(packages):
     packages("jax_plugins/nothing/readme.txt")
     with pytest.raises(plugins.PluginError, match=r"jax_plugins/\*cuda\*.*pip install jax-cuda13"):

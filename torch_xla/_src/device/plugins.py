@@ -482,8 +482,13 @@ class _GpuPlugin(_BuiltinPlugin):
         return True
 
     def compile_options(self):
+        from torch_xla._src.job import place
+
         # A conversion to a narrow dtype and back rounds, as PyTorch's does.
-        return {"xla_allow_excess_precision": False}
+        options: dict[str, OptionValue] = {"xla_allow_excess_precision": False}
+        if place.world_size() > 1:  # one compiles, and must not wait for what the others tune
+            options["xla_gpu_shard_autotuning"] = False
+        return options
 
     def device_files(self, root: str) -> list[str]:
         raise NotImplementedError
