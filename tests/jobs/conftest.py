@@ -88,6 +88,7 @@ class Jobs:
     def environment(self, env: dict[str, str | None] | None = None) -> dict[str, str]:
         # Python that does not buffer writes a line in parts, and those of two ranks mix.
         ours = {"PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+        ours["XLA_JOB_WAIT_SECONDS"] = "60"  # busy machines
         variables = {**os.environ, **ours, **(env or {})}
         return {
             name: value
