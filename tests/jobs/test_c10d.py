@@ -482,7 +482,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_calls_are_as_those_of_gloo(jobs, ranks):
     jobs.by_hand(BEGIN.replace("METHOD", "env://") + CALLS, ranks=ranks, timeout=300)
 
