@@ -60,7 +60,7 @@ set_source_files_properties(csrc/executor/stored/program_file.cpp PROPERTIES
   COMPILE_DEFINITIONS TORCH_XLA_VERSION=${TORCH_XLA_VERSION})
 # They stay alone: headers of c10d are nobody else's there, and the others are quick.
 set_source_files_properties(csrc/executor/stored/job_programs.cpp csrc/executor/stored/disk_cache.cpp
-  csrc/executor/run/doing.cpp csrc/dispatch/replicas/job_store.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  csrc/executor/stored/tcp_store.cpp csrc/executor/run/doing.cpp csrc/dispatch/replicas/job_store.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(NOT TORCH_XLA_DIAGNOSTICS)
   # Those that look at util::kDiagnostics.
   set_source_files_properties(csrc/lazy/source.cpp csrc/debug/waits.cpp

@@ -10,6 +10,7 @@
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
 #include "executor/run/doing.h"
+#include "executor/run/run_time.h"
 #include "executor/stored/job_programs.h"
 #include "ops/exchange.h"
 #include "python/init.h"
@@ -80,7 +81,7 @@ py::tuple doing() {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - note.since;
     notes.append(py::make_tuple(name_of(note.work), note.text, taken.count()));
   }
-  return py::make_tuple(notes, executor::seconds_since_launch());
+  return py::make_tuple(notes, executor::RunTime::seconds_since_launch());
 }
 
 }  // namespace

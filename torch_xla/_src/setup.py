@@ -111,7 +111,8 @@ def _watch_job() -> None:
 def _store_of_plugin() -> tuple[str, int, str]:
     from torch_xla._src.job import store
 
-    return store.of_plugin()
+    store.store("plugin")  # it may be this process that keeps it
+    return store.as_reached("plugin")
 
 
 def _record_run() -> None:

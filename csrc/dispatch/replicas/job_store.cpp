@@ -4,16 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
+#include "executor/stored/tcp_store.h"
 #include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
 namespace {
 
+using executor::text_of;
 using Connection = c10::intrusive_ptr<c10d::TCPStore>;
-
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 class JobStore final : public pjrt::KeyValueStore {
  public:
@@ -22,7 +20,7 @@ class JobStore final : public pjrt::KeyValueStore {
 
   void put(const std::string& key, const std::string& value) override {
     const Connection connection = take();
-    connection->set(prefix_ + key, std::vector<uint8_t>(value.begin(), value.end()));
+    connection->set(prefix_ + key, executor::bytes_of(value));
     give_back(connection);
   }
 
@@ -59,10 +57,7 @@ class JobStore final : public pjrt::KeyValueStore {
         return connection;
       }
     }
-    c10d::TCPStoreOptions options;
-    options.port = port_;
-    options.waitWorkers = false;
-    return c10::make_intrusive<c10d::TCPStore>(host_, options);
+    return executor::connect_to_store(host_, port_);
   }
 
   void give_back(Connection connection) {

@@ -202,7 +202,7 @@ namespace {
 // An executable of a program that is not there yet.
 struct Absent {
   size_t place;
-  ProgramKey key;
+  ProgramKey key;  // none where neither a disk nor a job wants it
   std::optional<JobPrograms::Claim> claim = {};
 };
 
@@ -296,7 +296,7 @@ std::vector<Absent> load(const Unmade& unmade, Program& program) {
     DiskCache::Loaded loaded;
     if (disk != nullptr) loaded = disk->load(lowered.text, unmade.options);
     if (loaded.executable == nullptr) {
-      absent.push_back({program.executables.size(), key_of(lowered.text, unmade.options)});
+      absent.push_back({program.executables.size(), std::move(loaded.key)});
     }
     program.executables.push_back(std::move(loaded.executable));
     program.files.push_back(std::move(loaded.file));
@@ -400,6 +400,10 @@ std::optional<double> make(const Unmade& unmade, const Cause& cause) {
   Origin origin;
   std::optional<double> compiled;  // seconds
   if (job != nullptr) {
+    for (Absent& part : absent) {
+      if (!part.key.text.empty()) continue;  // the disk has looked for it
+      part.key = key_of(unmade.lowered[part.place].text, unmade.options);
+    }
     size_t first = 0;
     while (first < absent.size() && !(absent[first].claim = job->claim(absent[first].key))) ++first;
     const auto unclaimed = std::span(absent).subspan(first);

@@ -1,6 +1,5 @@
 #include "executor/run/doing.h"
 
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -9,8 +8,6 @@
 
 namespace torch_xla::executor {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Notes {
   util::Mutex mutex;
@@ -29,8 +26,6 @@ uint64_t add(Note note) {
   return notes().last;
 }
 
-std::atomic<Clock::rep> launched = 0;
-
 }  // namespace
 
 Doing::Doing(Note note) : number_(add(std::move(note))) {}
@@ -45,18 +40,6 @@ std::vector<Note> doing() {
   std::vector<Note> all;
   for (const auto& [number, note] : notes().all) all.push_back(note);
   return all;
-}
-
-void note_launch() {
-  launched.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-}
-
-double seconds_since_launch() {
-  const Clock::rep then = launched.load(std::memory_order_relaxed);
-  if (then == 0) return -1;
-  const std::chrono::duration<double> since =
-      Clock::now().time_since_epoch() - Clock::duration(then);
-  return since.count();
 }
 
 }  // namespace torch_xla::executor

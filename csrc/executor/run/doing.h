@@ -35,9 +35,4 @@ class Doing {
 // Returns what this process does now, the oldest first.
 std::vector<Note> doing();
 
-// Notes that a program is launched now.
-void note_launch();
-// Returns the seconds since then; negative where none was.
-double seconds_since_launch();
-
 }  // namespace torch_xla::executor

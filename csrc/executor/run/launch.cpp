@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "debug/metrics.h"
-#include "executor/run/doing.h"
 #include "executor/run/run_time.h"
 #include "executor/run/runtime.h"
 #include "ops/host/host_kernel.h"
@@ -126,7 +125,6 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
     agree(program);
   const auto time = std::make_shared<RunTime>(device, is_eager);
   pjrt::Executable::ArrayResult result;
-  note_launch();
   try {
     if (program.plan) {
       result = run_pieces(program, std::move(arrays), numbers, devices.mine, !is_awaited, kept);

@@ -18,6 +18,8 @@ struct OfDevice {
   std::atomic<int64_t> last_end = 0;
 };
 
+std::atomic<std::chrono::steady_clock::rep> last_launch = 0;
+
 OfDevice& of(int device) {
   static std::array<OfDevice, lazy::Device::kMost> all;
   return all[static_cast<size_t>(device)];
@@ -35,6 +37,7 @@ debug::OpenSample sample(int device, bool is_eager) {
 
 RunTime::RunTime(int device, bool is_eager) : device_(device), sample_(sample(device, is_eager)) {
   ++of(device).launched;
+  last_launch.store(launched_.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 void RunTime::end() {
@@ -47,6 +50,14 @@ void RunTime::end() {
   sample_.end(static_cast<double>(now - std::max(before, nanoseconds(launched_))));
   ++device.ended;
   device.ended.notify_all();
+}
+
+double RunTime::seconds_since_launch() {
+  const Clock::rep then = last_launch.load(std::memory_order_relaxed);
+  if (then == 0) return -1;
+  const std::chrono::duration<double> since =
+      Clock::now().time_since_epoch() - Clock::duration(then);
+  return since.count();
 }
 
 void RunTime::await_all(int device) {

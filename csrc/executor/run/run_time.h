@@ -20,6 +20,8 @@ class RunTime {
   // Waits until all runs that were launched on a device have their times. They have ended, so this
   // takes no time to speak of.
   static void await_all(int device);
+  // Returns the seconds since the last launch; negative where none was.
+  static double seconds_since_launch();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -116,22 +116,21 @@ DiskCache::Loaded DiskCache::load(std::string_view program, const pjrt::CompileO
   static const debug::Counter hits("PersistentCacheHit"), misses("PersistentCacheMiss");
   if (!usable_) return {};
   const util::Unlocked unlocked;
+  const bool moved = moves_programs();
   ProgramKey key = key_of(program, options);
   auto executable = load_file(key, options);
-  if (executable == nullptr) {
-    if (ProgramKey unmoved = key_of(program, options); unmoved != key) {
-      key = std::move(unmoved);
-      executable = load_file(key, options);
-    }
+  if (executable == nullptr && moves_programs() != moved) {
+    key = key_of(program, options);
+    executable = load_file(key, options);
   }
   std::string file = files_.path_of(key.hash);
   if (executable == nullptr) {
     misses.add();
     TXLA_VLOG(1) << "not in the persistent cache, " << file << ":\n" << key.text;
-    return {};
+    return {.key = std::move(key)};
   }
   hits.add();
-  return {std::move(executable), std::move(file)};
+  return {std::move(executable), std::move(file), std::move(key)};
 }
 
 std::unique_ptr<pjrt::Executable> DiskCache::load_file(const ProgramKey& key,

@@ -26,10 +26,12 @@ class DiskCache {
   // programs loaded from it would run in this process.
   DiskCache(const std::string& folder, bool read_only, bool named = true);
 
-  // A stored program and its file; null and "" where the folder has none that can be used.
+  // A stored program and its file; null and "" where the folder has none that can be used. The key
+  // that was looked for; none where the folder is of no use.
   struct Loaded {
-    std::unique_ptr<pjrt::Executable> executable;
-    std::string file;
+    std::unique_ptr<pjrt::Executable> executable = {};
+    std::string file = {};
+    ProgramKey key = {};
   };
   Loaded load(std::string_view program, const pjrt::CompileOptions& options);
   bool is_written() const { return !read_only_ && usable_; }

@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include "debug/metrics.h"
 #include "debug/trace.h"
 #include "executor/run/doing.h"
 #include "executor/stored/disk_cache.h"
+#include "executor/stored/tcp_store.h"
 #include "util/flags.h"
 #include "util/log.h"
 #include "util/unlocked.h"
@@ -53,15 +52,8 @@ void note(Search search, std::unique_ptr<JobPrograms> programs = nullptr) {
   meeting().changed.notify_all();
 }
 
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 std::shared_ptr<c10d::Store> connect(const std::string& host, uint16_t port) {
-  c10d::TCPStoreOptions options;
-  options.port = port;
-  options.waitWorkers = false;
-  options.timeout = 60s;
-  auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+  auto store = connect_to_store(host, port, 60s);
   return {store.get(), [store](c10d::Store*) {}};
 }
 
@@ -214,13 +206,13 @@ std::optional<JobPrograms::Given> JobPrograms::await(const ProgramKey& key,
   const debug::Span span("wait for another process's compiler");
   const std::string answer = name(key.hash, "answer");
   const auto begin = Clock::now();
-  std::string holder;
   const std::chrono::seconds limit(util::flag::XLA_JOB_COMPILE_SECONDS());
   try {
-    holder = text_of(store_->get(name(key.hash, "claimed")));
+    const std::string holder = text_of(store_->get(name(key.hash, "claimed")));
     const Doing doing(
         {Work::WaitsForCompiler, "rank " + holder + ", which compiles " + program, begin});
-    while (!store_->check({answer})) {
+    bool has_answer;
+    while (!(has_answer = store_->check({answer}))) {
       const auto waited =
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
       if (waited > limit) {
@@ -231,8 +223,10 @@ std::optional<JobPrograms::Given> JobPrograms::await(const ProgramKey& key,
       }
       std::this_thread::sleep_for(std::clamp(waited / 32, 1ms, 100ms));
     }
-    if (store_->check({answer})) {
-      if (auto given = read(key.hash, text_of(store_->get(answer)))) return given;
+    if (has_answer) {
+      if (auto given = read(key.hash, text_of(store_->get(answer)), std::stoll(holder))) {
+        return given;
+      }
     }
   } catch (const c10::Error& error) {
     give_up(error.what_without_backtrace());
@@ -242,9 +236,9 @@ std::optional<JobPrograms::Given> JobPrograms::await(const ProgramKey& key,
 }
 
 std::optional<JobPrograms::Given> JobPrograms::read(const util::Hash128& key,
-                                                    std::string_view answer) {
+                                                    std::string_view answer, int64_t rank) {
   Given given;
-  given.rank = std::stoll(text_of(store_->get(name(key, "claimed"))));
+  given.rank = rank;
   given.in_folder = answer == kInFolder;
   if (answer == kCannot) usable_ = false;
   if (answer.starts_with(kInStore)) {

@@ -74,7 +74,7 @@ class JobPrograms {
   std::string name(const util::Hash128& key, std::string_view what) const;
   bool have_our_folder();
   void tell_folder();
-  std::optional<Given> read(const util::Hash128& key, std::string_view answer);
+  std::optional<Given> read(const util::Hash128& key, std::string_view answer, int64_t rank);
   bool has_room(size_t bytes);
   void forget_if_all_have(const util::Hash128& key, size_t parts);
   void put(const util::Hash128& key, std::string_view answer) noexcept;

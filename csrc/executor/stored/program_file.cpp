@@ -94,6 +94,8 @@ ProgramKey key_of(std::string_view program, const pjrt::CompileOptions& options)
   return {key.str(), hash};
 }
 
+bool moves_programs() { return movable; }
+
 std::string pack(const ProgramKey& key, const pjrt::Executable& executable) {
   const std::string serialized = executable.serialize();
   std::string bytes(kMagic);

@@ -20,6 +20,8 @@ struct ProgramKey {
 // Later another one for the same program, where the plugin has shown that it does not move programs
 // to other devices of their kind.
 ProgramKey key_of(std::string_view program, const pjrt::CompileOptions& options);
+// False once it has shown that.
+bool moves_programs();
 
 // Throws pjrt::Error; its code is UNIMPLEMENTED where the plugin serializes no programs.
 std::string pack(const ProgramKey& key, const pjrt::Executable& executable);

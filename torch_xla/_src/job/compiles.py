@@ -21,7 +21,5 @@ def go_alone() -> None:
 
 def share() -> None:
     """Begins it: the store answers."""
-    host, port = store.address()
     here = place.place()
-    prefix = f"torch_xla/{store.attempt()}/programs/"
-    _XLAC._xla_share_programs(host, port, prefix, here.rank, here.world_size)
+    _XLAC._xla_share_programs(*store.as_reached("programs"), here.rank, here.world_size)

@@ -58,10 +58,9 @@ def answers() -> bool:
     return True
 
 
-def of_plugin() -> tuple[str, int, str]:
-    """Host and port of the job's store, and the prefix of what a plugin keeps there."""
-    store("plugin")  # it may be this process that keeps it
-    return *address(), f"{_prefix()}/plugin/"
+def as_reached(user: str) -> tuple[str, int, str]:
+    """Host and port of the job's store, and the prefix of what a user in C++ keeps there."""
+    return *address(), f"{_prefix()}/{user}/"
 
 
 def _prefix() -> str:
