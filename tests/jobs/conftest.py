@@ -129,7 +129,9 @@ class Jobs:
         )
         command = [
             *(sys.executable, "-m", "torch.distributed.run", *meeting, *options),
-            *(f"--nnodes={hosts}", f"--nproc-per-node={ranks}", self.script(code)),
+            *(f"--nnodes={hosts}", f"--nproc-per-node={ranks}"),
+            # torchrun's own Python does not buffer.
+            *("--no-python", sys.executable, self.script(code)),
         ]
         return self.start([command] * hosts, [self.environment(env)] * hosts)
 

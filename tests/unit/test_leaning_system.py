@@ -88,6 +88,9 @@ def test_linux_tells_of_the_process_and_its_processor():
         "/proc/cpuinfo names no features of the processor: programs in the persistent cache "
         "(csrc/executor/stored/program_file.cpp) would be taken for those of any." + message
     )
+    assert lines("/proc/sys/kernel/random/boot_id")[0].count("-") == 4, (
+        "csrc/executor/stored/disk_cache.cpp tells hosts apart by boot_id." + message
+    )
     assert any(line.startswith("VmHWM:") for line in lines("/proc/self/status")), (
         "/proc/self/status: see torch_xla/_src/device/memory.py." + message
     )
