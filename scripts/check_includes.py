@@ -28,6 +28,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "dispatch": {
         "composites": {"functions"},
         "functions": {"replicas"},
+        "process_groups": {"replicas"},
         "replicas": {"record"},
         "record": {"judge", "views", "device", "sharding"},
         "judge": {"calls"},

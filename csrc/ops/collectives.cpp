@@ -222,8 +222,8 @@ bool is_collective(const lazy::Operator& op) {
                               collective_broadcast, collective_permute});
 }
 
-std::vector<ExchangeNote> exchanges_of(const lazy::Function& function) {
-  std::vector<ExchangeNote> notes;
+ExchangeNotes exchanges_of(const lazy::Function& function) {
+  ExchangeNotes notes;
   for (const lazy::Function::Call& call : function.calls) {
     const lazy::Signature& signature = *call.signature;
     if (is_rule_of(signature.op->rule, {exchange})) {

@@ -27,8 +27,10 @@ struct ExchangeNote {
   std::string line;              // the user's; empty where not known
 };
 
+using ExchangeNotes = std::vector<ExchangeNote>;
+
 // Returns those of a function, in their order.
-std::vector<ExchangeNote> exchanges_of(const lazy::Function& function);
+ExchangeNotes exchanges_of(const lazy::Function& function);
 
 namespace rules {
 extern const RuleFunction exchange;

@@ -6,16 +6,14 @@
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
+#include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
 #include "executor/run/doing.h"
 #include "executor/run/run_time.h"
 #include "executor/stored/job_programs.h"
-#include "ops/exchange.h"
 #include "python/init.h"
-#include "python/plain_frames.h"
-#include "util/error.h"
 #include "util/hooks.h"
 
 namespace torch_xla::python {
@@ -23,40 +21,6 @@ namespace torch_xla::python {
 namespace {
 
 namespace py = pybind11;
-
-py::object agreement() { return py::module_::import("torch_xla._src.job.agreement"); }
-
-void exchanging(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) {
-  dispatch::expect_agreement();
-  const std::vector<dispatch::GroupNotes> groups = dispatch::count_exchanges(exchanges);
-  if (!is_new) return;
-  const py::gil_scoped_acquire gil;
-  const PlainFrames frames;
-  for (const dispatch::GroupNotes& group : groups) {
-    py::list notes;
-    for (const ops::ExchangeNote* exchange : group.exchanges) {
-      notes.append(py::make_tuple(exchange->text, exchange->line));
-    }
-    try {
-      agreement().attr("agree")(py::tuple(py::cast(group.members)), group.first, notes);
-    } catch (const py::error_already_set& e) {
-      dispatch::note_disagreement(py::str(e.value()).cast<std::string>());
-      throw;
-    }
-  }
-}
-
-void stalled(const std::vector<int64_t>& group, int64_t number, const std::string& text,
-             double seconds) {
-  const py::gil_scoped_acquire gil;
-  try {
-    agreement().attr("stalled")(py::tuple(py::cast(group)), number, text, seconds);
-  } catch (const py::error_already_set& e) {
-    const auto what = py::str(e.value()).cast<std::string>();
-    dispatch::note_disagreement(what);
-    util::fail(util::ErrorKind::Runtime, what);
-  }
-}
 
 std::string tell_job() {
   const py::gil_scoped_acquire gil;
@@ -87,8 +51,7 @@ py::tuple doing() {
 }  // namespace
 
 void init_replicas(pybind11::module_& m) {
-  util::hooks.exchanging = &exchanging;
-  util::hooks.stalled = &stalled;
+  util::hooks.exchanging = &dispatch::note_exchanges;
   util::hooks.tell_job = &tell_job;
   m.def("_xla_doing", &doing);
   m.def("_xla_set_replica", &dispatch::set_replica, py::arg("rank"), py::arg("count"));

@@ -2,7 +2,7 @@
 // is loaded, before other threads call into it; C++ programs have none.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,13 +45,11 @@ struct Hooks {
   bool (*has_decomposition)(const c10::OperatorHandle& op) = nullptr;
   void (*decompose)(const c10::OperatorHandle& op, std::vector<c10::IValue>* stack) = nullptr;
 
-  // Called before each launch of a program that exchanges values with other replicas. Compares the
-  // exchanges of a new program with theirs; throws where they differ.
-  void (*exchanging)(const std::vector<ops::ExchangeNote>& exchanges, bool is_new) = nullptr;
-  // Called while an exchange waits for long, the one of this number of its group; throws where the
-  // others will not come.
-  void (*stalled)(const std::vector<int64_t>& group, int64_t number, const std::string& text,
-                  double seconds) = nullptr;
+  // Called before each launch of a program that exchanges values with other replicas; throws where
+  // they have disagreed. Where replicas begin a program together, waits for those that have not
+  // come to a new one.
+  void (*exchanging)(const std::shared_ptr<const std::vector<ops::ExchangeNote>>& exchanges,
+                     bool begin_together, bool is_new) = nullptr;
   // Returns what each process of the job does, for errors of those that have waited in vain.
   std::string (*tell_job)() = nullptr;
 };

@@ -33,19 +33,29 @@ CASES = {
     "another kind": (
         """y = ops.all_reduce(x, "add", 1.0, *ALL)
     y = ops.all_gather(y, 0, *ALL) if rank == 0 else ops.all_reduce(y, "maximum", 1.0, *ALL)""",
-        ["number 2", "rank 0: all_gather Float[4] at ", "rank 1: all_reduce maximum Float[4] at "],
+        ["number 3", "rank 0: all_gather Float[4] at ", "rank 1: all_reduce maximum Float[4] at "],
     ),
-    "a value that one rank reads alone": (
+    "another one after a read of one rank": (
         """y = ops.all_reduce(x, "maximum", 1.0, *ALL)
     if rank == 0:
         y.tolist()
-    else:
-        y = ops.all_reduce(y, "maximum", 1.0, *ALL)""",
-        ["number 2", "rank 0: nothing more, after 1", "rank 1: all_reduce maximum Float[4] at "],
+    y = ops.all_reduce(y[:2] if rank == 0 else y, "maximum", 1.0, *ALL)""",
+        [
+            "number 3",
+            "rank 0: all_reduce maximum Float[2] at ",
+            "rank 1: all_reduce maximum Float[4] at ",
+        ],
     ),
     "a program that one of them has run before": (
         """y = ops.all_reduce(torch.ones(4 + rank, device="xla"), "add", 1.0, *ALL)""",
-        ["number 1", "rank 0: all_reduce add Float[4] at ", "rank 1: all_reduce add Float[5] at "],
+        ["number 2", "rank 0: all_reduce add Float[4] at ", "rank 1: all_reduce add Float[5] at "],
+    ),
+    "as much as a program that one of them has run before": (
+        """x = torch.ones(4, device="xla")
+    kinds = ["add", "add"] if rank == 0 else ["add", "maximum"]
+    for kind in kinds:
+        ops.all_reduce(x, kind, 1.0, *ALL).tolist()""",
+        ["number 3", "rank 0: all_reduce add Float[4] at ", "rank 1: all_reduce maximum Float[4] "],
     ),
 }
 
@@ -86,7 +96,7 @@ def test_a_rank_that_is_ahead_is_waited_for(jobs):
 
 def test_nothing_is_exchanged_any_more(jobs):
     case = 'ops.all_reduce(torch.ones(4 + rank, 2, device="xla"), "add", 1.0, *ALL).tolist()'
-    code = CODE.format(case=case, words=["number 1"]) + (
+    code = CODE.format(case=case, words=["number 2"]) + (
         "\ntry:\n"
         '    ops.all_reduce(x, "add", 1.0, *ALL).tolist()\n'
         "except RuntimeError as error:\n"
@@ -95,3 +105,33 @@ def test_nothing_is_exchanged_any_more(jobs):
         '    raise AssertionError("it was exchanged")\n'
     )
     jobs.by_hand(code, timeout=60)
+
+
+def test_programs_may_be_cut_differently(jobs):
+    """What one rank reads at once the other one launches later, with more."""
+    jobs.by_hand(
+        """
+        import torch
+        import torch_xla
+        from torch_xla._src.job import groups, place
+
+        rank, count = place.rank(), place.world_size()
+        groups.ensure()
+        ops = torch.ops.torch_xla
+        ALL = ([], count, True)
+        for step in range(3):
+            results = []
+            for i in range(4):
+                x = torch.full((i + 1,), 1.0 + rank, device="xla")
+                y = ops.collective_broadcast(x, [], count, True) if i % 2 else ops.all_reduce(
+                    x, "add", 1.0, *ALL)
+                results.append(y)
+                if (i + step) % 2 == rank:
+                    y.tolist()
+            expected = [[1.0 if i % 2 else 3.0] * (i + 1) for i in range(4)]
+            assert [y.tolist() for y in results] == expected, results
+            if step == 1:
+                torch_xla.sync()
+        """,
+        timeout=60,
+    )

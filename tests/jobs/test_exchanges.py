@@ -101,7 +101,6 @@ def test_each_exchange_happens_once_and_in_order(jobs):
     """However steps are cut by reads, barriers, other threads' compiles and graphs of dynamo."""
     code = """
     from torch_xla import _XLAC
-    from torch_xla._src.job import agreement
 
     x = torch.full((3,), float(rank + 1), device="xla")
     total, want = x.clone(), torch.full((3,), float(rank + 1))

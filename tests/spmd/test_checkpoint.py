@@ -67,7 +67,8 @@ from torch_xla.experimental.distributed_checkpoint import (
     CheckpointManager, SPMDLoadPlanner, SPMDSavePlanner, prime_optimizer)
 
 def spec(t):
-    return _XLAC._get_xla_sharding_spec(t)
+    "Of a value that has not been made, and that nobody has split, there is none."
+    return _XLAC._get_xla_sharding_spec(t) or "{replicated}"
 """
 
 SPMD = """

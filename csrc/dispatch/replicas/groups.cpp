@@ -13,16 +13,10 @@
 namespace torch_xla::dispatch {
 namespace {
 
-struct Group {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  int64_t launched = 0, begun = 0;  // exchanges
-};
-
 struct Job {
   util::Mutex mutex{util::Rank::Section};
   int64_t rank = -1, count = 0;  // 0: nobody has told
-  std::map<std::vector<int64_t>, Group> groups;
-  std::string disagreement;
+  std::map<std::vector<int64_t>, c10::intrusive_ptr<c10d::Backend>> groups;
 };
 
 Job& job() {
@@ -63,83 +57,40 @@ void add_replica_group(at::IntArrayRef members, const std::string& name) {
                   backend->getSize(), ".");
   Job& it = job();
   const std::lock_guard lock(it.mutex);
-  it.groups[members.vec()].backend = std::move(backend);
+  it.groups[members.vec()] = std::move(backend);
 }
 
-void note_disagreement(const std::string& what) {
-  Job& it = job();
-  const std::lock_guard lock(it.mutex);
-  if (it.disagreement.empty()) it.disagreement = what;
-}
-
-bool has_disagreement() {
-  Job& it = job();
-  const std::lock_guard lock(it.mutex);
-  return !it.disagreement.empty();
-}
-
-void expect_agreement() {
-  Job& it = job();
-  const std::lock_guard lock(it.mutex);
-  TXLA_CHECK(it.disagreement.empty(),
-             "collectives: expected ranks that have agreed so far. Nothing is exchanged since they "
-             "have not:\n",
-             it.disagreement);
-}
-
-namespace {
-
-// The members of this replica's group; none where it is in none.
-std::vector<int64_t> own_group(int64_t self, at::IntArrayRef members, int64_t size) {
-  if (size == 0) {
-    std::vector<int64_t> all = members.vec();
-    std::ranges::sort(all);
-    all.erase(std::ranges::unique(all).begin(), all.end());
-    return all;
-  }
-  const int64_t at = std::ranges::find(members, self) - members.begin();
+std::vector<int64_t> own_group(at::IntArrayRef members, int64_t size) {
+  const int64_t at = std::ranges::find(members, this_replica()) - members.begin();
   if (at == std::ssize(members)) return {};
-  return members.slice(static_cast<size_t>(at / size * size), static_cast<size_t>(size)).vec();
+  if (size != 0) {
+    return members.slice(static_cast<size_t>(at / size * size), static_cast<size_t>(size)).vec();
+  }
+  std::vector<int64_t> all = members.vec();
+  std::ranges::sort(all);
+  all.erase(std::ranges::unique(all).begin(), all.end());
+  return all;
 }
 
-}  // namespace
-
-ReplicaGroup replica_group(at::IntArrayRef members, int64_t size, bool counts) {
+std::optional<ReplicaGroup> find_replica_group(at::IntArrayRef members, int64_t size) {
+  ReplicaGroup group;
+  group.members = own_group(members, size);
+  if (group.size() == 0) return std::nullopt;
+  group.place = std::ranges::find(group.members, this_replica()) - group.members.begin();
+  if (group.size() == 1) return group;
   Job& it = job();
   const std::lock_guard lock(it.mutex);
-  ReplicaGroup group;
-  group.members = own_group(it.rank, members, size);
-  const auto place = std::ranges::find(group.members, it.rank);
-  TXLA_CHECK_KIND(util::ErrorKind::Value, place != group.members.end(),
-                  "replicas: expected a group that holds replica ", it.rank, ", got ", members,
-                  ".");
-  group.place = place - group.members.begin();
-  if (group.size() == 1) return group;
   const auto known = it.groups.find(group.members);
-  TXLA_CHECK(known != it.groups.end(), "replicas: expected a group of c10d for replicas ",
-             at::IntArrayRef(group.members), ", found none. Please report this.");
-  group.backend = known->second.backend;
-  group.number = counts ? known->second.begun++ : known->second.begun;
+  if (known == it.groups.end()) return std::nullopt;
+  group.backend = known->second;
   return group;
 }
 
-std::vector<GroupNotes> count_exchanges(const std::vector<ops::ExchangeNote>& exchanges) {
-  std::vector<GroupNotes> all;
-  Job& it = job();
-  const std::lock_guard lock(it.mutex);
-  for (const ops::ExchangeNote& note : exchanges) {
-    std::vector<int64_t> members = own_group(it.rank, note.members, note.size);
-    const auto known = it.groups.find(members);
-    if (known == it.groups.end()) continue;  // of one, or the plugin's
-    auto of = std::ranges::find(all, members, &GroupNotes::members);
-    if (of == all.end()) {
-      all.push_back({std::move(members), known->second.launched, {}});
-      of = all.end() - 1;
-    }
-    of->exchanges.push_back(&note);
-    ++known->second.launched;
-  }
-  return all;
+ReplicaGroup replica_group(at::IntArrayRef members, int64_t size) {
+  std::optional<ReplicaGroup> group = find_replica_group(members, size);
+  TXLA_CHECK(group, "replicas: expected a group of c10d that holds replica ", this_replica(),
+             ", got ", members, " in groups of ", size, ". Please report this.");
+  return *std::move(group);
 }
 
 }  // namespace torch_xla::dispatch

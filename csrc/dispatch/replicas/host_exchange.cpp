@@ -2,11 +2,9 @@
 // the values go through a backend of c10d for the CPU. Bytes are sent as they are; sums and the
 // like are made in dtypes that the backend has.
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include <ATen/ops/add.h>
@@ -19,14 +17,13 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
-#include "executor/run/doing.h"
 #include "lazy/geometry.h"
 #include "lazy/print.h"
 #include "util/error.h"
-#include "util/hooks.h"
 #include "util/lock_order.h"
 
 namespace torch_xla::dispatch {
@@ -35,36 +32,23 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using c10d::ReduceOp;
 
-// An exchange of a thread, in the words of ops::ExchangeNote.
-struct Exchange {
-  std::string_view what, reduction;
-  at::TensorList xs;
-  ReplicaGroup group;
+// An exchange that begins.
+class Exchange {
+ public:
+  const ReplicaGroup group;
 
+  Exchange(std::string_view what, std::string_view reduction, at::TensorList xs,
+           at::IntArrayRef members, int64_t size)
+      : group(replica_group(members, size)) {
+    if (group.size() > 1) told_ = agree(group, text_of(what, reduction, xs));
+  }
   int64_t size() const { return group.size(); }
   c10d::Backend& backend() const { return *group.backend; }
-  // Waits for the others, and says so when it takes long.
-  void await(const c10::intrusive_ptr<c10d::Work>& work) const {
-    constexpr auto kPatience = std::chrono::seconds(5);
-    const auto begin = std::chrono::steady_clock::now();
-    std::optional<executor::Doing> doing;
-    while (util::hooks.stalled != nullptr) {
-      try {
-        work->wait(kPatience);
-        return;
-      } catch (c10::Error& error) {
-        if (doing && work->isCompleted()) error.add_context(util::hooks.tell_job());
-        if (work->isCompleted()) throw;
-      }
-      if (!doing) doing.emplace(executor::Note{executor::Work::WaitsForExchange, text(), begin});
-      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-      util::hooks.stalled(group.members, group.number, text(), waited.count());
-    }
-    work->wait();
-  }
+  void await(const c10::intrusive_ptr<c10d::Work>& work) const { dispatch::await(work, told_); }
 
  private:
-  std::string text() const {
+  // In the words of ops::ExchangeNote.
+  static std::string text_of(std::string_view what, std::string_view reduction, at::TensorList xs) {
     if (what == "all_to_all_rows") return std::string(what);  // each has other rows
     std::vector<const lazy::Geometry*> sent;
     for (const at::Tensor& x : xs) {
@@ -73,6 +57,8 @@ struct Exchange {
     const std::string after = reduction.empty() ? " " : " " + std::string(reduction) + " ";
     return std::string(what) + after + lazy::types_of(sent);
   }
+
+  Told told_;
 };
 
 // --- bytes ----------------------------------------------------------------------------------
@@ -369,7 +355,7 @@ at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& 
       works.push_back(exchange.backend().recv(taken, place(pairs[i]), 0));
     }
   }
-  for (const auto& work : works) work->wait();
+  for (const auto& work : works) exchange.await(work);
   return got;
 }
 
@@ -407,7 +393,7 @@ void finish_sends_but(size_t most) {
       if (sends().all.size() <= most) return;
       oldest = sends().all.front().first;
     }
-    oldest->wait();
+    await(oldest, {"what was sent", ""});
     const std::lock_guard lock(sends().mutex);
     if (!sends().all.empty() && sends().all.front().first == oldest) sends().all.pop_front();
   }
@@ -425,7 +411,8 @@ at::Tensor sent(const at::Tensor& x, at::IntArrayRef dims, const ReplicaGroup& g
 
 at::Tensor received(const at::Tensor& like, at::IntArrayRef dims, const ReplicaGroup& group) {
   at::Tensor got = at::empty({like.numel() * like.element_size()}, at::kByte);
-  begin_receive(got, dims[0], dims[1], group.members)->wait();
+  const std::string from = std::to_string(group.members[static_cast<size_t>(dims[0])]);
+  await(begin_receive(got, dims[0], dims[1], group.members), {"what rank " + from + " sends", ""});
   return got.view(like.scalar_type()).view(like.sizes());
 }
 
@@ -439,11 +426,11 @@ Tensors results_of(at::TensorList xs, c10::string_view what, c10::string_view re
     for (const at::Tensor& x : xs) results.push_back(at::zeros_like(x.contiguous()));
     return results;
   }
-  if (what == "send" || what == "receive") {  // of two members, so that the others count none
-    const ReplicaGroup group = replica_group(members, size, /*counts=*/false);
+  if (what == "send" || what == "receive") {  // of two members
+    const ReplicaGroup group = replica_group(members, size);
     return {what == "send" ? sent(xs[0], dims, group) : received(xs[0], dims, group)};
   }
-  const Exchange exchange{what, reduction, xs, replica_group(members, size)};
+  const Exchange exchange(what, reduction, xs, members, size);
   if (what == "reduce_scatter") {
     results = reduce_scattered(xs, reduction, dims[0], exchange);
     scale_by(results, scale);
@@ -499,7 +486,7 @@ void exchange_on_host(at::TensorList xs, const at::Tensor& order, c10::string_vi
                       c10::string_view reduction, double scale, at::IntArrayRef dims,
                       at::IntArrayRef members, int64_t size, at::TensorList out) {
   if (what == "all_reduce") {
-    const Exchange exchange{what, reduction, xs, replica_group(members, size)};
+    const Exchange exchange(what, reduction, xs, members, size);
     all_reduce_into(xs, reduction, scale, exchange, out);
   } else {
     const Tensors results = results_of(xs, what, reduction, scale, dims, members, size);
@@ -525,7 +512,7 @@ TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host.out", exchange_
 c10::intrusive_ptr<c10d::Work> begin_receive(const at::Tensor& bytes, int64_t place, int64_t tag,
                                              at::IntArrayRef members) {
   Tensors given = {bytes};
-  return replica_group(members, std::ssize(members), /*counts=*/false)
+  return replica_group(members, std::ssize(members))
       .backend->recv(given, static_cast<int>(place), static_cast<int>(tag));
 }
 

@@ -6,7 +6,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "dispatch/replicas/groups.h"
+#include "dispatch/replicas/agreement.h"
 #include "executor/step/sync.h"
 #include "lazy/lock.h"
 #include "lazy/recording.h"

@@ -101,9 +101,9 @@ namespace {
 // so that they compare it with their exchanges.
 void set_replicas(Program& program, const std::string& text, int device,
                   pjrt::CompileOptions& options) {
-  if (program.exchanges.empty() || Runtime::get().target().exchanges_on_host) return;
+  if (program.exchanges == nullptr || Runtime::get().target().exchanges_on_host) return;
   const pjrt::Devices replicas = replicas_of(device);
-  for (const ops::ExchangeNote& note : program.exchanges) {
+  for (const ops::ExchangeNote& note : *program.exchanges) {
     const int64_t last = std::ranges::max(note.members);
     TXLA_CHECK_KIND(util::ErrorKind::Value, last < std::ssize(replicas.all),
                     "replicas: expected groups of the ", replicas.all.size(),
@@ -115,7 +115,9 @@ void set_replicas(Program& program, const std::string& text, int device,
   for (int64_t i = 0; i < note.size; ++i) note.members.push_back(i);
   note.text = "program " + util::Hasher().add_bytes(text).finish().hex().substr(0, 8);
   note.line = program.place;
-  program.exchanges.push_back(std::move(note));
+  ops::ExchangeNotes notes = *program.exchanges;
+  notes.push_back(std::move(note));
+  program.exchanges = std::make_shared<const ops::ExchangeNotes>(std::move(notes));
 }
 
 Unmade lowered(std::string_view name, const Graph& graph) {
@@ -134,7 +136,9 @@ Unmade lowered(std::string_view name, const Graph& graph) {
   }
   for (const Value& result : graph.results) program.results.push_back(&result.geometry());
   program.function = graph.function();
-  program.exchanges = ops::exchanges_of(program.function);
+  if (ops::ExchangeNotes notes = ops::exchanges_of(program.function); !notes.empty()) {
+    program.exchanges = std::make_shared<const ops::ExchangeNotes>(std::move(notes));
+  }
   program.flags = util::flags::cache_key_text();
   debug::Span span("lower");
   span.detail("graph", [&] { return graph.key.hex(); });

@@ -67,7 +67,7 @@ struct Program {
   bool reuses_buffers = false;                   // those that its interface names
   bool can_fail = false;                         // once it runs: such a program is waited for
   lazy::Function function;
-  std::vector<ops::ExchangeNote> exchanges;     // with other replicas
+  std::shared_ptr<const ops::ExchangeNotes> exchanges;  // with other replicas; null: none
   std::string text;                             // StableHLO, kept when XLA_CHECK_GRAPH_KEY was set
   std::string flags;                            // util::flags::cache_key_text() when it was made
   std::optional<MemoryNeeds> needs;             // none where the plugin does not tell

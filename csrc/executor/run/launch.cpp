@@ -87,13 +87,6 @@ pjrt::Executable::ArrayResult run_pieces(const Program& program,
   return all;
 }
 
-// Throws where other replicas would exchange something else.
-void agree(const Program& program) {
-  if (util::hooks.exchanging == nullptr) return;
-  util::hooks.exchanging(program.exchanges, !program.is_agreed);
-  program.is_agreed = true;
-}
-
 }  // namespace
 
 bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) {
@@ -121,8 +114,11 @@ pjrt::Executable::ArrayResult start(const Program& program, std::vector<const pj
              program.name, ": expected ", takes.parameters.size(), " arrays, ", takes.num_floats,
              " floats and ", takes.num_ints, " integers, got ", arrays.size(), ", ",
              numbers.floats.size(), " and ", numbers.ints.size(), ". Please report this.");
-  if (!program.exchanges.empty()) [[unlikely]]
-    agree(program);
+  if (program.exchanges != nullptr && util::hooks.exchanging != nullptr) [[unlikely]] {
+    const bool begin_together = !Runtime::get().target().exchanges_on_host;
+    util::hooks.exchanging(program.exchanges, begin_together, !program.is_agreed);
+    program.is_agreed = true;
+  }
   const auto time = std::make_shared<RunTime>(device, is_eager);
   pjrt::Executable::ArrayResult result;
   try {

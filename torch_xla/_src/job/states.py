@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch_xla import _XLAC
-from torch_xla._src.job import agreement, waits
+from torch_xla._src.job import waits
 
 _LIBRARIES = re.compile(r"/(torch|torch_xla|python3[.0-9]*)/|^<")
 _MOST_LINES = 16  # of a table
@@ -25,8 +25,7 @@ def here(main: threading.Thread) -> State:
     notes, since_launch = _XLAC._xla_doing()
     texts, waited = [], 0.0
     for work, what, seconds in notes:
-        line = agreement.line_of(what)
-        texts.append(f"{work} {what}{' of ' * bool(line)}{line} for {seconds:.0f} s")
+        texts.append(f"{work} {what} for {seconds:.0f} s")
         if work != "compiles":
             waited = max(waited, seconds)
     for text, seconds in waits.now():

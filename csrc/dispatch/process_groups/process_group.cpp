@@ -1,4 +1,4 @@
-#include "dispatch/replicas/process_group.h"
+#include "dispatch/process_groups/process_group.h"
 
 #include <algorithm>
 #include <atomic>
@@ -13,10 +13,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "dispatch/process_groups/recorded_work.h"
 #include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/order.h"
-#include "dispatch/replicas/recorded_work.h"
 #include "executor/run/runtime.h"
 #include "executor/step/sync.h"
 #include "lazy/device.h"

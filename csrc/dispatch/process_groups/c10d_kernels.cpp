@@ -6,8 +6,8 @@
 
 #include <torch/library.h>
 
+#include "dispatch/process_groups/process_group.h"
 #include "dispatch/record/fallback.h"
-#include "dispatch/replicas/process_group.h"
 
 namespace torch_xla::dispatch {
 namespace {
