@@ -135,3 +135,38 @@ def test_programs_may_be_cut_differently(jobs):
         """,
         timeout=60,
     )
+
+
+def test_what_others_wait_for_is_launched(jobs):
+    """One rank reads alone, while the other one waits by a file, or has only begun to."""
+    jobs.by_hand(
+        """
+        import os, time
+
+        import torch
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        rank = xm.get_ordinal()
+
+        def wait_for(name):
+            while not os.path.exists(name):
+                time.sleep(0.05)
+
+        for reader in (0, 1):
+            x = torch.full((2,), rank + 1.0, device="xla")
+            y = xm.all_reduce(xm.REDUCE_SUM, x * 2)
+            z = y + 1
+            if rank == reader:
+                assert y.tolist() == [6.0, 6.0]
+                open(f"{reader}", "w").close()
+            else:
+                wait_for(f"{reader}")
+            assert z.tolist() == [7.0, 7.0]
+            y = xm.all_reduce(xm.REDUCE_MAX, x)
+            if rank == reader:
+                assert y.tolist() == [2.0, 2.0]
+            xm.rendezvous("both are here")
+        """,
+        timeout=60,
+    )

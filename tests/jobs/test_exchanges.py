@@ -127,6 +127,29 @@ def test_each_exchange_happens_once_and_in_order(jobs):
     jobs.by_hand(PRELUDE + _plain(code))
 
 
+def test_an_exchange_whose_values_two_threads_read(jobs):
+    """Each has read a value when the other one launches the call that gives both."""
+    code = """
+    import threading
+
+    for step in range(12):
+        x = torch.full((step + 1,), rank + 1.0, device="xla")
+        y, z = ops.exchange_all_reduce([x, x * 2], "add", 1.0, [], count)
+        found = {}
+        threads = [
+            threading.Thread(target=lambda: found.update(y=y.tolist())),
+            threading.Thread(target=lambda: found.update(z=(z + 1).tolist())),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        total = count * (count + 1) / 2
+        assert found == {"y": [total] * (step + 1), "z": [2 * total + 1] * (step + 1)}, found
+    """
+    jobs.by_hand(PRELUDE + _plain(code), env={"XLA_PERSISTENT_CACHE_PATH": ""})
+
+
 def test_gradients_and_a_training_step(jobs):
     code = """
     import torch_xla.distributed.spmd.exchanges  # registers gradients

@@ -29,6 +29,7 @@
 #include "executor/run/transfer.h"
 #include "executor/run/undo.h"
 #include "executor/step/deferred.h"
+#include "executor/step/launched_values.h"
 #include "executor/step/read_data.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
@@ -418,6 +419,8 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
     }
   };
   std::vector<Value> leaves = take_results(pending, graph, std::move(given), take);
+  if (program->exchanges != nullptr) [[unlikely]]
+    note_launched(graph.results, leaves);
   if (started) {
     note_leaves(overwritten, leaves);
     started->overwritten = std::move(overwritten);
@@ -442,6 +445,7 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
   const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
   std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
   note_deferred(leaves);
+  if (program == nullptr || program->exchanges != nullptr) note_launched(graph.results, leaves);
   return leaves;
 }
 
@@ -533,7 +537,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      const Value& value = values[i];
+      const Value& value = values[i] = if_launched(values[i]);
       if (value.node->is_data()) {
         TXLA_CHECK(value.node->data().array != nullptr,
                    "xla: expected a tensor with a value, got a placeholder. Values cannot be read "

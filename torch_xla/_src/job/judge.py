@@ -160,11 +160,11 @@ class Judge(threading.Thread):
                 self._judge(cause, f"{farewell}, and then {process} failed: {error}")
             elif now - since > _FOR_A_CAUSE:
                 self._judge(process, f"failed: {error}")
-        self._tell_all({"beat": True})
-        self._tell_of_waits(now)
-
-    def _tell_of_waits(self, now: float) -> None:
         longest = max((peer.waited(now) for peer in self._peers.values()), default=0.0)
+        self._tell_all({"beat": longest})
+        self._tell_of_waits(longest)
+
+    def _tell_of_waits(self, longest: float) -> None:
         if longest < self._patience:
             self._tells_at = self._patience
         elif 0 < self._tells_at <= longest:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torch_xla import _XLAC
 from torch_xla._src.job import place, store, waits, watch
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def meet(tag: str, payload: bytes, replicas: Sequence[int]) -> tuple[bytes, ...]
     if len(members) == 1:
         return (payload,)
     watch.start()
+    _XLAC._xla_launch_exchanges()  # others may wait for them, and not come here before
     with _lock:
         visit = _visits[members] = _visits.get(members, 0) + 1
     shared = store.store("rendezvous")

@@ -27,6 +27,7 @@ from torch_xla._src.job import compiles, place, states
 from torch_xla._src.job import store as _store
 from torch_xla._src.job.judge import Judge
 from torch_xla._src.job.messages import LOST, Lines, Process
+from torch_xla._src.job.pending import Pending
 
 # The exit status of a process that ends since another was lost.
 EXIT_STATUS = 75
@@ -38,6 +39,8 @@ _TO_LEAVE = 5.0
 _TO_ANSWER = 2.5
 # Seconds in which it tells what all do.
 _TO_TELL = 2.0
+# Seconds for which one has waited before others are asked to launch what they have recorded.
+_TO_ASK = 1.0
 # Errors that another process's end may have caused.
 _ECHO = re.compile(
     r"gloo|connection (closed|reset|refused|was)|broken pipe|socket|recvvalue|timed? ?out", re.I
@@ -98,6 +101,7 @@ class Watch(threading.Thread):
         self._main = threading.main_thread()
         self._lines: Lines | None = None
         self._judge: Judge | None = None
+        self._pending = Pending()
         self._rank_0: Process | None = None
         self._has_verdict = threading.Event()
         self._table = ""  # what all do
@@ -133,6 +137,8 @@ class Watch(threading.Thread):
                 for message in messages:
                     if "welcome" in message:
                         self._rank_0 = Process(*message["welcome"])
+                    elif message.get("beat", 0) > _TO_ASK:
+                        self._pending.others_wait()
                     elif "table" in message:
                         self._hear_table(message["table"], message["waited"])
                     elif "verdict" in message:
@@ -194,6 +200,7 @@ class Watch(threading.Thread):
         # The interpreter must not end while that thread is in C++.
         if self._finder.is_alive():
             self._finder.join(_TO_LEAVE)
+        self._pending.join(_TO_LEAVE)
         if self._lines is not None:
             self._lines.send({"bye": reason or self._farewell})
         if self._judge is not None and self._judge.is_alive():

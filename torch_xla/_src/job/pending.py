@@ -1,0 +1,58 @@
+"""Exchanges that were recorded and wait for a barrier, while another process waits for them.
+
+A process may record an exchange and then do something else for long: read files, wait for others by
+means that nobody here knows of. When others wait and this process records nothing, it launches them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from torch_xla import _XLAC
+
+# Seconds in which a process counts nothing, neither calls that it records nor programs.
+_IDLE = 1.0
+
+
+class Pending:
+    """Those of this process."""
+
+    def __init__(self) -> None:
+        self._counted, self._since = -1, 0.0
+        self._launching: threading.Thread | None = None
+
+    def others_wait(self) -> None:
+        """To be called again and again while they do; never waits."""
+        now, counted = time.monotonic(), _counted()
+        if counted != self._counted:
+            self._counted, self._since = counted, now
+        elif now - self._since >= _IDLE and not self._is_launching() and not _compiles():
+            self._launching = threading.Thread(
+                target=_launch, name="torch_xla pending exchanges", daemon=True
+            )
+            self._launching.start()
+
+    def join(self, timeout: float) -> None:
+        """Waits for a launch: the interpreter must not end meanwhile."""
+        if self._launching is not None:
+            self._launching.join(timeout)
+
+    def _is_launching(self) -> bool:
+        return self._launching is not None and self._launching.is_alive()
+
+
+def _counted() -> int:
+    return sum(_XLAC._xla_counter_value(name) or 0 for name in _XLAC._xla_counter_names())
+
+
+def _compiles() -> bool:
+    notes, _ = _XLAC._xla_doing()
+    return any(work == "compiles" for work, _, _ in notes)
+
+
+def _launch() -> None:
+    try:
+        _XLAC._xla_launch_exchanges()
+    except RuntimeError:
+        pass  # the thread that recorded them meets the error, too
