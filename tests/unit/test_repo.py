@@ -118,7 +118,11 @@ def test_a_folder_that_is_no_area_is_found(tree):
         ("program", "run", "executor/program may include of executor/ only nothing else"),
         ("run", "step", "executor/run may include of executor/ only program"),
         ("step", "run", None),
-        ("closet", "run", "not in a room of executor/ (compile, insight, program, run, step, stored)"),
+        (
+            "closet",
+            "run",
+            "not in a room of executor/ (compile, insight, program, run, step, stored)",
+        ),
     ],
 )
 def test_rooms_include_those_below_alone(tree, room, header, reason):

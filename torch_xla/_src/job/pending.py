@@ -1,7 +1,7 @@
 """Exchanges that were recorded and wait for a barrier, while another process waits for them.
 
-A process may record an exchange and then do something else for long: read files, wait for others by
-means that nobody here knows of. When others wait and this process records nothing, it launches them.
+A process may record an exchange and then do something else for long: read files, wait for others
+by means that nobody here knows of. When others wait and it records nothing, it launches them.
 """
 
 from __future__ import annotations
