@@ -222,6 +222,14 @@ bool is_collective(const lazy::Operator& op) {
                               collective_broadcast, collective_permute});
 }
 
+bool exchanges(const lazy::Signature& call) {
+  if (is_rule_of(call.op->rule, {exchange})) return true;
+  return call.expansion != nullptr &&
+         std::ranges::any_of(call.expansion->calls, [](const lazy::Function::Call& inner) {
+           return exchanges(*inner.signature);
+         });
+}
+
 ExchangeNotes exchanges_of(const lazy::Function& function) {
   ExchangeNotes notes;
   for (const lazy::Function::Call& call : function.calls) {

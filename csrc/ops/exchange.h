@@ -32,6 +32,9 @@ using ExchangeNotes = std::vector<ExchangeNote>;
 // Returns those of a function, in their order.
 ExchangeNotes exchanges_of(const lazy::Function& function);
 
+// Returns whether a call exchanges something; the call of a function, whether its body does.
+bool exchanges(const lazy::Signature& call);
+
 namespace rules {
 extern const RuleFunction exchange;
 }  // namespace rules

@@ -200,7 +200,7 @@ void note_exchanges(const std::shared_ptr<const ops::ExchangeNotes>& exchanges, 
 }
 
 void await(const c10::intrusive_ptr<c10d::Work>& work, const Told& what) {
-  constexpr auto kPatience = std::chrono::seconds(1);
+  constexpr auto kPatience = std::chrono::milliseconds(500);
   const auto begin = std::chrono::steady_clock::now();
   std::optional<executor::Doing> doing;
   while (true) {

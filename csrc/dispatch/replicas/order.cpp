@@ -67,20 +67,20 @@ void write_order(int device, lazy::Value next, Order order) {
 
 void launch_exchanges(Order order) {
   if (has_disagreement()) return;
-  std::vector<std::pair<int, lazy::Value>> waiting;
+  std::vector<int> devices;
   {
     const lazy::GraphLock lock;
     if (lazy::Recording::current() != nullptr) return;  // of a function, which runs later
     for (const auto& [key, kept] : orders()) {
-      if (key.first != order) continue;
-      lazy::Value value = lazy::expect_lazy(kept, "exchange").read();
-      if (!value.node->is_data()) waiting.emplace_back(key.second, std::move(value));
+      if (key.first == order) devices.push_back(key.second);
     }
   }
-  for (auto& [device, value] : waiting) {
-    std::vector<lazy::Value> values = {std::move(value)};
-    executor::materialize(values, device,
-                          {.of_run = "a wait for other processes", .program = "exchanges"});
+  for (const int device : devices) {
+    const auto current = [&]() -> std::vector<lazy::Value> {
+      return {lazy::expect_lazy(orders()[{order, device}], "exchange").read()};
+    };
+    executor::launch(current, device,
+                     {.of_run = "a wait for other processes", .program = "exchanges"});
   }
 }
 

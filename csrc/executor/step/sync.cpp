@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -29,7 +30,7 @@
 #include "executor/run/transfer.h"
 #include "executor/run/undo.h"
 #include "executor/step/deferred.h"
-#include "executor/step/launched_values.h"
+#include "executor/step/launched_exchanges.h"
 #include "executor/step/read_data.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
@@ -420,7 +421,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
   };
   std::vector<Value> leaves = take_results(pending, graph, std::move(given), take);
   if (program->exchanges != nullptr) [[unlikely]]
-    note_launched(graph.results, leaves);
+    note_exchanges(graph, leaves);
   if (started) {
     note_leaves(overwritten, leaves);
     started->overwritten = std::move(overwritten);
@@ -445,7 +446,7 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
   const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
   std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
   note_deferred(leaves);
-  if (program == nullptr || program->exchanges != nullptr) note_launched(graph.results, leaves);
+  if (program == nullptr || program->exchanges != nullptr) note_exchanges(graph, leaves);
   return leaves;
 }
 
@@ -527,17 +528,22 @@ void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* regi
   if (wait || util::flag::XLA_SYNC_WAIT()) wait_device(device);
 }
 
-void materialize(std::vector<Value>& values, int device, const Cause& cause) {
+namespace {
+
+// `current`, where there is one, gives the values anew whenever others may have launched some.
+void materialize(std::vector<Value>& values, int device, const Cause& cause,
+                 const std::function<std::vector<Value>()>& current) {
   Observer* const watching = observing();
   if (watching != nullptr) [[unlikely]]
     watching->report(device, /*wait=*/false);
   bool complete = false;
   std::optional<Repeatable> repeated;
   const auto attempt = [&](Search& search) {
+    if (current) values = current();
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      const Value& value = values[i] = if_launched(values[i]);
+      const Value& value = values[i] = if_exchanged(values[i]);
       if (value.node->is_data()) {
         TXLA_CHECK(value.node->data().array != nullptr,
                    "xla: expected a tensor with a value, got a placeholder. Values cannot be read "
@@ -560,6 +566,7 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     if (const CompiledRegion* broken = CompiledRegion::current()) {
       broken->check_run("a value that is read", graph, cause);
     }
+    expect_new_exchanges(graph);
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     const auto take = [&](const std::vector<Value>& leaves) {
@@ -603,6 +610,17 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
     while (!complete) with_program(device, cause, attempt);
   }
   if (repeated) remember(std::move(*repeated), device);
+}
+
+}  // namespace
+
+void materialize(std::vector<Value>& values, int device, const Cause& cause) {
+  materialize(values, device, cause, {});
+}
+
+void launch(const std::function<std::vector<Value>()>& current, int device, const Cause& cause) {
+  std::vector<Value> values;
+  materialize(values, device, cause, current);
 }
 
 std::vector<double> time_runs(std::vector<Value>& values, int device, double seconds) {

@@ -22,16 +22,21 @@ class Pending:
         self._counted, self._since = -1, 0.0
         self._launching: threading.Thread | None = None
 
-    def others_wait(self) -> None:
-        """To be called again and again while they do; never waits."""
-        now, counted = time.monotonic(), _counted()
+    def look(self) -> None:
+        """To be called about once a second."""
+        counted = _counted()
         if counted != self._counted:
-            self._counted, self._since = counted, now
-        elif now - self._since >= _IDLE and not self._is_launching() and not _compiles():
-            self._launching = threading.Thread(
-                target=_launch, name="torch_xla pending exchanges", daemon=True
-            )
-            self._launching.start()
+            self._counted, self._since = counted, time.monotonic()
+
+    def launch_if_idle(self) -> None:
+        """Launches them where nothing was counted for a while; never waits."""
+        self.look()
+        if time.monotonic() - self._since < _IDLE or self._is_launching() or _compiles():
+            return
+        self._launching = threading.Thread(
+            target=_launch, name="torch_xla pending exchanges", daemon=True
+        )
+        self._launching.start()
 
     def join(self, timeout: float) -> None:
         """Waits for a launch: the interpreter must not end meanwhile."""

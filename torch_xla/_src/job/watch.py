@@ -40,7 +40,7 @@ _TO_ANSWER = 2.5
 # Seconds in which it tells what all do.
 _TO_TELL = 2.0
 # Seconds for which one has waited before others are asked to launch what they have recorded.
-_TO_ASK = 1.0
+_TO_ASK = 0.5
 # Errors that another process's end may have caused.
 _ECHO = re.compile(
     r"gloo|connection (closed|reset|refused|was)|broken pipe|socket|recvvalue|timed? ?out", re.I
@@ -138,7 +138,7 @@ class Watch(threading.Thread):
                     if "welcome" in message:
                         self._rank_0 = Process(*message["welcome"])
                     elif message.get("beat", 0) > _TO_ASK:
-                        self._pending.others_wait()
+                        self._pending.launch_if_idle()
                     elif "table" in message:
                         self._hear_table(message["table"], message["waited"])
                     elif "verdict" in message:
@@ -151,6 +151,7 @@ class Watch(threading.Thread):
                     if self._rank_0 is not None:
                         self._end(self._rank_0, LOST)
                     lines = self._lines = None
+            self._pending.look()
             now = time.monotonic()
             if now - last > self._tick + 1:
                 heard = now  # this process stood still

@@ -1,0 +1,19 @@
+// Exchanges happen once, whichever thread launches them. A thread may have read a value when
+// another one launches the call that gives it: a call with one result becomes data (lazy::Node),
+// and of those that exchange something the data is found here. Callers hold the GraphLock.
+#pragma once
+
+#include <vector>
+
+#include "executor/compile/graph.h"
+
+namespace torch_xla::executor {
+
+// Notes the exchanges of a run, and what its results are from now on.
+void note_exchanges(const Graph& graph, const std::vector<lazy::Value>& leaves);
+// Returns the data of a result of such a call, or the value.
+lazy::Value if_exchanged(const lazy::Value& value);
+// Throws where a run would exchange again, since another thread has overwritten what it is to give.
+void expect_new_exchanges(const Graph& graph);
+
+}  // namespace torch_xla::executor
