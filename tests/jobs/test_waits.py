@@ -72,3 +72,26 @@ def test_all_are_told_of(jobs):
         assert re.search(words, told), (words, told)
     assert "rendezvous 'nobody comes': expected rank 0 here in time" in done[1].stdout
     assert re.search(rf"rank 0: runs Python at {line}", done[1].stdout), done[1].stdout
+
+
+def test_processes_send_few_words(jobs):
+    """About one a second; each answering the other, it would be thousands."""
+    code = """
+    import time
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla._src.job.messages import Lines
+
+    sent, send = [], Lines.send
+    Lines.send = lambda self, message: (sent.append(message), send(self, message))
+    torch_xla.device()
+    xm.rendezvous("all are here")
+    begin, first = time.monotonic(), len(sent)
+    while len(sent) < first + 3:  # who sends none is not watched
+        time.sleep(0.05)
+    time.sleep(3)
+    most = 3 * (time.monotonic() - begin + 2)  # rank 0 sends to two, and one itself
+    assert len(sent) - first < most, (len(sent) - first, most)
+    xm.rendezvous("it is counted")
+    """
+    jobs.by_hand(code)

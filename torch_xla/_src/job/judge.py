@@ -62,11 +62,12 @@ class Judge(threading.Thread):
         self._verdict: Message | None = None
         self._judges = True
         self._is_over = False
+        self._next_beat = 0.0
 
     def run(self) -> None:
         last = time.monotonic()
         while not self._is_over:
-            for key, _ in self._selector.select(self._tick):
+            for key, _ in self._selector.select(max(0.0, self._next_beat - last)):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj in self._peers:
@@ -160,9 +161,11 @@ class Judge(threading.Thread):
                 self._judge(cause, f"{farewell}, and then {process} failed: {error}")
             elif now - since > _FOR_A_CAUSE:
                 self._judge(process, f"failed: {error}")
-        longest = max((peer.waited(now) for peer in self._peers.values()), default=0.0)
-        self._tell_all({"beat": longest})
-        self._tell_of_waits(longest)
+        if now >= self._next_beat:  # not at each message: each answers one
+            self._next_beat = now + self._tick
+            longest = max((peer.waited(now) for peer in self._peers.values()), default=0.0)
+            self._tell_all({"beat": longest})
+            self._tell_of_waits(longest)
 
     def _tell_of_waits(self, longest: float) -> None:
         if longest < self._patience:

@@ -127,11 +127,11 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         lines = self._meet()
-        heard = last = time.monotonic()
+        heard = last = next_beat = time.monotonic()
         while not self._is_leaving:
             if lines is None:  # rank 0 has ended
                 time.sleep(self._tick)
-            elif select.select([lines.connection], [], [], self._tick)[0]:
+            elif select.select([lines.connection], [], [], max(0.0, next_beat - last))[0]:
                 messages, is_over = lines.receive()
                 heard = time.monotonic()
                 for message in messages:
@@ -151,13 +151,15 @@ class Watch(threading.Thread):
                     if self._rank_0 is not None:
                         self._end(self._rank_0, LOST)
                     lines = self._lines = None
-            self._pending.look()
             now = time.monotonic()
             if now - last > self._tick + 1:
                 heard = now  # this process stood still
             last = now
             if lines is not None:
-                lines.send({"beat": states.here(self._main)})
+                if now >= next_beat:  # not at each message: each answers one
+                    next_beat = now + self._tick
+                    lines.send({"beat": states.here(self._main)})
+                    self._pending.look()
                 if self._rank_0 is not None and 0 < self._limit < now - heard:
                     if text := self._rank_0.silence(now - heard, self._limit):
                         self._end(self._rank_0, text)
