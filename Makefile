@@ -80,7 +80,7 @@ test: build
 else
 test: lint cpp-tests build
 	$(CTEST) --test-dir $(BUILD)
-	$(PYTEST) -m "not slow" $(FOLDERS:%=tests/%)
+	$(PYTEST) --durations=30 --durations-min=5 -m "not slow" $(FOLDERS:%=tests/%)
 endif
 
 # Every part, or some: make test-all PARTS='ops-1of4 thread'; `ops` is all of its four.

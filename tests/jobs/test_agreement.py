@@ -1,4 +1,7 @@
-"""Ranks that would exchange different things are told before they do, or while they wait."""
+"""Ranks that would exchange different things are told before they do, or while they wait.
+
+Units: _src/job/pending.
+"""
 
 from __future__ import annotations
 

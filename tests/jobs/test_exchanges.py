@@ -1,4 +1,7 @@
-"""Exchanges among the processes of a job, and how they keep their order."""
+"""Exchanges among the processes of a job, and how they keep their order.
+
+Units: executor/compile/launched_exchanges.
+"""
 
 from __future__ import annotations
 

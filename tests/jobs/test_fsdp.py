@@ -4,6 +4,8 @@ checkpoints of one number of processes in another; memory.
 
 from __future__ import annotations
 
+import pytest
+
 HEAD = """
 import copy, functools, os
 import torch, torch_xla
@@ -229,6 +231,7 @@ def losses(done):
     return {round(float(line.split()[1]), 12) for line in lines if line.startswith("loss ")}
 
 
+@pytest.mark.slow
 def test_hybrid_of_four_and_its_checkpoint_for_two(jobs, tmp_path):
     env = {"FOLDER": str(tmp_path)}
     found = losses(jobs.by_hand(HEAD + HYBRID, ranks=4, env=env, timeout=300))

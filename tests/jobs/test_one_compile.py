@@ -1,6 +1,7 @@
 """One process of a job compiles a program, and the others take it.
 
-Units: executor/stored/job_programs, executor/stored/program_file, _src/job/compiles.
+Units: executor/stored/job_programs, executor/stored/program_file, _src/job/compiles,
+executor/stored/tcp_store.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if rank == 0:
     while fault_plugin.num_held() == 0:
         time.sleep(0.05)
     xm.rendezvous("it is compiled")
-    time.sleep(5)
+    time.sleep(8)
 fault_plugin.release()
 y.tolist()
 

@@ -18,6 +18,7 @@
 #include "debug/waits.h"
 #include "executor/compile/compile.h"
 #include "executor/compile/graph.h"
+#include "executor/compile/launched_exchanges.h"
 #include "executor/compile/observer.h"
 #include "executor/program/lower.h"
 #include "executor/program/program.h"
@@ -30,7 +31,6 @@
 #include "executor/run/transfer.h"
 #include "executor/run/undo.h"
 #include "executor/step/deferred.h"
-#include "executor/step/launched_exchanges.h"
 #include "executor/step/read_data.h"
 #include "lazy/source.h"
 #include "ops/host/host_failure.h"
@@ -419,9 +419,10 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
       storage.materialize(leaf, replay_views);
     }
   };
+  Calls exchanges;
+  if (program->exchanges != nullptr) exchanges = exchanges_in(graph);
   std::vector<Value> leaves = take_results(pending, graph, std::move(given), take);
-  if (program->exchanges != nullptr) [[unlikely]]
-    note_exchanges(graph, leaves);
+  note_exchanged(exchanges, graph, leaves);
   if (started) {
     note_leaves(overwritten, leaves);
     started->overwritten = std::move(overwritten);
@@ -444,9 +445,10 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
     return std::nullopt;
   }
   const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
+  const Calls exchanges = exchanges_in(graph);
   std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
   note_deferred(leaves);
-  if (program == nullptr || program->exchanges != nullptr) note_exchanges(graph, leaves);
+  note_exchanged(exchanges, graph, leaves);
   return leaves;
 }
 

@@ -9,8 +9,11 @@
 
 namespace torch_xla::executor {
 
-// Notes the exchanges of a run, and what its results are from now on.
-void note_exchanges(const Graph& graph, const std::vector<lazy::Value>& leaves);
+// The calls of a run that exchange something.
+using Calls = std::vector<c10::intrusive_ptr<lazy::Node>>;
+Calls exchanges_in(const Graph& graph);
+// Notes that they were launched, and what the results of the run are from now on.
+void note_exchanged(const Calls& calls, const Graph& graph, const std::vector<lazy::Value>& leaves);
 // Returns the data of a result of such a call, or the value.
 lazy::Value if_exchanged(const lazy::Value& value);
 // Throws where a run would exchange again, since another thread has overwritten what it is to give.

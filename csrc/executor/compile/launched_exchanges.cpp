@@ -1,4 +1,4 @@
-#include "executor/step/launched_exchanges.h"
+#include "executor/compile/launched_exchanges.h"
 
 #include <algorithm>
 #include <utility>
@@ -18,6 +18,7 @@ struct Known {
 
 std::vector<Known>& known() {
   static auto& all = *new std::vector<Known>;
+  std::erase_if(all, [](const Known& k) { return k.call.expired(); });
   return all;
 }
 
@@ -30,16 +31,23 @@ const Known* find(const lazy::Node* call) {
 
 }  // namespace
 
-void note_exchanges(const Graph& graph, const std::vector<lazy::Value>& leaves) {
-  std::erase_if(known(), [](const Known& k) { return k.call.expired(); });
+Calls exchanges_in(const Graph& graph) {
+  Calls calls;
   for (const lazy::Node* call : graph.calls) {
-    if (call->is_data() || !ops::exchanges(call->signature())) continue;
-    Known& k =
-        known().emplace_back(Weak(c10::intrusive_ptr<lazy::Node>::unsafe_reclaim_from_nonowning(
-            const_cast<lazy::Node*>(call))));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    if (!ops::exchanges(call->signature())) continue;
+    auto* const owned = const_cast<lazy::Node*>(call);  // NOLINT(*-const-cast): to keep it
+    calls.push_back(c10::intrusive_ptr<lazy::Node>::reclaim_copy(owned));
+  }
+  return calls;
+}
+
+void note_exchanged(const Calls& calls, const Graph& graph,
+                    const std::vector<lazy::Value>& leaves) {
+  for (const auto& call : calls) {
+    Known& k = known().emplace_back(Weak(call));
     for (size_t i = 0; i < leaves.size(); ++i) {
       const lazy::Value& result = graph.results[i];
-      if (result.node.get() == call) k.leaves.emplace_back(result.index, Weak(leaves[i].node));
+      if (result.node == call) k.leaves.emplace_back(result.index, Weak(leaves[i].node));
     }
   }
 }
@@ -49,14 +57,13 @@ lazy::Value if_exchanged(const lazy::Value& value) {
   const Known* call = find(value.node.get());
   if (call == nullptr) return value;
   for (const auto& [index, leaf] : call->leaves) {
-    auto node = index == value.index ? leaf.lock() : c10::intrusive_ptr<lazy::Node>();
-    if (node.defined()) return {std::move(node), 0};
+    if (index != value.index) continue;
+    if (auto node = leaf.lock()) return {std::move(node), 0};
   }
   return value;
 }
 
 void expect_new_exchanges(const Graph& graph) {
-  std::erase_if(known(), [](const Known& k) { return k.call.expired(); });
   if (known().empty()) return;
   for (const lazy::Node* call : graph.calls) {
     TXLA_CHECK(!ops::exchanges(call->signature()) || find(call) == nullptr,
