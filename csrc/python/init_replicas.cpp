@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
+#include "debug/metrics.h"
 #include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/groups.h"
@@ -38,14 +39,19 @@ const char* name_of(executor::Work work) {
   }
 }
 
-// The work, its text and its seconds, of each thread; the seconds since the last launch.
+// The work, its text and its seconds, of each thread; the seconds since the last launch; the sum of
+// all counters, as far as they have come: nothing is waited for.
 py::tuple doing() {
   py::list notes;
   for (const executor::Note& note : executor::doing()) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - note.since;
     notes.append(py::make_tuple(name_of(note.work), note.text, taken.count()));
   }
-  return py::make_tuple(notes, executor::RunTime::seconds_since_launch());
+  int64_t counted = 0;
+  for (const std::string& name : debug::counter_names()) {
+    counted += debug::counter_value(name).value_or(0);
+  }
+  return py::make_tuple(notes, executor::RunTime::seconds_since_launch(), counted);
 }
 
 }  // namespace

@@ -20,18 +20,20 @@ class Pending:
 
     def __init__(self) -> None:
         self._counted, self._since = -1, 0.0
+        self._notes: list[tuple[str, str, float]] = []
         self._launching: threading.Thread | None = None
 
     def look(self) -> None:
         """To be called about once a second."""
-        counted = _counted()
+        self._notes, _, counted = _XLAC._xla_doing()
         if counted != self._counted:
             self._counted, self._since = counted, time.monotonic()
 
     def launch_if_idle(self) -> None:
         """Launches them where nothing was counted for a while; never waits."""
         self.look()
-        if time.monotonic() - self._since < _IDLE or self._is_launching() or _compiles():
+        compiles = any(work == "compiles" for work, _, _ in self._notes)
+        if time.monotonic() - self._since < _IDLE or self._is_launching() or compiles:
             return
         self._launching = threading.Thread(
             target=_launch, name="torch_xla pending exchanges", daemon=True
@@ -45,15 +47,6 @@ class Pending:
 
     def _is_launching(self) -> bool:
         return self._launching is not None and self._launching.is_alive()
-
-
-def _counted() -> int:
-    return sum(_XLAC._xla_counter_value(name) or 0 for name in _XLAC._xla_counter_names())
-
-
-def _compiles() -> bool:
-    notes, _ = _XLAC._xla_doing()
-    return any(work == "compiles" for work, _, _ in notes)
 
 
 def _launch() -> None:

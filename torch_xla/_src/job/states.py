@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 def here(main: threading.Thread) -> State:
     """That of this process, whose main thread is this one."""
-    notes, since_launch = _XLAC._xla_doing()
+    notes, since_launch, _ = _XLAC._xla_doing()
     texts, waited = [], 0.0
     for work, what, seconds in notes:
         texts.append(f"{work} {what} for {seconds:.0f} s")
