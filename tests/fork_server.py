@@ -39,7 +39,8 @@ class ForkServer:
     def __init__(self, *modules: str) -> None:
         self._modules = modules
         self._process: subprocess.Popen | None = None
-        self._environment: dict[str, str] = {}
+        # That of the tests, and not of the first program, which may be a special one.
+        self._environment = dict(os.environ)
         self._lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="fork_server_")
 
@@ -47,7 +48,7 @@ class ForkServer:
         """Whether a program with these variables would run as after a start of its own."""
         with self._lock:
             if self._process is None:
-                self._start(environment)
+                self._start()
         both = {*environment, *self._environment}
         differs = {n for n in both if environment.get(n) != self._environment.get(n)}
         return all(name.startswith(_READ_LATER) for name in differs)
@@ -94,17 +95,16 @@ class ForkServer:
     def _address(self) -> str:
         return self._folder.name + "/socket"
 
-    def _start(self, environment: dict[str, str]) -> None:
+    def _start(self) -> None:
         # The program runs in the module __main__, which has no names yet.
         given = ", ".join(map(repr, (self._address, *self._modules)))
         start = f"exec(__import__('tests.fork_server').fork_server.serve({given}))"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start],
-            env=environment,
+            env=self._environment,
             stdin=subprocess.PIPE,  # it ends with this process, which holds the other end
             stdout=subprocess.PIPE,
         )
-        self._environment = environment
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"fork server: expected that it starts, got {self._process.wait()}.")
