@@ -5,9 +5,13 @@ Units: _src/job/pending.
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
-CODE = """
+BEGIN = """
+import time
+
 import torch
 import torch_xla
 from torch_xla._src.job import groups, place
@@ -16,6 +20,11 @@ rank, count = place.rank(), place.world_size()
 groups.ensure()
 ops = torch.ops.torch_xla
 ALL = ([], count, True)
+"""
+
+CODE = (
+    BEGIN
+    + """
 x = ops.all_reduce(torch.ones(4, device="xla"), "add", 1.0, *ALL)
 torch_xla.sync()
 try:
@@ -30,6 +39,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("nothing was said")
 """
+)
 
 # The rest of the line is searched for as well: the words of both sides.
 CASES = {
@@ -73,17 +83,8 @@ def test_both_ranks_are_told(jobs, case):
 def test_a_rank_that_is_ahead_is_waited_for(jobs):
     """It is about to run a new program while another one still works for the step before."""
     jobs.by_hand(
-        """
-        import time
-
-        import torch
-        import torch_xla
-        from torch_xla._src.job import groups, place
-
-        rank, count = place.rank(), place.world_size()
-        groups.ensure()
-        ops = torch.ops.torch_xla
-        ALL = ([], count, True)
+        BEGIN
+        + textwrap.dedent("""
         x = torch.ones(4, device="xla")
         for step in range(2):
             x = ops.all_reduce(x, "add", 0.5, *ALL)
@@ -92,7 +93,7 @@ def test_a_rank_that_is_ahead_is_waited_for(jobs):
                 time.sleep(7)  # longer than a wait without a word
         y = ops.all_gather(x, 0, *ALL)
         assert y.tolist() == [1.0] * 8, y
-        """,
+        """),
         timeout=60,
     )
 
@@ -113,15 +114,8 @@ def test_nothing_is_exchanged_any_more(jobs):
 def test_programs_may_be_cut_differently(jobs):
     """What one rank reads at once the other one launches later, with more."""
     jobs.by_hand(
-        """
-        import torch
-        import torch_xla
-        from torch_xla._src.job import groups, place
-
-        rank, count = place.rank(), place.world_size()
-        groups.ensure()
-        ops = torch.ops.torch_xla
-        ALL = ([], count, True)
+        BEGIN
+        + textwrap.dedent("""
         for step in range(3):
             results = []
             for i in range(4):
@@ -135,7 +129,7 @@ def test_programs_may_be_cut_differently(jobs):
             assert [y.tolist() for y in results] == expected, results
             if step == 1:
                 torch_xla.sync()
-        """,
+        """),
         timeout=60,
     )
 

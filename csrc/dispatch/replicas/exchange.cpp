@@ -131,21 +131,6 @@ Tensors exchange_outside(at::TensorList xs, std::string_view what, std::string_v
   return results;
 }
 
-// Launches what computes the tensors.
-void compute(at::TensorList xs) {
-  std::vector<lazy::Value> waiting;
-  {
-    const lazy::GraphLock lock;
-    for (const at::Tensor& x : xs) {
-      lazy::Value value = lazy::expect_lazy(x, "exchange").read();
-      if (!value.node->is_data()) waiting.push_back(std::move(value));
-    }
-  }
-  if (waiting.empty()) return;
-  executor::materialize(waiting, xs[0].device().index(),
-                        {.of_run = "an exchange by itself", .program = "exchanged"});
-}
-
 Tensors record(at::TensorList xs, std::string_view what, std::string_view reduction, double scale,
                at::IntArrayRef dims, at::IntArrayRef members, int64_t size,
                Order in = Order::Exchanges) {
@@ -155,7 +140,10 @@ Tensors record(at::TensorList xs, std::string_view what, std::string_view reduct
   }
   const bool is_apart =
       ExchangesApart::wanted() && !exchanges_on_host() && lazy::Recording::current() == nullptr;
-  if (is_apart) compute(xs);
+  if (is_apart) {
+    executor::launch(xs, xs[0].device().index(),
+                     {.of_run = "an exchange by itself", .program = "exchanged"});
+  }
   Tensors results;
   {
     const lazy::GraphLock lock;

@@ -67,19 +67,16 @@ void write_order(int device, lazy::Value next, Order order) {
 
 void launch_exchanges(Order order) {
   if (has_disagreement()) return;
-  std::vector<int> devices;
+  std::vector<at::Tensor> kept;
   {
     const lazy::GraphLock lock;
     if (lazy::Recording::current() != nullptr) return;  // of a function, which runs later
-    for (const auto& [key, kept] : orders()) {
-      if (key.first == order) devices.push_back(key.second);
+    for (const auto& [key, tensor] : orders()) {
+      if (key.first == order) kept.push_back(tensor);
     }
   }
-  for (const int device : devices) {
-    const auto current = [&]() -> std::vector<lazy::Value> {
-      return {lazy::expect_lazy(orders()[{order, device}], "exchange").read()};
-    };
-    executor::launch(current, device,
+  for (const at::Tensor& tensor : kept) {
+    executor::launch(tensor, tensor.device().index(),
                      {.of_run = "a wait for other processes", .program = "exchanges"});
   }
 }

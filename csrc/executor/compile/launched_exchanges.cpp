@@ -31,8 +31,9 @@ const Known* find(const lazy::Node* call) {
 
 }  // namespace
 
-Calls exchanges_in(const Graph& graph) {
+Calls exchanges_in(const Graph& graph, const Program* program) {
   Calls calls;
+  if (program != nullptr && program->exchanges == nullptr) return calls;
   for (const lazy::Node* call : graph.calls) {
     if (!ops::exchanges(call->signature())) continue;
     auto* const owned = const_cast<lazy::Node*>(call);  // NOLINT(*-const-cast): to keep it
@@ -43,8 +44,10 @@ Calls exchanges_in(const Graph& graph) {
 
 void note_exchanged(const Calls& calls, const Graph& graph,
                     const std::vector<lazy::Value>& leaves) {
+  if (calls.empty()) return;
+  std::vector<Known>& all = known();
   for (const auto& call : calls) {
-    Known& k = known().emplace_back(Weak(call));
+    Known& k = all.emplace_back(Weak(call));
     for (size_t i = 0; i < leaves.size(); ++i) {
       const lazy::Value& result = graph.results[i];
       if (result.node == call) k.leaves.emplace_back(result.index, Weak(leaves[i].node));

@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "executor/compile/graph.h"
+#include "executor/program/program.h"
 
 namespace torch_xla::executor {
 
-// The calls of a run that exchange something.
+// The calls of a run that exchange something; `program` is null where it is not made yet.
 using Calls = std::vector<c10::intrusive_ptr<lazy::Node>>;
-Calls exchanges_in(const Graph& graph);
+Calls exchanges_in(const Graph& graph, const Program* program);
 // Notes that they were launched, and what the results of the run are from now on.
 void note_exchanged(const Calls& calls, const Graph& graph, const std::vector<lazy::Value>& leaves);
 // Returns the data of a result of such a call, or the value.

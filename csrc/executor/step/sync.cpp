@@ -419,8 +419,7 @@ std::vector<Value> compute(const Pending& pending, const Graph& graph,
       storage.materialize(leaf, replay_views);
     }
   };
-  Calls exchanges;
-  if (program->exchanges != nullptr) exchanges = exchanges_in(graph);
+  const Calls exchanges = exchanges_in(graph, program.get());
   std::vector<Value> leaves = take_results(pending, graph, std::move(given), take);
   note_exchanged(exchanges, graph, leaves);
   if (started) {
@@ -445,7 +444,7 @@ std::optional<std::vector<Value>> put_off(const Pending& pending, const Graph& g
     return std::nullopt;
   }
   const auto take = [](Storage& storage, const Value& leaf) { storage.promise(leaf); };
-  const Calls exchanges = exchanges_in(graph);
+  const Calls exchanges = exchanges_in(graph, program.get());
   std::vector<Value> leaves = take_results(pending, graph, std::move(*given), take);
   note_deferred(leaves);
   note_exchanged(exchanges, graph, leaves);
@@ -620,9 +619,16 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
   materialize(values, device, cause, {});
 }
 
-void launch(const std::function<std::vector<Value>()>& current, int device, const Cause& cause) {
+void launch(at::TensorList tensors, int device, const Cause& cause) {
   std::vector<Value> values;
-  materialize(values, device, cause, current);
+  materialize(values, device, cause, [&] {
+    std::vector<Value> waiting;
+    for (const at::Tensor& tensor : tensors) {
+      Value value = lazy::expect_lazy(tensor, "launch").read();
+      if (!value.node->is_data()) waiting.push_back(std::move(value));
+    }
+    return waiting;
+  });
 }
 
 std::vector<double> time_runs(std::vector<Value>& values, int device, double seconds) {

@@ -1,7 +1,6 @@
 // Turns recorded values into data: finds or compiles the program of a graph and launches it.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,9 +22,8 @@ void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* regi
 // on the way are computed too; the rest of the graph stays recorded.
 void materialize(std::vector<lazy::Value>& values, int device, const Cause& cause = kValueIsRead);
 
-// Computes what these are when it is launched. `current` is called under the GraphLock.
-void launch(const std::function<std::vector<lazy::Value>()>& current, int device,
-            const Cause& cause);
+// Launches what computes these tensors, as they are by then.
+void launch(at::TensorList tensors, int device, const Cause& cause);
 
 // Computes distinct values as materialize() does, but all else goes on waiting, nothing takes over
 // memory, and the program runs again and again, for so many seconds or a few times at least.
