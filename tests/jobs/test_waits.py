@@ -90,7 +90,7 @@ def test_processes_send_few_words(jobs):
     while len(sent) < first + 3:  # who sends none is not watched
         time.sleep(0.05)
     time.sleep(3)
-    most = 3 * (time.monotonic() - begin + 2)  # rank 0 sends to two, and one itself
+    most = 20 * (time.monotonic() - begin + 2)  # each sends about three: the bound is no time
     assert len(sent) - first < most, (len(sent) - first, most)
     xm.rendezvous("it is counted")
     """

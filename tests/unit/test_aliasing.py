@@ -75,6 +75,9 @@ GRAPHS: dict[str, Callable] = {
     "a buffer": lambda x, w, b: x * b,
     "a view of a buffer": lambda x, w, b: x @ b.t(),
     "linear": lambda x, w, b: F.linear(x, w),
+    "a chunk of a parameter": lambda x, w, b: (w.chunk(2)[1], b.chunk(2)[1], x * w),
+    "a chunk alone": lambda x, w, b: w.chunk(2)[1],
+    "views of what is not given": lambda x, w, b: ((y := x.detach().exp())[1:], y.t(), x * y),
     "chunks": lambda x, w, b: [p.exp() * q for p, q in zip(x.chunk(2), w.chunk(2), strict=True)],
     "a buffer that it writes": lambda x, w, b: (b.add_(1), x * b)[1],
     "a result that it writes": written_within,
@@ -260,8 +263,10 @@ def test_writes_between_forward_and_backward(graph: str, way: str):
 
 
 def relations(tensors: list[torch.Tensor]) -> list[list[tuple]]:
-    """Of each pair: whether they are one, share memory, and count versions together."""
+    """Of each pair: whether they are one, one's a view of the other, they share memory, and count
+    versions together; and whether it is a view at all."""
     one = [[a is b for b in tensors] for a in tensors]
+    views = [[a._base is b for b in tensors] + [a._is_view()] for a in tensors]
     memory = [
         [a.untyped_storage()._cdata == b.untyped_storage()._cdata for b in tensors] for a in tensors
     ]
@@ -271,7 +276,7 @@ def relations(tensors: list[torch.Tensor]) -> list[list[tuple]]:
         with torch.no_grad():
             a.add_(0)
         counts.append([t._version - b for t, b in zip(tensors, before, strict=True)])
-    return [list(zip(*rows, strict=True)) for rows in zip(one, memory, counts, strict=True)]
+    return [list(zip(*rows, strict=True)) for rows in zip(one, memory, counts, strict=True)] + views
 
 
 def identities(function: Callable, device: str) -> Iterator[Any]:
@@ -291,6 +296,32 @@ def test_identities(graph: str, way: str, grad: bool):
             list(identities(WAYS[way](GRAPHS[graph], device), device)) for device in ("cpu", "xla")
         )
     assert found == expected
+
+
+def test_results_of_a_graph_as_arguments():
+    """What shares memory has one base, which counts its versions, also where another graph makes
+    it anew."""
+
+    def first(x):
+        y = x.softmax(-1)
+        z = y.clamp_(-1, 1)
+        return z.t().mul_(2), y, z
+
+    def second(x, y):
+        y.relu_()
+        return y, x.contiguous()
+
+    seen = []
+    for device in ("cpu", "xla"):
+        tensors = compiled(first, device)(torch.ones(3, 1, device=device))
+        tensors += compiled(second, device)(tensors[0], tensors[2])
+        seen.append(([t._version for t in tensors], relations(tensors)))
+        view = tensors[0]
+        tensors[1].requires_grad_()
+        with torch.no_grad():
+            seen[-1] += (view.requires_grad, view[0].requires_grad)
+        seen[-1] += ([t.detach().cpu().tolist() for t in tensors],)
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -83,7 +83,8 @@ class TracedFunction::Tracer {
     }
   }
 
-  void take_results(const Tensors& results) {
+  void take_results(const Tensors& given) {
+    const Tensors results = with_bases(given, placeholders_);
     Tensors defined = placeholders_;
     std::ranges::copy_if(results, std::back_inserter(defined), &at::Tensor::defined);
     const Aliasing all(defined);
@@ -94,7 +95,7 @@ class TracedFunction::Tracer {
       traced_->made_.push_back(&all.storages[i]->geometry());
       recording_.result(all.storages[i]->value());
     }
-    traced_->results_ = ResultSpec::of(results, placeholders_, all);
+    traced_->results_ = ResultSpecs(results, given.size(), placeholders_, all);
   }
 
   const Aliasing& given_;
@@ -176,7 +177,7 @@ Tensors TracedFunction::call(const Tensors& arguments, Launching& launching) con
     }
   }
   bump_versions(arguments, writes_);
-  Tensors results = ResultSpec::tensors(results_, arguments, storages);
+  Tensors results = results_.tensors(arguments, storages);
   storages.clear();
   if (is_apart && launching.at_once() && !computed.empty()) {
     executor::materialize(computed, device, executor::kDynamo);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/functions/aliasing.h"
+#include "dispatch/views/aliasing.h"
 #include "dispatch/functions/launching.h"
 #include "dispatch/functions/recorded_function.h"
 
@@ -47,7 +47,7 @@ class TracedFunction {
   std::vector<size_t> offered_;  // storages of arguments, by hand (executor/offers.h)
   std::vector<const lazy::Geometry*> made_;
   Writes writes_;
-  std::vector<ResultSpec> results_;
+  ResultSpecs results_;
 };
 
 }  // namespace torch_xla::dispatch

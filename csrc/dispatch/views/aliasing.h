@@ -1,14 +1,19 @@
 // Tensors as views of distinct storages: by these a recorded function knows its arguments and its
-// results. It knows too which of them are one tensor, and which count their versions together: by a
-// version autograd sees that a tensor that it keeps has been written.
+// results. It knows too which of them are one tensor, which are views to autograd, and which count
+// their versions together: by a version autograd sees that a tensor that it keeps has been written.
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "lazy/tensor.h"
+
+namespace torch::autograd {
+struct ViewFunc;
+}  // namespace torch::autograd
 
 namespace torch_xla::dispatch {
 
@@ -66,23 +71,39 @@ struct ArgumentSpec {
   bool shares_versions_as(const Tensors& tensors, size_t i) const;
 };
 
-// One result of a function.
+// One result of a function, or the base of one that is a view to autograd.
 struct ResultSpec {
+  // In the order in which they are made: each is made of an argument or of an earlier one.
   enum class Kind {
-    Undefined,
-    Same,    // an argument or an earlier result
-    Shared,  // another tensor, which counts its versions with one of those
-    Own
-  } kind;
-  size_t first = 0;      // that argument, or result, which come after the arguments
+    Own,
+    Shared,  // counts its versions with another tensor
+    View,    // of another tensor
+    Same     // as another tensor
+  } kind = Kind::Own;
+  size_t place;          // results come after the arguments
+  size_t first;          // the other tensor's
   uint32_t version = 0;  // of a tensor that counts its own
-  TensorView view = {};  // storages of results come after those of arguments
+  TensorView view;       // storages of results come after those of arguments
+  std::shared_ptr<torch::autograd::ViewFunc> replay = nullptr;  // of a view, or null
+};
 
-  // `all` are the arguments, then the defined results.
-  static std::vector<ResultSpec> of(const Tensors& results, const Tensors& arguments,
-                                    const Aliasing& all);
-  static Tensors tensors(const std::vector<ResultSpec>& given, const Tensors& arguments,
-                         const Storages& storages);
+// Appends the tensors of which results are views to autograd and which are not among them.
+Tensors with_bases(Tensors results, const Tensors& arguments);
+
+// The results of a function, some of which may be undefined.
+class ResultSpecs {
+ public:
+  ResultSpecs() = default;
+  // `results` have their bases after the first `count`; `all` are the arguments, then the defined
+  // results.
+  ResultSpecs(const Tensors& results, size_t count, const Tensors& arguments, const Aliasing& all);
+
+  Tensors tensors(const Tensors& arguments, const Storages& storages) const;
+
+ private:
+  size_t count_ = 0;
+  size_t made_ = 0;
+  std::vector<ResultSpec> specs_;
 };
 
 }  // namespace torch_xla::dispatch

@@ -1,12 +1,14 @@
-#include "dispatch/functions/aliasing.h"
+#include "dispatch/views/aliasing.h"
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
 
 #include "util/error.h"
 
@@ -15,6 +17,8 @@ namespace {
 
 using lazy::Storage;
 using lazy::View;
+using torch::autograd::CreationMeta;
+using torch::autograd::ViewInfo;
 
 const lazy::TensorImpl& lazy_of(const at::Tensor& tensor) {
   const lazy::TensorImpl* impl = lazy::as_lazy(tensor);
@@ -59,18 +63,40 @@ bool share_versions(const at::Tensor& a, const at::Tensor& b) {
   return counter != nullptr && counter == counter_of(b);
 }
 
-// Returns a tensor of this view that counts its versions with `other`, or is an inference tensor
-// as that one.
-at::Tensor counted_with(const at::Tensor& other, const TensorView& view, const Storages& storages) {
-  const bool has_counter = !other.is_inference();
+// Returns a tensor of this view that is an inference tensor where `other` is one.
+at::Tensor made_as(const at::Tensor& other, const TensorView& view, const Storages& storages) {
   std::optional<c10::InferenceMode> as_other;
-  if (c10::InferenceMode::is_enabled() == has_counter) as_other.emplace(!has_counter);
-  at::Tensor tensor = view.tensor(storages);
-  if (has_counter) {
+  if (c10::InferenceMode::is_enabled() != other.is_inference()) {
+    as_other.emplace(other.is_inference());
+  }
+  return view.tensor(storages);
+}
+
+// Returns one that counts its versions with `other`.
+at::Tensor counted_with(const at::Tensor& other, const TensorView& view, const Storages& storages) {
+  at::Tensor tensor = made_as(other, view, storages);
+  if (!other.is_inference()) {
     tensor.unsafeGetTensorImpl()->set_version_counter(
         other.unsafeGetTensorImpl()->version_counter());
   }
   return tensor;
+}
+
+// Returns what autograd knows of a view of a tensor that lies as it is, and null for others.
+const ViewInfo* view_info(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (meta == nullptr || !meta->has_bw_view()) return nullptr;
+  const at::Tensor& base = meta->get_backward_view().base_;
+  return base.is_conj() || base.is_neg() ? nullptr : &meta->get_backward_view();
+}
+
+// Returns what autograd takes for a view of `base`, made without gradients.
+at::Tensor viewed_from(const at::Tensor& base, const TensorView& view, const Storages& storages,
+                       const torch::autograd::ViewFunc* replay) {
+  return torch::autograd::as_view(
+      base, made_as(base, view, storages), /*is_bw_differentiable=*/true,
+      /*is_fw_differentiable=*/true, replay == nullptr ? nullptr : replay->clone_and_set(), nullptr,
+      c10::InferenceMode::is_enabled() ? CreationMeta::INFERENCE_MODE : CreationMeta::NO_GRAD_MODE);
 }
 
 }  // namespace
@@ -193,61 +219,84 @@ Writes ArgumentSpec::writes_since(const std::vector<uint32_t>& versions,
   return writes;
 }
 
-std::vector<ResultSpec> ResultSpec::of(const Tensors& results, const Tensors& arguments,
-                                       const Aliasing& all) {
-  std::vector<ResultSpec> given;
-  std::unordered_map<const void*, size_t> tensors, counters;
-  const auto first = [](auto& known, const void* it, size_t place) {
-    return it == nullptr ? place : known.emplace(it, place).first->second;
-  };
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    first(tensors, arguments[i].unsafeGetTensorImpl(), i);
-    first(counters, counter_of(arguments[i]), i);
-  }
-  size_t next = arguments.size();  // of `all`, which has the defined ones
-  for (const at::Tensor& t : results) {
-    const size_t place = arguments.size() + given.size();
-    ResultSpec& result = given.emplace_back(Kind::Undefined);
-    if (!t.defined()) continue;
-    TXLA_CHECK(!t.is_conj() && !t.is_neg(), "recorded function: expected results as they lie.");
-    result.view = all.views[next++].own();
-    const size_t same = first(tensors, t.unsafeGetTensorImpl(), place);
-    const size_t shared = first(counters, counter_of(t), place);
-    result.kind = same != place ? Kind::Same : shared != place ? Kind::Shared : Kind::Own;
-    result.first = same != place ? same : shared;
-    if (result.kind == Kind::Own && !t.is_inference()) {
-      result.version = static_cast<uint32_t>(t._version());
+Tensors with_bases(Tensors results, const Tensors& arguments) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const at::Tensor& t : arguments) known.insert(t.unsafeGetTensorImpl());
+  for (const at::Tensor& t : results) known.insert(t.unsafeGetTensorImpl());
+  for (size_t i = 0, count = results.size(); i < count; ++i) {
+    const ViewInfo* info = view_info(results[i]);
+    if (info != nullptr && known.insert(info->base_.unsafeGetTensorImpl()).second) {
+      results.push_back(info->base_);
     }
   }
-  return given;
+  return results;
 }
 
-Tensors ResultSpec::tensors(const std::vector<ResultSpec>& given, const Tensors& arguments,
-                            const Storages& storages) {
-  Tensors results;
-  results.reserve(given.size());
+ResultSpecs::ResultSpecs(const Tensors& results, size_t count, const Tensors& arguments,
+                         const Aliasing& all)
+    : count_(count), made_(results.size()) {
+  std::unordered_map<const void*, size_t> tensors, counters;
+  const auto note = [&](const at::Tensor& t, size_t place) {
+    tensors.emplace(t.unsafeGetTensorImpl(), place);
+    const void* counter = counter_of(t);
+    if (counter != nullptr && view_info(t) == nullptr) counters.emplace(counter, place);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) note(arguments[i], i);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].defined()) note(results[i], arguments.size() + i);
+  }
+  size_t next = arguments.size();  // of `all`, which has the defined ones
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& t = results[i];
+    if (!t.defined()) continue;
+    TXLA_CHECK(!t.is_conj() && !t.is_neg(), "recorded function: expected results as they lie.");
+    const size_t place = arguments.size() + i;
+    ResultSpec spec{.place = place, .first = place, .view = all.views[next++].own()};
+    const auto shared = counters.find(counter_of(t));
+    if (const size_t same = tensors.at(t.unsafeGetTensorImpl()); same != place) {
+      spec.kind = ResultSpec::Kind::Same;
+      spec.first = same;
+    } else if (const ViewInfo* info = view_info(t)) {
+      spec.kind = ResultSpec::Kind::View;
+      spec.first = tensors.at(info->base_.unsafeGetTensorImpl());
+      if (info->has_view_fn()) spec.replay = info->view_fn().clone_and_set();
+    } else if (shared != counters.end() && shared->second != place) {
+      spec.kind = ResultSpec::Kind::Shared;
+      spec.first = shared->second;
+    } else if (!t.is_inference()) {
+      spec.version = static_cast<uint32_t>(t._version());
+    }
+    specs_.push_back(std::move(spec));
+  }
+  std::ranges::stable_sort(specs_, {}, &ResultSpec::kind);
+}
+
+Tensors ResultSpecs::tensors(const Tensors& arguments, const Storages& storages) const {
+  Tensors results(made_);
   const auto at = [&](size_t i) -> const at::Tensor& {
     return i < arguments.size() ? arguments[i] : results[i - arguments.size()];
   };
-  for (const ResultSpec& result : given) {
-    switch (result.kind) {
-      case Kind::Undefined:
-        results.emplace_back();
-        break;
-      case Kind::Same:
-        results.push_back(at(result.first));
-        break;
-      case Kind::Shared:
-        results.push_back(counted_with(at(result.first), result.view, storages));
-        break;
-      case Kind::Own:
-        results.push_back(result.view.tensor(storages));
-        if (result.version != 0 && !results.back().is_inference()) {
-          results.back().unsafeGetTensorImpl()->set_version_counter(result.version);
+  for (const ResultSpec& spec : specs_) {
+    at::Tensor& result = results[spec.place - arguments.size()];
+    switch (spec.kind) {
+      case ResultSpec::Kind::Own:
+        result = spec.view.tensor(storages);
+        if (spec.version != 0 && !result.is_inference()) {
+          result.unsafeGetTensorImpl()->set_version_counter(spec.version);
         }
+        break;
+      case ResultSpec::Kind::Shared:
+        result = counted_with(at(spec.first), spec.view, storages);
+        break;
+      case ResultSpec::Kind::View:
+        result = viewed_from(at(spec.first), spec.view, storages, spec.replay.get());
+        break;
+      case ResultSpec::Kind::Same:
+        result = at(spec.first);
         break;
     }
   }
+  results.resize(count_);
   return results;
 }
 
