@@ -31,7 +31,7 @@ BUDGETS: dict[str, int] = {
     "csrc/dispatch/record": 2_300,
     "csrc/dispatch/replicas": 1_900,
     "csrc/dispatch/sharding": 450,
-    "csrc/dispatch/views": 1_700,
+    "csrc/dispatch/views": 1_800,
     "csrc/executor/compile": 2_500,
     "csrc/executor/insight": 1_700,
     "csrc/executor/program": 2_700,

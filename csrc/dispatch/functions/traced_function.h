@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/views/aliasing.h"
 #include "dispatch/functions/launching.h"
 #include "dispatch/functions/recorded_function.h"
+#include "dispatch/views/aliasing.h"
 
 namespace torch_xla::dispatch {
 
