@@ -26,11 +26,12 @@ if(NOT EXISTS "${XLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h")
 endif()
 
 file(GLOB EXTENSION_SOURCES CONFIGURE_DEPENDS
-     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/ops/host/*.cpp csrc/executor/*/*.cpp csrc/dispatch/*.cpp
-     csrc/dispatch/*/*.cpp csrc/spmd/*.cpp csrc/debug/*.cpp)
+     csrc/lazy/*.cpp csrc/ops/*.cpp csrc/cpu/*.cpp csrc/executor/*/*.cpp csrc/dispatch/*.cpp
+     csrc/dispatch/*/*.cpp csrc/debug/*.cpp)
 file(GLOB BINDING_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 # In torch_xla_base.
-list(FILTER EXTENSION_SOURCES EXCLUDE REGEX "csrc/debug/metrics[a-z_]*\\.cpp$|/call_text\\.cpp$")
+list(FILTER EXTENSION_SOURCES EXCLUDE REGEX
+     "csrc/debug/metrics[a-z_]*\\.cpp$|csrc/cpu/(call_text|imports|large_blocks)\\.cpp$")
 add_library(torch_xla_headers INTERFACE)
 target_include_directories(torch_xla_headers SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${XLA_FFI_INCLUDE_DIR})

@@ -10,7 +10,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/rules.h"
 
 namespace torch_xla::ops {

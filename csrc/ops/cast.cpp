@@ -1,7 +1,7 @@
 // Operators that keep values as they are: the dtype conversion that the recorder makes for in-place
 // writes and copies, and the barrier between parts of a program.
+#include "cpu/in_memory.h"
 #include "ops/common.h"
-#include "ops/host/in_memory.h"
 #include "ops/rules.h"
 
 namespace torch_xla::ops {
@@ -16,7 +16,7 @@ hlo::Values optimization_barrier(Lowering& l) {
   for (const hlo::Value& v : values) types.push_back(v.type());
   const hlo::Values behind = l.b.op("stablehlo.optimization_barrier", values, types);
   // XLA's CPU compiler drops it, and calls stay where they are.
-  return l.target().prefers_host_kernels() && !behind.empty() ? in_memory(behind) : behind;
+  return l.target().prefers_host_kernels() && !behind.empty() ? cpu::in_memory(behind) : behind;
 }
 
 // PyTorch's Meta kernels of these answer with floats. The host has the words for what comes.

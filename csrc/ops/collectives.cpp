@@ -10,7 +10,7 @@
 #include "lazy/operator.h"
 #include "lazy/print.h"
 #include "ops/exchange.h"
-#include "ops/host/host_call.h"
+#include "ops/host_call.h"
 #include "ops/lowering.h"
 #include "spmd/sharding.h"
 #include "util/error.h"

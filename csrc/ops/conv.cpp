@@ -5,7 +5,7 @@
 #include <array>
 
 #include "ops/common.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 
 namespace torch_xla::ops {
 namespace {
@@ -279,7 +279,7 @@ bool cuts_batch(Lowering& l, size_t input, size_t transposed, size_t groups) {
 Values convolution_on_host(Lowering& l) {
   if (is_empty(l, {0, 1}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
   if (cuts_batch(l, 0, 6, 8)) return on_host(l, {{{0, 0}}, {0}}, Fails::Never);
-  Partition by = {{{1, 0}}, {1}};
+  cpu::Partition by = {{{1, 0}}, {1}};
   if (l.has(2)) by.operands.push_back({2, 0});
   return on_host(l, by, Fails::Never);
 }
@@ -287,9 +287,10 @@ Values convolution_on_host(Lowering& l) {
 // Schema: grad_output, input, weight, bias_sizes, and as above.
 Values convolution_backward_on_host(Lowering& l) {
   if (is_empty(l, {0, 1, 2}) || !choose_host(multiplies(l.in(0).dtype()))) return xla_code(l);
-  constexpr int64_t kSum = Partition::kSum;
-  const Partition by = cuts_batch(l, 1, 7, 9) ? Partition{{{0, 0}, {1, 0}}, {0, kSum, kSum}}
-                                              : Partition{{{0, 1}, {2, 0}}, {kSum, 0, 0}};
+  constexpr int64_t kSum = cpu::Partition::kSum;
+  const cpu::Partition by = cuts_batch(l, 1, 7, 9)
+                                ? cpu::Partition{{{0, 0}, {1, 0}}, {0, kSum, kSum}}
+                                : cpu::Partition{{{0, 1}, {2, 0}}, {kSum, 0, 0}};
   return on_host(l, by, Fails::Never);
 }
 

@@ -9,8 +9,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtils.h>
 
+#include "cpu/in_memory.h"
 #include "ops/common.h"
-#include "ops/host/in_memory.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 
@@ -56,7 +56,7 @@ Value normalized(const Value& x, double by) {
 // to run it. What devices gather from one another has such orders, along the split dimension first,
 // but a call has one order.
 Value in_order(const Lowering& l, const Value& x) {
-  return l.target().host_kernels && l.target().partitioned ? in_memory({x})[0] : x;
+  return l.target().host_kernels && l.target().partitioned ? cpu::in_memory({x})[0] : x;
 }
 
 // The transform of some dimensions of x, moved to the end and back.

@@ -5,7 +5,7 @@
 #include <ATen/ExpandUtils.h>
 
 #include "ops/common.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 

@@ -4,7 +4,7 @@
 
 #include "ops/common.h"
 #include "ops/gather.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
 #include "ops/rearrange.h"

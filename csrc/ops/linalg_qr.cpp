@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/common.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/linalg.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"

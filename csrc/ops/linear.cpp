@@ -9,7 +9,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/matmul.h"
 #include "ops/notation.h"
 #include "ops/rules.h"

@@ -13,7 +13,7 @@
 #include "lazy/operator.h"
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/meta.h"
 #include "ops/notation.h"
 
@@ -180,7 +180,7 @@ Values trilinear(Lowering& l) {
 // The call's next argument: the factor, or its transpose, cut along `dim` of what is asked for.
 void give(HostCall& call, const Factor& f, bool transpose, int64_t dim) {
   const bool turn = transpose != f.transposed;
-  const int64_t own = dim == Partition::kWhole || !turn ? dim : 1 - dim;
+  const int64_t own = dim == cpu::Partition::kWhole || !turn ? dim : 1 - dim;
   const std::array<int64_t, 2> given = {f.rows(), f.columns()};
   const Value matrix = hlo::reshape(f.matrix, {given[f.transposed], given[!f.transposed]});
   turn ? call.transposed(matrix, own) : call.part(matrix, own);
@@ -229,8 +229,8 @@ std::optional<Value> host_product(const Factor& left, const Factor& right,
   // ten thousand times slower.
   const bool by_rows =
       onednn ? !right.transposed || (p.left >= p.right && !is_large) : p.left >= p.right;
-  const auto rows_cut = [&](int64_t dim) { return by_rows ? dim : Partition::kWhole; };
-  const auto columns_cut = [&](int64_t dim) { return by_rows ? Partition::kWhole : dim; };
+  const auto rows_cut = [&](int64_t dim) { return by_rows ? dim : cpu::Partition::kWhole; };
+  const auto columns_cut = [&](int64_t dim) { return by_rows ? cpu::Partition::kWhole : dim; };
   HostCall call(left.matrix.builder(),
                 onednn ? "mkldnn::_linear_pointwise"
                 : row  ? "aten::addmm"
@@ -254,11 +254,11 @@ namespace {
 // The factors of a product as the parts of the call take them: some rows of the left one, or some
 // columns of the right one; of batches, some products.
 template <size_t Left>
-Partition cut_product(Lowering& l) {
+cpu::Partition cut_product(Lowering& l) {
   constexpr size_t kRight = Left + 1;
   const Value left = l.in(Left), right = l.in(kRight);
   if (left.dim(0) >= kBatch || right.rank() != 2) {
-    Partition by = {{{Left, 0}}, {0}};
+    cpu::Partition by = {{{Left, 0}}, {0}};
     if (right.rank() == 3) by.operands.push_back({kRight, 0});
     return by;
   }
@@ -278,7 +278,7 @@ Values product_on_host(Lowering& l) {
   if (is_empty(l, {Left, Left + 1}) || l.in(Left).rank() < 2) {
     return on_host(l, {}, Fails::Never);
   }
-  Partition by = cut_product<Left>(l);
+  cpu::Partition by = cut_product<Left>(l);
   if (Addend != SIZE_MAX && l.has(Addend)) {
     // Aligned at the last dimension; one that is broadcast along the cut is whole for all parts.
     const Value addend = l.in(Addend);

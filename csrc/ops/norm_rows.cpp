@@ -6,7 +6,7 @@
 #include <ATen/core/List.h>
 
 #include "lazy/operator.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/meta.h"
 #include "ops/norm.h"
 

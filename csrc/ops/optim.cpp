@@ -5,7 +5,7 @@
 
 #include "lazy/operator.h"
 #include "ops/common.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/meta.h"
 
 namespace torch_xla::ops {

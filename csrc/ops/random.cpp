@@ -12,7 +12,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "ops/common.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/meta.h"
 #include "ops/random_draw.h"
 #include "ops/rules.h"

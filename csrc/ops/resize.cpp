@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "ops/common.h"
-#include "ops/host/on_host.h"
+#include "ops/on_host.h"
 #include "ops/resize_taps.h"
 
 namespace torch_xla::ops {

@@ -12,7 +12,7 @@
 
 #include "ops/common.h"
 #include "ops/contraction.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/rearrange.h"
 #include "ops/rules.h"
 #include "util/error.h"

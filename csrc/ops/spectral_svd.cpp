@@ -8,7 +8,7 @@
 
 #include "ops/common.h"
 #include "ops/gather.h"
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 #include "ops/lowering.h"
 #include "ops/meta.h"
 #include "ops/rearrange.h"

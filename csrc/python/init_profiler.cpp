@@ -5,7 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "debug/sampler.h"
+#include "cpu/sampler.h"
 #include "debug/trace.h"
 #include "executor/compile/compile.h"
 #include "executor/run/runtime.h"
@@ -56,13 +56,13 @@ std::vector<py::dict> stop_trace() {
 }
 
 std::vector<py::tuple> stop_sampling() {
-  std::vector<debug::CodeSample> samples;
+  std::vector<cpu::CodeSample> samples;
   {
     const py::gil_scoped_release no_gil;
-    samples = debug::stop_sampling();
+    samples = cpu::stop_sampling();
   }
   std::vector<py::tuple> result;
-  for (const debug::CodeSample& s : samples) {
+  for (const cpu::CodeSample& s : samples) {
     result.push_back(py::make_tuple(s.time, s.thread, s.address));
   }
   return result;
@@ -113,9 +113,9 @@ void init_profiler(py::module_& m) {
   m.def("_xla_start_trace", settled(&debug::start_trace), "kernels"_a = false);
   m.def("_xla_stop_trace", settled(&stop_trace));
   // (time in nanoseconds, thread, address) of the threads that compute.
-  m.def("_xla_start_sampling", &debug::start_sampling);
+  m.def("_xla_start_sampling", &cpu::start_sampling);
   m.def("_xla_stop_sampling", &stop_sampling);
-  m.attr("_xla_sample_period") = debug::kSamplePeriod;
+  m.attr("_xla_sample_period") = cpu::kSamplePeriod;
   m.def("_xla_code_of_program", settled(&code_of), "graph"_a);
   m.def("_xla_is_tracing", &debug::is_tracing);
   py::class_<pjrt::Profiler>(m, "_PluginProfile").def("stop", [](pjrt::Profiler& profiler) {

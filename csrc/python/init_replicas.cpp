@@ -9,6 +9,7 @@
 #include "debug/metrics.h"
 #include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/exchange.h"
+#include "dispatch/replicas/exchange_times.h"
 #include "dispatch/replicas/groups.h"
 #include "dispatch/replicas/order.h"
 #include "executor/run/doing.h"
@@ -54,12 +55,24 @@ py::tuple doing() {
   return py::make_tuple(notes, executor::RunTime::seconds_since_launch(), counted);
 }
 
+std::vector<py::dict> exchanges(bool clear) {
+  using namespace py::literals;
+  std::vector<py::dict> all;
+  for (const dispatch::ExchangeTime& e : dispatch::exchange_times(clear)) {
+    all.push_back(py::dict("exchange"_a = e.what, "place"_a = e.line,
+                           "ranks"_a = py::tuple(py::cast(e.members)), "count"_a = e.count,
+                           "seconds"_a = e.seconds));
+  }
+  return all;
+}
+
 }  // namespace
 
 void init_replicas(pybind11::module_& m) {
   util::hooks.exchanging = &dispatch::note_exchanges;
   util::hooks.tell_job = &tell_job;
   m.def("_xla_doing", &doing);
+  m.def("_xla_exchanges", &exchanges, py::arg("clear"));
   m.def("_xla_set_replica", &dispatch::set_replica, py::arg("rank"), py::arg("count"));
   // `name` is that of a process group which c10d knows.
   m.def(

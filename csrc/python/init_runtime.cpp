@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "cpu/large_blocks.h"
 #include "debug/metrics.h"
 #include "dispatch/device/autograd_threads.h"
 #include "dispatch/device/generator.h"
@@ -27,7 +28,6 @@
 #include "lazy/device.h"
 #include "lazy/lock.h"
 #include "lazy/tensor.h"
-#include "pjrt/large_blocks.h"
 #include "python/init.h"
 #include "python/settled.h"
 #include "util/error.h"
@@ -221,7 +221,7 @@ void bind_devices(py::module_& m) {
       },
       py::arg("device") = "");
   m.def("_xla_memory_info", settled(&memory_info));
-  m.def("_xla_empty_cache", &pjrt::free_kept);
+  m.def("_xla_empty_cache", &cpu::free_kept);
 }
 
 void bind_runs(py::module_& m) {

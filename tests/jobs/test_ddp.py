@@ -188,6 +188,36 @@ zero = lambda p: ZeroRedundancyOptimizer(p, optimizer_class=torch.optim.Adam, lr
 same("ZeroRedundancyOptimizer", trained(DDP(model().to("xla")), 3, zero),
      expected(model(), 3, lambda p: torch.optim.Adam(p, lr=0.05)))
 
+# PostLocalSGD: from step 2 on each rank by itself, and all take the mean after steps 2 and 4.
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+
+parallel = DDP(model().to("xla"))
+alone = [dist.new_group([r]) for r in range(n)][rank]
+parallel.register_comm_hook(post_local.PostLocalSGDState(None, alone, start_localSGD_iter=2),
+                            post_local.post_localSGD_hook)
+averaged = lambda p: PostLocalSGDOptimizer(torch.optim.SGD(p, lr=0.1),
+                                           PeriodicModelAverager(period=2, warmup_steps=2))
+plain = [model() for _ in range(n)]
+optimizers = [torch.optim.SGD(p.parameters(), lr=0.1) for p in plain]
+for step in range(6):
+    for r in range(n):
+        x, y = batch(step, r)
+        optimizers[r].zero_grad()
+        (plain[r](x) - y).square().mean().backward()
+    for shared in zip(*(p.parameters() for p in plain)):
+        mean = torch.stack([p.grad for p in shared]).mean(0)
+        for p in shared if step < 2 else ():
+            p.grad = mean
+    for optimizer in optimizers:
+        optimizer.step()
+    for shared in zip(*(p.parameters() for p in plain)) if step in (2, 4) else ():
+        mean = torch.stack([p.detach() for p in shared]).mean(0)
+        for p in shared:
+            p.data.copy_(mean)
+same("PostLocalSGD", trained(parallel, 6, averaged), plain[rank])
+
 
 def normed():
     torch.manual_seed(0)

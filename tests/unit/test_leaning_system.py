@@ -23,13 +23,13 @@ def test_frames_of_frozen_modules_are_told_by_their_files():
 
 
 def test_openmp_is_pytorchs():
-    """The two weak symbols of csrc/ops/host/host_parts.cpp, as the loader finds them."""
+    """The two weak symbols of csrc/cpu/host_parts.cpp, as the loader finds them."""
     extension = ctypes.CDLL(_XLAC.__file__)
     assert hasattr(extension, "omp_set_num_threads") and hasattr(
         extension, "omp_get_max_threads"
     ), (
         "This PyTorch brings no OpenMP. Find how its kernels are kept to one thread, for "
-        "csrc/ops/host/host_parts.cpp."
+        "csrc/cpu/host_parts.cpp."
     )
     before = torch.get_num_threads()
     try:
@@ -37,7 +37,7 @@ def test_openmp_is_pytorchs():
             torch.set_num_threads(count)
             assert extension.omp_get_max_threads() == count, (
                 "The omp_get_max_threads that the extension sees is not that of PyTorch's OpenMP: "
-                "parts of a call would start teams of threads. See csrc/ops/host/host_parts.cpp."
+                "parts of a call would start teams of threads. See csrc/cpu/host_parts.cpp."
             )
     finally:
         torch.set_num_threads(before)
@@ -100,7 +100,7 @@ def test_linux_tells_of_the_process_and_its_processor():
     )
     threads = {str(threading.get_native_id()), str(os.getpid())}
     assert threads <= set(os.listdir("/proc/self/task")), (
-        "csrc/debug/sampler.cpp finds threads in /proc/self/task." + message
+        "csrc/cpu/sampler.cpp finds threads in /proc/self/task." + message
     )
     here = ctypes.create_string_buffer(b"what is here")
     with open("/proc/self/mem", "rb", buffering=0) as memory:

@@ -401,12 +401,12 @@ def test_a_thread_compiles_for_other_sizes_while_results_are_read(backend):
         return read
 
     assert not differ(small)
-    for rows in range(32, 42):  # a busy machine may keep the reader from its turn
+    for rows in range(32, 62):  # a busy machine may keep the reader from its turn
         large = torch.randn(rows, 16)
         read = reads_while_compiling(large)
-        if read > 10:
+        if read > 3:
             break
-    assert read > 10
+    assert read > 3  # one is under way when the compiler begins, one when it ends
     before = met.counter_value("UncachedCompile")
     assert not differ(large)
     assert met.counter_value("UncachedCompile") == before

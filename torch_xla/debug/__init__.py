@@ -2,6 +2,11 @@
 keeps in memory and where it goes wrong. docs/debugging.md shows them at work."""
 
 from torch_xla._src.insight.cost import Cost, Machine, Row, cost  # noqa: F401
+from torch_xla._src.insight.exchanges import (  # noqa: F401
+    Exchanged,
+    exchange_report,
+    exchanges,
+)
 from torch_xla._src.insight.explain import (  # noqa: F401
     Recompile,
     Wait,

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from torch_xla import _XLAC
 from torch_xla._internal.jax_workarounds import maybe_get_jax  # noqa: F401
 from torch_xla._src.functions.step import barrier
+from torch_xla._src.profile import job as profile_job
 from torch_xla._src.profile import profiler
 from torch_xla._src.profile import spaces as profile_spaces
 
@@ -111,13 +112,15 @@ class _ProfileState:
     def reset(self) -> None:
         self.profile_session: profiler.TslProfilerSessionWrapper | None = None
         self.log_dir: str | os.PathLike[str] | None = None
+        self.run: str | None = None
 
 
 _profile_state = _ProfileState()
 
 
 def start_trace(log_dir: str | os.PathLike[str]) -> None:
-    """Begins to record a profile of this process.
+    """Begins to record a profile of this process. Ranks of a job that record at the same time have
+    one folder.
 
     Args:
         log_dir: A log directory of TensorBoard, for `stop_trace`.
@@ -129,13 +132,22 @@ def start_trace(log_dir: str | os.PathLike[str]) -> None:
     with _profile_state.lock:
         if _profile_state.profile_session is not None:
             raise RuntimeError("Only one profile may be run at a time. Call stop_trace() first.")
-        _profile_state.profile_session = profiler.TslProfilerSessionWrapper()
+        session = profiler.TslProfilerSessionWrapper()
+        try:
+            _profile_state.run = profile_job.begin(profile_spaces.run_name())
+        except BaseException:
+            session.end()
+            raise
+        _profile_state.profile_session = session
         _profile_state.log_dir = log_dir
 
 
 def stop_trace() -> None:
     """Ends it and writes `HOST.xplane.pb` and `HOST.trace.json` to `plugins/profile/<time>` below
     the log directory. Waits for what the devices are running.
+
+    In a job the files are `HOST_rankN.xplane.pb` and `HOST_rankN.trace.json`, `<time>` is that of
+    the rank that began first, and the rank that ends last writes all to `job.trace.json`.
 
     Raises:
         RuntimeError: None is being recorded.
@@ -147,9 +159,12 @@ def stop_trace() -> None:
         _XLAC._xla_wait_device_ops()
         space = session.end()
         assert _profile_state.log_dir is not None  # as there is a session
-        folder = profile_spaces.run_folder(_profile_state.log_dir)
+        folder = profile_spaces.run_folder(_profile_state.log_dir, _profile_state.run)
         _profile_state.reset()
-    profile_spaces.write(space, folder, profile_spaces.host_name())
+    try:
+        profile_spaces.write(space, folder, profile_spaces.host_name())
+    finally:
+        profile_job.end(folder)
 
 
 def start_server(

@@ -21,7 +21,7 @@
 #include "dispatch/views/resize.h"
 #include "executor/run/runtime.h"
 #include "lazy/tensor.h"
-#include "ops/host/on_host.h"
+#include "ops/on_host.h"
 #include "ops/rules.h"
 
 namespace torch_xla::dispatch {

@@ -9,7 +9,7 @@
 #include "lazy/function.h"
 #include "lazy/recording.h"
 #include "lazy/tensor.h"
-#include "ops/host/on_host.h"
+#include "ops/on_host.h"
 #include "ops/traits.h"
 #include "util/error.h"
 #include "util/hooks.h"

@@ -16,6 +16,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "debug/trace.h"
 #include "executor/run/doing.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -101,6 +102,7 @@ std::string side(int64_t rank, const Told& told) {
 // by now. The first of them is about to begin.
 int64_t count_agreed(const ReplicaGroup& group, int64_t number, std::span<const int64_t> next,
                      const Told& mine) {
+  const debug::Span span("wait for the other ranks");
   const at::Tensor row = at::zeros({kAhead + 1}, at::kLong);
   auto* const values = row.mutable_data_ptr<int64_t>();
   values[0] = std::ssize(next);

@@ -2,9 +2,11 @@
 // the values go through a backend of c10d for the CPU. Bytes are sent as they are; sums and the
 // like are made in dtypes that the backend has.
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/add.h>
@@ -17,9 +19,11 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "debug/trace.h"
 #include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
+#include "dispatch/replicas/exchange_times.h"
 #include "dispatch/replicas/groups.h"
 #include "lazy/geometry.h"
 #include "lazy/print.h"
@@ -32,7 +36,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using c10d::ReduceOp;
 
-// An exchange that begins.
+// An exchange, from its beginning to its end.
 class Exchange {
  public:
   const ReplicaGroup group;
@@ -40,8 +44,19 @@ class Exchange {
   Exchange(std::string_view what, std::string_view reduction, at::TensorList xs,
            at::IntArrayRef members, int64_t size)
       : group(replica_group(members, size)) {
-    if (group.size() > 1) told_ = agree(group, text_of(what, reduction, xs));
+    if (group.size() == 1) return;
+    std::string text = text_of(what, reduction, xs);
+    span_.emplace(text);
+    told_ = agree(group, std::move(text));
+    span_->detail("line", [this] { return told_.line; });
+    span_->detail("ranks", [this] { return c10::str(at::IntArrayRef(group.members)); });
   }
+  ~Exchange() {
+    if (group.size() > 1) note_exchange_time(told_, group.members, Clock::now() - start_);
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
   int64_t size() const { return group.size(); }
   c10d::Backend& backend() const { return *group.backend; }
   void await(const c10::intrusive_ptr<c10d::Work>& work) const { dispatch::await(work, told_); }
@@ -58,6 +73,10 @@ class Exchange {
     return std::string(what) + after + lazy::types_of(sent);
   }
 
+  using Clock = std::chrono::steady_clock;
+
+  const Clock::time_point start_ = Clock::now();
+  std::optional<debug::Span> span_;
   Told told_;
 };
 

@@ -6,12 +6,12 @@
 
 #include <ATen/Context.h>
 
+#include "cpu/host_failure.h"
+#include "cpu/host_kernel.h"
+#include "cpu/numbers.h"
 #include "executor/program/lowerer.h"
 #include "hlo/partition.h"
 #include "hlo/recompute.h"
-#include "ops/host/host_failure.h"
-#include "ops/host/host_kernel.h"
-#include "ops/host/numbers.h"
 #include "ops/split_mix.h"
 #include "util/error.h"
 #include "util/flags.h"
@@ -61,12 +61,12 @@ std::string text_alone(const Signature& signature, const ops::Target& target) {
 }  // namespace
 
 bool try_lowering(const Signature& signature, const ops::Target& target) {
-  return text_alone(signature, target).find(ops::kHostKernelTarget) != std::string::npos;
+  return text_alone(signature, target).find(cpu::kHostKernelTarget) != std::string::npos;
 }
 
 CallFacts facts_of(const Signature& signature, const ops::Target& target) {
   const std::string text = text_alone(signature, target);
-  CallFacts facts{ops::can_fail(text), 0};
+  CallFacts facts{cpu::can_fail(text), 0};
   // Each operation stands as `= "name"(`.
   for (size_t at = text.find("= \""); at != std::string::npos; at = text.find("= \"", at)) {
     at += 3;
@@ -191,7 +191,7 @@ std::string module_of(const Function& function, const Stretch* stretch, const In
   if (floats != 0) numbers.floats.array = given[next++];
   if (ints != 0) numbers.ints.array = given[next++];
   if (target.host_kernels && floats + ints >= kNumbersWorthCutting) {
-    const hlo::Values cut = ops::cut_numbers(std::span(given).subspan(arguments.size()));
+    const hlo::Values cut = cpu::cut_numbers(std::span(given).subspan(arguments.size()));
     numbers.floats.cut.assign(cut.begin(), cut.begin() + floats);
     numbers.ints.cut.assign(cut.begin() + floats, cut.end());
   }
@@ -218,7 +218,7 @@ Lowered lower_program(const Function& function, const Stretch* stretch, const In
   lowered.reuses_buffers = std::ranges::any_of(interface.parameters,
                                                [](const Parameter& p) { return p.reused_by >= 0; });
   lowered.text = module_of(function, stretch, interface, target, lowered.reuses_buffers);
-  lowered.can_fail = ops::can_fail(lowered.text);
+  lowered.can_fail = cpu::can_fail(lowered.text);
   if (lowered.can_fail && lowered.reuses_buffers) {
     lowered.reuses_buffers = false;  // a run that fails must leave its inputs as they are
     lowered.text = module_of(function, stretch, interface, target, false);

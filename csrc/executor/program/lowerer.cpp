@@ -5,13 +5,13 @@
 #include <optional>
 #include <utility>
 
+#include "cpu/host_kernel.h"
+#include "cpu/in_memory.h"
 #include "executor/program/numbers.h"
 #include "hlo/partition.h"
 #include "lazy/operator.h"
 #include "ops/collectives.h"
-#include "ops/host/host_kernel.h"
-#include "ops/host/in_memory.h"
-#include "ops/host/on_host.h"
+#include "ops/on_host.h"
 #include "util/error.h"
 
 namespace torch_xla::executor {
@@ -177,7 +177,7 @@ void Lowerer::lower_alone(const Signature& s, const hlo::Values& tensors) {
 void Lowerer::end_fusions(hlo::Values& values) const {
   constexpr int64_t kMost = 32;
   for (hlo::Value& value : values) {
-    if (value && b_.recomputed(value) > kMost) value = ops::in_memory({value})[0];
+    if (value && b_.recomputed(value) > kMost) value = cpu::in_memory({value})[0];
   }
 }
 

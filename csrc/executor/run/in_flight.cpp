@@ -7,18 +7,18 @@
 
 #include <c10/util/Exception.h>
 
+#include "cpu/host_failure.h"
 #include "executor/program/program.h"
 #include "executor/run/live_data.h"
 #include "lazy/device.h"
 #include "lazy/lock.h"
-#include "ops/host/host_failure.h"
 #include "util/error.h"
 #include "util/unlocked.h"
 
 namespace torch_xla::executor {
 
 void fail(const pjrt::Error& error, const std::string& context) {
-  ops::rethrow_host_failure(error.what(), context);
+  cpu::rethrow_host_failure(error.what(), context);
   const bool no_memory = error.code() == PJRT_Error_Code_RESOURCE_EXHAUSTED;
   constexpr const char* kAdvice =
       " Let go of tensors (del), make the batch smaller, or cut the step (torch_xla.sync()).";

@@ -5,10 +5,10 @@
 #include <map>
 #include <optional>
 
+#include "cpu/host_kernel.h"
 #include "debug/metrics.h"
 #include "executor/run/run_time.h"
 #include "executor/run/runtime.h"
-#include "ops/host/host_kernel.h"
 #include "pjrt/gate.h"
 #include "util/error.h"
 #include "util/hooks.h"
@@ -98,7 +98,7 @@ bool needs_gate(const pjrt::Executable& executable, std::string_view stablehlo) 
   const auto stats = executable.memory_stats();
   const bool is_large =
       !stats || stats->argument_bytes + stats->output_bytes + stats->temp_bytes >= kMuch;
-  const bool calls_host = stablehlo.find(ops::kHostKernelTarget) != stablehlo.npos;
+  const bool calls_host = stablehlo.find(cpu::kHostKernelTarget) != stablehlo.npos;
   return (is_large || calls_host) && pjrt::is_cheap(executable);
 }
 

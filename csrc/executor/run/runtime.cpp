@@ -3,12 +3,12 @@
 #include <atomic>
 #include <set>
 
+#include "cpu/host_kernel.h"
+#include "cpu/in_memory.h"
+#include "cpu/large_blocks.h"
+#include "cpu/numbers.h"
 #include "lazy/lock.h"
-#include "ops/host/host_kernel.h"
-#include "ops/host/in_memory.h"
-#include "ops/host/numbers.h"
 #include "pjrt/executable.h"
-#include "pjrt/large_blocks.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/lock_order.h"
@@ -91,8 +91,8 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
       spmd_(spmd) {
   std::shared_ptr<pjrt::Plugin> plugin = pjrt::Plugin::load(choice.library_path);
   if (device_type_ == "CPU" && util::flag::XLA_CPU_HUGE_PAGES()) {
-    pjrt::keep_small_blocks();
-    if (!pjrt::use_large_blocks(plugin->path())) {
+    cpu::keep_small_blocks();
+    if (!cpu::use_large_blocks(plugin->path())) {
       TXLA_VLOG(1) << "large blocks come in small pages and are not kept: cannot replace the "
                       "plugin's allocations";
     }
@@ -107,9 +107,9 @@ Runtime::Runtime(const PluginChoice& choice, bool spmd)
   if (device_type_ == "CPU") compile_options_.emplace("xla_cpu_enable_fast_min_max", false);
   // PyTorch's CPU kernels inside programs: for plugins that run on the host's memory.
   if (target_.host_kernels &&
-      !(pjrt::register_ffi_handler(*plugin, ops::kHostKernelTarget, ops::host_kernel_handler()) &&
-        pjrt::register_ffi_handler(*plugin, ops::kNumbersTarget, ops::numbers_handler()) &&
-        pjrt::register_ffi_handler(*plugin, ops::kInMemoryTarget, ops::in_memory_handler()))) {
+      !(pjrt::register_ffi_handler(*plugin, cpu::kHostKernelTarget, cpu::host_kernel_handler()) &&
+        pjrt::register_ffi_handler(*plugin, cpu::kNumbersTarget, cpu::numbers_handler()) &&
+        pjrt::register_ffi_handler(*plugin, cpu::kInMemoryTarget, cpu::in_memory_handler()))) {
     target_.host_kernels = false;
     TXLA_LOG(WARNING) << "the plugin has no FFI extension: operators that need PyTorch's kernels "
                          "run on the host";

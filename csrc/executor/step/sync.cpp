@@ -13,6 +13,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "cpu/host_failure.h"
 #include "debug/metrics.h"
 #include "debug/trace.h"
 #include "debug/waits.h"
@@ -33,7 +34,6 @@
 #include "executor/step/deferred.h"
 #include "executor/step/read_data.h"
 #include "lazy/source.h"
-#include "ops/host/host_failure.h"
 #include "util/error.h"
 #include "util/flags.h"
 #include "util/log.h"
@@ -75,7 +75,7 @@ void check_inputs(const Graph& graph) {
 
 // Throws that if it is why the run failed.
 void throw_call_failed(const Graph& graph, const pjrt::Error& error) {
-  const std::optional<int64_t> failing = ops::failing_call(error.what());
+  const std::optional<int64_t> failing = cpu::failing_call(error.what());
   if (!failing) return;
   const auto ordinal = static_cast<size_t>(*failing);
   TXLA_CHECK(ordinal < graph.nodes.size(), "sync: expected a call of this run to fail, got ",

@@ -1,6 +1,6 @@
 """The loops that XLA has compiled for the CPU, as events of a profile.
 
-Its plugin makes no profile. So the system notes where threads are (`csrc/debug/sampler.h`), and
+Its plugin makes no profile. So the system notes where threads are (`csrc/cpu/sampler.h`), and
 what they were executing is looked for in what the plugin saves of a program: an ELF object for each
 kernel, named like the instruction of the compiled program. The code in memory is that of an object
 but for the addresses that were filled in, by which a kernel is known, whether the program was

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch_xla import _XLAC
 from torch_xla._src.insight import recording
+from torch_xla._src.profile import job as profile_job
 from torch_xla._src.profile import kernels as profile_kernels
 from torch_xla._src.profile import spaces as profile_spaces
 from torch_xla._src.profile.messages import messages
@@ -278,6 +279,7 @@ def trace(
     for _ in range(max(1, num_tracing_attempts)):
         responses = list(_ask(addresses, requests, duration_ms, timeout_s, interval_s, met))
         if not all(response.empty_trace for response in responses):
+            profile_job.join(folder)
             return
     raise RuntimeError(
         f"profiler.trace: expected the programs at {service_addr} to do something on xla within "

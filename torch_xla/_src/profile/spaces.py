@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch_xla._src.job import place
 from torch_xla._src.old_names.profile_events import EVENTS
 from torch_xla._src.profile.messages import messages
 
@@ -126,11 +127,14 @@ def _recorded(events: Iterable[tuple], start: int) -> Iterator[tuple]:
         begin = end
 
 
-def to_trace_events(space: Any) -> dict[str, Any]:
-    """An `XSpace` as Chrome's and Perfetto's JSON: each plane is a process, each line a thread."""
+def to_trace_events(space: Any) -> list[dict[str, Any]]:
+    """An `XSpace` as Chrome's and Perfetto's events: each plane is a process, each line a thread.
+    In a job their names and numbers tell the ranks apart."""
     events: list[dict[str, Any]] = []
-    for pid, plane in enumerate(space.planes, 1):
-        _name(events, "process_name", plane.name, pid=pid)
+    here = place.place()
+    rank, first = (f"rank {here.rank}: ", 1000 * here.rank + 1) if here.world_size > 1 else ("", 1)
+    for pid, plane in enumerate(space.planes, first):
+        _name(events, "process_name", rank + plane.name, pid=pid)
         names = {key: m.display_name or m.name for key, m in plane.event_metadata.items()}
         stats = {key: m.name for key, m in plane.stat_metadata.items()}
         for line in plane.lines:
@@ -149,7 +153,7 @@ def to_trace_events(space: Any) -> dict[str, Any]:
                         **where,
                     }
                 )
-    return {"displayTimeUnit": "ns", "traceEvents": events}
+    return events
 
 
 def _name(events: list[dict[str, Any]], what: str, name: str, **where: int) -> None:
@@ -162,18 +166,29 @@ def _value(stat: Any, names: Mapping[int, str]) -> Any:
 
 
 def host_name() -> str:
-    return socket.gethostname()
+    """The name of this machine, and in a job the rank."""
+    here = place.place()
+    return socket.gethostname() + (f"_rank{here.rank}" if here.world_size > 1 else "")
+
+
+def run_name() -> str:
+    """That of a run which begins now."""
+    return time.strftime("%Y_%m_%d_%H_%M_%S")
 
 
 def run_folder(log_dir: str | os.PathLike, run: str | None = None) -> Path:
     """The folder of a run's files below a log directory of TensorBoard."""
-    return Path(log_dir) / "plugins" / "profile" / (run or time.strftime("%Y_%m_%d_%H_%M_%S"))
+    return Path(log_dir) / "plugins" / "profile" / (run or run_name())
 
 
 def write(space: Any, folder: Path, host: str) -> None:
     """Writes `HOST.xplane.pb`, for TensorBoard and xprof, and `HOST.trace.json`, for Perfetto."""
     write_space(space.SerializeToString(), folder, host)
-    (folder / f"{host}.trace.json").write_text(json.dumps(to_trace_events(space)))
+    write_trace(to_trace_events(space), folder / f"{host}.trace.json")
+
+
+def write_trace(events: list[dict[str, Any]], path: Path) -> None:
+    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
 
 
 def write_space(xspace: bytes, folder: Path, host: str) -> None:

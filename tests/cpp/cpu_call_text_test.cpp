@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/host/call_text.h"
+#include "cpu/call_text.h"
 #include "util/error.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 using ArgumentText = CallText::ArgumentText;
@@ -92,4 +92,4 @@ TEST(CallText, RefusesWhatItDoesNotWrite) {
 }
 
 }  // namespace
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -2,11 +2,11 @@
 // for platform "Host", calls PyTorch's CPU kernels on a program's buffers.
 #pragma once
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 inline constexpr char kHostKernelTarget[] = "torch_xla.host_kernel";
 // The XLA_FFI_Handler*. It needs neither the GIL nor any state of this process but PyTorch's
 // operators: a serialized executable runs in another process that registers it too.
 void* host_kernel_handler();
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

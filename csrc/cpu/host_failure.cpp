@@ -1,14 +1,14 @@
-#include "ops/host/host_failure.h"
+#include "cpu/host_failure.h"
 
 #include <charconv>
 #include <type_traits>
 
 #include <c10/util/Exception.h>
 
-#include "ops/host/call_text.h"
+#include "cpu/call_text.h"
 #include "util/error.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 // Classes of PyTorch's errors that Python tells apart; all others are RuntimeError.
@@ -102,4 +102,4 @@ void rethrow_host_failure(std::string_view message, const std::string& context) 
   if (failure) throw_as(failure->which, std::string(failure->message) + context);
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

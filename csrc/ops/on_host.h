@@ -4,13 +4,14 @@
 #include <span>
 #include <string_view>
 
-#include "ops/host/host_call.h"
+#include "ops/host_call.h"
 #include "ops/lowering.h"
 
 namespace torch_xla::ops {
 
 // Rule: PyTorch's CPU kernel for this very node.
-hlo::Values on_host(Lowering& l, const Partition& partition = {}, Fails fails = Fails::Perhaps);
+hlo::Values on_host(Lowering& l, const cpu::Partition& partition = {},
+                    Fails fails = Fails::Perhaps);
 // The same, with the first operand laid out as the node's is, row by row or column by column: what
 // such kernels give depends on it, and PyTorch's formulas of gradients know.
 hlo::Values on_host_as_laid_out(Lowering& l);

@@ -1,4 +1,4 @@
-#include "ops/host/host_rules.h"
+#include "ops/host_rules.h"
 
 #include <string>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace torch_xla::debug {
+namespace torch_xla::cpu {
 
 // `thread` ran the instruction at `address` at `time`, in nanoseconds since the epoch.
 struct CodeSample {
@@ -22,4 +22,4 @@ void start_sampling();
 // Ends that and returns what was taken.
 std::vector<CodeSample> stop_sampling();
 
-}  // namespace torch_xla::debug
+}  // namespace torch_xla::cpu

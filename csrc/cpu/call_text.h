@@ -33,7 +33,7 @@
 #include <variant>
 #include <vector>
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 // The parts of a call that can run side by side.
 struct Partition {
@@ -117,4 +117,4 @@ struct CallText {
 inline constexpr char kCallTextAttribute[] = "key";
 inline constexpr char kFailingCallAttribute[] = "torch_xla.failing_call";
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -1,11 +1,11 @@
-#include "ops/host/numbers.h"
+#include "cpu/numbers.h"
 
 #include <cstring>
 
+#include "cpu/ffi_frame.h"
 #include "hlo/ops.h"
-#include "ops/host/ffi_frame.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 XLA_FFI_Error* cut(XLA_FFI_CallFrame* frame) {
@@ -32,4 +32,4 @@ hlo::Values cut_numbers(std::span<const hlo::Value> packed) {
   return hlo::custom_call(packed.front().builder(), kNumbersTarget, packed, types, "{}");
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 // Returns whether a program holds a call whose kernel may throw once it sees the values.
 bool can_fail(std::string_view program);
@@ -21,4 +21,4 @@ std::string failure_text(const std::exception& failure, int64_t call);
 std::optional<int64_t> failing_call(std::string_view message);
 void rethrow_host_failure(std::string_view message, const std::string& context);
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

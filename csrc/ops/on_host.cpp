@@ -1,4 +1,4 @@
-#include "ops/host/on_host.h"
+#include "ops/on_host.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -107,7 +107,7 @@ bool has_host_kernel(const c10::OperatorHandle& op, const Target& target) {
          (!is_random(op) || has_generator(op.schema()));
 }
 
-Values on_host(Lowering& l, const Partition& partition, Fails fails) {
+Values on_host(Lowering& l, const cpu::Partition& partition, Fails fails) {
   const lazy::Signature& signature = l.signature();
   const c10::FunctionSchema& schema = signature.op->schema();
   if (signature.num_seeds != 0 && !has_generator(schema)) {
@@ -118,7 +118,7 @@ Values on_host(Lowering& l, const Partition& partition, Fails fails) {
   HostCall call(l.b, signature.op->name, fails);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto cut = std::find_if(partition.operands.begin(), partition.operands.end(),
-                                  [i](const Partition::Cut& c) { return c.position == i; });
+                                  [i](const cpu::Partition::Cut& c) { return c.position == i; });
     if (cut != partition.operands.end()) {
       call.part(l.in(i), cut->dim);
     } else {

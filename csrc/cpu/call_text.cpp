@@ -1,4 +1,4 @@
-#include "ops/host/call_text.h"
+#include "cpu/call_text.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 
 #include "util/error.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 using Constant = CallText::Constant;
@@ -230,9 +230,9 @@ bool CallText::ArgumentText::is_part() const {
 
 std::string CallText::str() const {
   std::string text = op;
-  for (const ArgumentText& a : arguments) text += " " + ops::str(a);
+  for (const ArgumentText& a : arguments) text += " " + cpu::str(a);
   text += " =";
-  for (const Result& r : results) text += " " + ops::str(r);
+  for (const Result& r : results) text += " " + cpu::str(r);
   return text;
 }
 
@@ -249,4 +249,4 @@ CallText CallText::parse(std::string_view text) {
   return parsed;
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

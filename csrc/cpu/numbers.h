@@ -6,7 +6,7 @@
 
 #include "hlo/builder.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 inline constexpr char kNumbersTarget[] = "torch_xla.numbers";
 // The XLA_FFI_Handler*. It needs nothing of this process.
@@ -15,4 +15,4 @@ void* numbers_handler();
 // The numbers of one-dimensional arrays of 64-bit elements, array after array.
 hlo::Values cut_numbers(std::span<const hlo::Value> packed);
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

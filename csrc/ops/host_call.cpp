@@ -1,4 +1,4 @@
-#include "ops/host/host_call.h"
+#include "ops/host_call.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,19 +6,19 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "cpu/host_kernel.h"
 #include "hlo/ops.h"
 #include "lazy/operator.h"
 #include "ops/dtypes.h"
-#include "ops/host/host_kernel.h"
 
 namespace torch_xla::ops {
 namespace {
 
 using hlo::Value;
 using hlo::Values;
-using Kind = CallText::Kind;
+using Kind = cpu::CallText::Kind;
 
-CallText::Constant constant_of(const c10::IValue& v) {
+cpu::CallText::Constant constant_of(const c10::IValue& v) {
   if (v.isNone()) return {};
   if (v.isInt()) return {v.toInt()};
   if (v.isDouble()) return {v.toDouble()};
@@ -27,7 +27,7 @@ CallText::Constant constant_of(const c10::IValue& v) {
   if (v.isString()) return {v.toStringRef()};
   if (v.isDevice()) return {std::string("cpu")};
   if (v.isList()) {
-    std::vector<CallText::Constant> list;
+    std::vector<cpu::CallText::Constant> list;
     for (const c10::IValue& element : v.toListRef()) list.push_back(constant_of(element));
     return {std::move(list)};
   }
@@ -46,7 +46,7 @@ bool is_arithmetic(std::string_view op) {
 HostCall::HostCall(hlo::Builder& b, std::string_view op, Fails fails)
     : b_(b), can_fail_(fails == Fails::Perhaps && !is_arithmetic(op)), text_{std::string(op)} {}
 
-HostCall& HostCall::argument(CallText::ArgumentText argument) {
+HostCall& HostCall::argument(cpu::CallText::ArgumentText argument) {
   text_.arguments.push_back(std::move(argument));
   return *this;
 }
@@ -86,7 +86,7 @@ HostCall& HostCall::fixed(const c10::IValue& value) {
 }
 
 HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
-  CallText::ArgumentText argument{.kind = Kind::List};
+  cpu::CallText::ArgumentText argument{.kind = Kind::List};
   for (const std::optional<Value>& x : list) {
     argument.list.push_back({.operand = x ? add_operand(*x) : -1});
   }
@@ -94,13 +94,13 @@ HostCall& HostCall::tensors(std::span<const std::optional<Value>> list) {
 }
 
 HostCall& HostCall::parts(std::span<const Value> list, int64_t dim) {
-  CallText::ArgumentText argument{.kind = Kind::List};
+  cpu::CallText::ArgumentText argument{.kind = Kind::List};
   for (const Value& x : list) argument.list.push_back({.operand = add_operand(x), .dim = dim});
   return this->argument(std::move(argument));
 }
 
 HostCall& HostCall::shared_out(std::span<const Value> list, bool updated) {
-  CallText::ArgumentText argument{.kind = Kind::SharedOut};
+  cpu::CallText::ArgumentText argument{.kind = Kind::SharedOut};
   for (const Value& x : list) {
     // A layer's gradient among those of all layers, say: the kernel finds it there.
     const hlo::Builder::Row* row = updated ? nullptr : b_.row_of(x);
@@ -119,8 +119,8 @@ Values HostCall::updates() {
   std::vector<hlo::Type> types;
   for (const auto& [result, operand] : updates_) types.push_back(operands_[operand].type());
   // A row of what may lie in memory that the call updates is copied before.
-  for (CallText::ArgumentText& a : text_.arguments) {
-    for (CallText::ArgumentText::Element& e : a.list) {
+  for (cpu::CallText::ArgumentText& a : text_.arguments) {
+    for (cpu::CallText::ArgumentText::Element& e : a.list) {
       if (e.row < 0) continue;
       const Value whole = operands_[e.operand];
       const auto is_as_large = [&](const hlo::Type& t) {
@@ -132,14 +132,15 @@ Values HostCall::updates() {
       e.row = -1;
     }
   }
-  return hlo::custom_call(b_, kHostKernelTarget, operands_, types, config(),
+  return hlo::custom_call(b_, cpu::kHostKernelTarget, operands_, types, config(),
                           /*has_side_effect=*/false, updates_);
 }
 
 std::string HostCall::config() const {
-  const std::string text = std::string(kCallTextAttribute) + " = " + hlo::attr::string(text_.str());
+  const std::string text =
+      std::string(cpu::kCallTextAttribute) + " = " + hlo::attr::string(text_.str());
   if (!can_fail_) return "{" + text + "}";
-  return "{" + std::string(kFailingCallAttribute) + " = " + hlo::attr::i64(b_.call()) + ", " +
+  return "{" + std::string(cpu::kFailingCallAttribute) + " = " + hlo::attr::i64(b_.call()) + ", " +
          text + "}";
 }
 
@@ -154,14 +155,14 @@ Values HostCall::transposed_results(size_t transposed,
   std::vector<hlo::Type> given;
   for (size_t i = 0; i < types.size(); ++i) {
     const bool wanted = types[i].has_value();
-    text_.results.push_back({wanted, wanted && i < cuts.size() ? cuts[i] : Partition::kWhole,
+    text_.results.push_back({wanted, wanted && i < cuts.size() ? cuts[i] : cpu::Partition::kWhole,
                              wanted && i < transposed});
     if (wanted) given.push_back(*types[i]);
   }
-  const Values results = hlo::custom_call(b_, kHostKernelTarget, operands_, given, config());
+  const Values results = hlo::custom_call(b_, cpu::kHostKernelTarget, operands_, given, config());
   Values all;
   size_t next = 0;
-  for (const CallText::Result& result : text_.results) {
+  for (const cpu::CallText::Result& result : text_.results) {
     all.push_back(result.wanted ? results[next++] : Value());
     if (result.transposed) all.back() = hlo::swap_middle(all.back());
   }

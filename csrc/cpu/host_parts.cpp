@@ -1,4 +1,4 @@
-#include "ops/host/host_parts.h"
+#include "cpu/host_parts.h"
 
 #include <atomic>
 #include <exception>
@@ -15,7 +15,7 @@ extern "C" {
 [[gnu::weak]] void omp_set_num_threads(int count);
 }
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 // PyTorch's kernels use this thread only.
@@ -104,4 +104,4 @@ void run_parts(const XLA_FFI_CallFrame& frame, int64_t parts,
   if (work->failure) std::rethrow_exception(work->failure);
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-#include "pjrt/large_blocks.h"
+#include "cpu/large_blocks.h"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
-#include "pjrt/imports.h"
+#include "cpu/imports.h"
 #include "util/fork_mutex.h"
 
-namespace torch_xla::pjrt {
+namespace torch_xla::cpu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
@@ -162,4 +162,4 @@ void free_kept() {
   malloc_trim(0);
 }
 
-}  // namespace torch_xla::pjrt
+}  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-#include "ops/host/host_kernel.h"
+#include "cpu/host_kernel.h"
 
 #include <cstring>
 #include <limits>
@@ -16,15 +16,15 @@
 #include <c10/util/accumulate.h>
 #include <xla/ffi/api/c_api.h>
 
+#include "cpu/call_text.h"
+#include "cpu/ffi_frame.h"
+#include "cpu/host_failure.h"
+#include "cpu/host_parts.h"
 #include "debug/trace.h"
 #include "lazy/operator.h"
-#include "ops/host/call_text.h"
-#include "ops/host/ffi_frame.h"
-#include "ops/host/host_failure.h"
-#include "ops/host/host_parts.h"
 #include "util/error.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 using c10::IValue;
@@ -286,7 +286,7 @@ HostKernel::HostKernel(std::string_view key) {
     KernelArgument& a = arguments_.emplace_back(text.arguments[i]);
     const TypePtr type = formals[i].type();
     if (a.kind == Kind::Constant) {
-      a.value = ops::value_of(a.constant, type);
+      a.value = cpu::value_of(a.constant, type);
     } else if (a.kind == Kind::List) {
       const TypePtr element = type->castRaw<c10::ListType>()->getElementType();
       a.optional_list = element->kind() == TypeKind::OptionalType;
@@ -566,4 +566,4 @@ XLA_FFI_Error* run_kernel(XLA_FFI_CallFrame* frame) {
 
 void* host_kernel_handler() { return reinterpret_cast<void*>(&run_kernel); }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

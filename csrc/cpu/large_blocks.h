@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <string>
 
-namespace torch_xla::pjrt {
+namespace torch_xla::cpu {
 
 // Makes the library at `path`, which is loaded, allocate and free large memory by the functions
 // below. Returns whether it could: the library's table of imported functions must be writable.
@@ -32,4 +32,4 @@ void free_large(void* memory) noexcept;
 size_t kept_bytes();
 void free_kept();
 
-}  // namespace torch_xla::pjrt
+}  // namespace torch_xla::cpu

@@ -1,12 +1,12 @@
-#include "ops/host/in_memory.h"
+#include "cpu/in_memory.h"
 
 #include <utility>
 #include <vector>
 
+#include "cpu/ffi_frame.h"
 #include "hlo/ops.h"
-#include "ops/host/ffi_frame.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 namespace {
 
 XLA_FFI_Error* leave_in_place(XLA_FFI_CallFrame* frame) {
@@ -29,4 +29,4 @@ hlo::Values in_memory(const hlo::Values& values) {
                           aliases);
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -11,8 +11,8 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "cpu/call_text.h"
 #include "hlo/builder.h"
-#include "ops/host/call_text.h"
 
 namespace torch_xla::ops {
 
@@ -60,20 +60,21 @@ class HostCall {
   // swapped. `types` and `cuts` are of how they lie; gives them as the kernel does.
   hlo::Values transposed_results(size_t transposed, std::span<const std::optional<hlo::Type>> types,
                                  std::span<const int64_t> cuts);
-  hlo::Value result(const hlo::Type& type, int64_t cut = Partition::kWhole);
+  hlo::Value result(const hlo::Type& type, int64_t cut = cpu::Partition::kWhole);
   // For an operator that returns nothing: the updated tensors, in order.
   hlo::Values updates();
 
  private:
-  HostCall& argument(CallText::ArgumentText argument);
-  HostCall& operand(CallText::Kind kind, const hlo::Value& x, int64_t dim = Partition::kWhole);
+  HostCall& argument(cpu::CallText::ArgumentText argument);
+  HostCall& operand(cpu::CallText::Kind kind, const hlo::Value& x,
+                    int64_t dim = cpu::Partition::kWhole);
   int64_t add_operand(const hlo::Value& x);
   int64_t known_operand(const hlo::Value& x);  // adds it once
   std::string config() const;
 
   hlo::Builder& b_;
   bool can_fail_;
-  CallText text_;
+  cpu::CallText text_;
   hlo::Values operands_;
   std::vector<std::pair<int64_t, int64_t>> updates_;  // result and operand
 };

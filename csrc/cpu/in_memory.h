@@ -5,7 +5,7 @@
 
 #include "hlo/builder.h"
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 inline constexpr char kInMemoryTarget[] = "torch_xla.in_memory";
 // The XLA_FFI_Handler*. It needs nothing of this process.
@@ -14,4 +14,4 @@ void* in_memory_handler();
 // The values, as their readers find them in memory: each when all of them are there.
 hlo::Values in_memory(const hlo::Values& values);
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

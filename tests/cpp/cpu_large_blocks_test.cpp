@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include "pjrt/large_blocks.h"
+#include "cpu/large_blocks.h"
 
-namespace torch_xla::pjrt {
+namespace torch_xla::cpu {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -131,4 +131,4 @@ TEST_F(PjrtLargeBlocks, ThreadsHaveBlocksOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace torch_xla::pjrt
+}  // namespace torch_xla::cpu

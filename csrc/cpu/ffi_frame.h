@@ -3,7 +3,7 @@
 
 #include <xla/ffi/api/c_api.h>
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 // Returns whether the handler is asked to run. Otherwise it is asked which version of the FFI it
 // was built with, which this answers, or is told of an earlier stage of the call, where it has
@@ -20,4 +20,4 @@ inline bool ffi_executes(const XLA_FFI_CallFrame& frame) {
   return frame.stage == XLA_FFI_ExecutionStage_EXECUTE;
 }
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

@@ -8,7 +8,7 @@
 
 #include <xla/ffi/api/c_api.h>
 
-namespace torch_xla::ops {
+namespace torch_xla::cpu {
 
 // Threads that the program may use.
 int64_t thread_count(const XLA_FFI_CallFrame& frame);
@@ -18,4 +18,4 @@ int64_t thread_count(const XLA_FFI_CallFrame& frame);
 void run_parts(const XLA_FFI_CallFrame& frame, int64_t parts,
                const std::function<void(int64_t)>& run);
 
-}  // namespace torch_xla::ops
+}  // namespace torch_xla::cpu

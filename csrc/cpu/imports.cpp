@@ -1,11 +1,11 @@
-#include "pjrt/imports.h"
+#include "cpu/imports.h"
 
 #include <cstdint>
 
 #include <dlfcn.h>
 #include <link.h>
 
-namespace torch_xla::pjrt {
+namespace torch_xla::cpu {
 namespace {
 
 // The part of a library that became read-only after loading.
@@ -63,4 +63,4 @@ bool replace_imports(const std::string& path, void* (*replacement)(std::string_v
   return replaced;
 }
 
-}  // namespace torch_xla::pjrt
+}  // namespace torch_xla::cpu

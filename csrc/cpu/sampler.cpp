@@ -1,7 +1,7 @@
 // A handler of signals would do without the kernel's help, and must not be: oneDNN's products let
 // the stack pointer of XLA's threads point into the heap, which the handler's frame would
 // overwrite.
-#include "debug/sampler.h"
+#include "cpu/sampler.h"
 
 #include <atomic>
 #include <cerrno>
@@ -27,7 +27,7 @@
 
 #include "util/error.h"
 
-namespace torch_xla::debug {
+namespace torch_xla::cpu {
 namespace {
 
 constexpr size_t kMost = size_t{1} << 20;               // samples that are kept
@@ -196,4 +196,4 @@ std::vector<CodeSample> stop_sampling() {
   return samples;
 }
 
-}  // namespace torch_xla::debug
+}  // namespace torch_xla::cpu

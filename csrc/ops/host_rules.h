@@ -4,8 +4,8 @@
 
 #include <initializer_list>
 
-#include "ops/host/on_host.h"
 #include "ops/lowering.h"
+#include "ops/on_host.h"
 
 namespace torch_xla::ops {
 
