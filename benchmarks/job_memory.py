@@ -2,8 +2,10 @@
 
     python -m benchmarks.job_memory [--layers 12] [--width 1024]
 
-It is what the process holds beyond what it held before it made the model. Each row is a job of its
-own. FSDP and fully_shard split parameters, gradients and Adam's moments; DDP has all on each rank.
+Each row is a job of its own. `process` is the peak of a step, beyond what the process held before
+it made the model; on xla with the memory that is kept for the next run. `device` is what tensors hold,
+and what the largest program needs beside them. FSDP and fully_shard split parameters, gradients and
+Adam's moments; DDP has all on each rank.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_xla
+import torch_xla.debug
 import torch_xla.distributed.xla_backend  # noqa: F401  registers the backend
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
@@ -70,10 +73,14 @@ def train(index: int, args: argparse.Namespace) -> None:
         if on_xla:
             torch_xla.sync(wait=True)
         most = peak() - before  # of the last step: there is nothing left of the making
-    total = torch.tensor(most / MIB, device=device)
+    held = 0
+    if on_xla:
+        snapshot = torch_xla.debug.memory_snapshot()
+        held = snapshot.bytes + max(t.bytes for t in snapshot.temporaries)
+    total = torch.tensor([most / MIB, held / MIB], device=device)
     dist.all_reduce(total)
     if dist.get_rank() == 0:
-        print(f"{total.item() / dist.get_world_size():.0f}")
+        print(*(total / dist.get_world_size()).round().int().tolist())
     dist.destroy_process_group()
 
 
@@ -90,7 +97,8 @@ def main() -> None:
         torch_xla.launch(train, args=(args,))
         return
     size = args.layers * (args.width + 1) * args.width * 4 / MIB
-    print(f"parameters of {size:.0f} MiB; MiB of each process on 1, 2, 4 ranks, and those of 1")
+    print(f"parameters of {size:.0f} MiB; MiB of each process on 1, 2 and 4 ranks")
+    print(f"{'':>20} {'process':>20} {'device':>20}")
     for side in SIDES:
         found = []
         for count in (1, 2, 4):
@@ -101,9 +109,9 @@ def main() -> None:
                 stdout=subprocess.PIPE,
                 text=True,
             ).stdout
-            found.append(int(text.split()[-1]))
-        ratios = " ".join(f"{m / found[0]:5.2f}" for m in found)
-        print(f"{side:>20} " + " ".join(f"{m:6}" for m in found) + f"  {ratios}", flush=True)
+            found.append(text.split()[-2:])
+        columns = (" ".join(f"{row[i]:>6}" for row in found) for i in (0, 1))
+        print(f"{side:>20} {' '.join(columns)}", flush=True)
 
 
 if __name__ == "__main__":
