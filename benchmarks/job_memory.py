@@ -3,9 +3,9 @@
     python -m benchmarks.job_memory [--layers 12] [--width 1024]
 
 Each row is a job of its own. `process` is the peak of a step, beyond what the process held before
-it made the model; on xla with the memory that is kept for the next run. `device` is what tensors hold,
-and what the largest program needs beside them. FSDP and fully_shard split parameters, gradients and
-Adam's moments; DDP has all on each rank.
+it made the model; on xla with the memory that is kept for the next run. `device` is what tensors
+hold, and what the largest program needs beside them. FSDP and fully_shard split parameters,
+gradients and Adam's moments; DDP has all on each rank.
 """
 
 from __future__ import annotations
