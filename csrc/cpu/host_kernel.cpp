@@ -201,6 +201,7 @@ class HostKernel {
  public:
   explicit HostKernel(std::string_view key);
   void run(const XLA_FFI_CallFrame& frame) const;
+  bool waits() const { return name_ == kWaitingOperator; }
 
  private:
   using Kind = CallText::Kind;
@@ -549,16 +550,54 @@ int64_t failing_call_of(const XLA_FFI_CallFrame& frame) {
   return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(scalar)->value);
 }
 
+XLA_FFI_Error* error_of(const XLA_FFI_CallFrame& frame, const std::exception& failure) {
+  const std::string text = failure_text(failure, failing_call_of(frame));
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
+                                    XLA_FFI_Error_Code_INTERNAL};
+  return frame.api->XLA_FFI_Error_Create(&args);
+}
+
+// Returns null, or what XLA is told of a failure.
+XLA_FFI_Error* run_or_fail(const HostKernel& kernel, const XLA_FFI_CallFrame& frame) {
+  try {
+    kernel.run(frame);
+    return nullptr;
+  } catch (const std::exception& e) {
+    return error_of(frame, e);
+  }
+}
+
+// Returns null where the runtime cannot be told later.
+XLA_FFI_Future* future_of(const XLA_FFI_Api& api) {
+  XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
+  return succeeded(&api, api.XLA_FFI_Future_Create(&args)) ? args.future : nullptr;
+}
+
+void complete(const XLA_FFI_Api& api, XLA_FFI_Future* future, XLA_FFI_Error* error) {
+  if (error == nullptr) {
+    XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, nullptr,
+                                             future};
+    succeeded(&api, api.XLA_FFI_Future_SetAvailable(&args));
+  } else {
+    XLA_FFI_Future_SetError_Args args = {XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr, future,
+                                         error};
+    succeeded(&api, api.XLA_FFI_Future_SetError(&args));
+  }
+}
+
 XLA_FFI_Error* run_kernel(XLA_FFI_CallFrame* frame) {
   if (!ffi_executes(*frame)) return nullptr;
   try {
-    kernel_for(config_key(*frame))->run(*frame);
+    auto kernel = kernel_for(config_key(*frame));
+    frame->future = kernel->waits() ? future_of(*frame->api) : nullptr;
+    if (frame->future == nullptr) return run_or_fail(*kernel, *frame);
+    // What the frame points to lives until the future is complete.
+    run_waiting([kernel = std::move(kernel), frame = *frame] {
+      complete(*frame.api, frame.future, run_or_fail(*kernel, frame));
+    });
     return nullptr;
   } catch (const std::exception& e) {
-    const std::string text = failure_text(e, failing_call_of(*frame));
-    XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
-                                      XLA_FFI_Error_Code_INTERNAL};
-    return frame->api->XLA_FFI_Error_Create(&args);
+    return error_of(*frame, e);
   }
 }
 

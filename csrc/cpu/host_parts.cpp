@@ -1,13 +1,18 @@
 #include "cpu/host_parts.h"
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pthread.h>
 
 // PyTorch's OpenMP, which comes with it; ATen's own setter changes all threads.
 extern "C" {
@@ -73,6 +78,44 @@ void drain_scheduled(void* data) {
   (*work)->drain();
 }
 
+// Never destroyed: threads may wait in it while the process ends.
+class WaitingThreads {
+ public:
+  void run(std::function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(std::move(call));
+    if (calls_.size() > idle_) {
+      std::thread([this] { work(); }).detach();
+    } else {
+      called_.notify_one();
+    }
+  }
+
+ private:
+  void work() {
+    pthread_setname_np(pthread_self(), "xla exchange");
+    std::unique_lock lock(mutex_);
+    while (true) {
+      ++idle_;
+      called_.wait(lock, [this] { return !calls_.empty(); });
+      --idle_;
+      std::function<void()> call = std::move(calls_.front());
+      calls_.pop_front();
+      lock.unlock();
+      call();
+      call = nullptr;
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable called_;
+  std::deque<std::function<void()>> calls_;
+  size_t idle_ = 0;  // threads that wait for a call
+};
+
+}  // namespace
+
 bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   if (error == nullptr) return true;
   XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
@@ -80,7 +123,10 @@ bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   return false;
 }
 
-}  // namespace
+void run_waiting(std::function<void()> call) {
+  static auto& threads = *new WaitingThreads;
+  threads.run(std::move(call));
+}
 
 int64_t thread_count(const XLA_FFI_CallFrame& frame) {
   int64_t count = 1;

@@ -18,4 +18,11 @@ int64_t thread_count(const XLA_FFI_CallFrame& frame);
 void run_parts(const XLA_FFI_CallFrame& frame, int64_t parts,
                const std::function<void(int64_t)>& run);
 
+// Makes a call that waits for others on a thread of its own, and returns at once: as many threads
+// as wait at a time, kept for later ones. The call must not throw.
+void run_waiting(std::function<void()> call);
+
+// Returns whether the runtime did what it was asked; what it says otherwise is dropped.
+bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error);
+
 }  // namespace torch_xla::cpu

@@ -8,6 +8,7 @@
 
 #include "debug/metrics.h"
 #include "dispatch/replicas/agreement.h"
+#include "dispatch/replicas/apart.h"
 #include "dispatch/replicas/exchange.h"
 #include "dispatch/replicas/exchange_times.h"
 #include "dispatch/replicas/groups.h"
@@ -73,6 +74,7 @@ void init_replicas(pybind11::module_& m) {
   util::hooks.tell_job = &tell_job;
   m.def("_xla_doing", &doing);
   m.def("_xla_exchanges", &exchanges, py::arg("clear"));
+  m.def("_xla_exchanges_on_host", &dispatch::exchanges_on_host);
   m.def("_xla_set_replica", &dispatch::set_replica, py::arg("rank"), py::arg("count"));
   // `name` is that of a process group which c10d knows.
   m.def(

@@ -1,4 +1,4 @@
-"""A job that trains by the package accelerate: by torchrun, and by notebook_launcher, which forks."""
+"""A job that trains by accelerate: by torchrun, and by its notebook_launcher, which forks."""
 
 from __future__ import annotations
 

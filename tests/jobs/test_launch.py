@@ -215,3 +215,20 @@ def test_a_signal_leaves_no_process(jobs, number):
     while any(os.path.exists(f"/proc/{child}") for child in children):
         assert time.monotonic() - begun < 60, done.stderr
         time.sleep(0.05)
+
+
+def test_processes_of_a_host_share_its_cores(jobs):
+    """The CPU plugin would take a thread for each core in each of them."""
+    code = """
+        import os
+        from pathlib import Path
+        import torch, torch_xla
+
+        x = torch.randn(64, 64, device="xla")
+        print((x @ x.sin()).sum().item())
+        names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+        share = os.environ.get("SHARE") or max(1, len(os.sched_getaffinity(0)) // 3)
+        assert names.count("tf_XLAEigen") == int(share), names
+    """
+    jobs.by_hand(code, ranks=3)
+    jobs.by_hand(code, env={"PJRT_NPROC": "5", "SHARE": "5"})

@@ -471,7 +471,7 @@ Tensors results_of(at::TensorList xs, c10::string_view what, c10::string_view re
 // Large tensors are reduced in the memory of their results; the others go together.
 void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale,
                      const Exchange& exchange, at::TensorList out) {
-  constexpr size_t kLarge = 1 << 18;  // bytes
+  constexpr size_t kLarge = 1 << 22;  // bytes
   Tensors small;
   std::vector<size_t> places;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;

@@ -447,6 +447,12 @@ class CpuPlugin(_BuiltinPlugin):
     def client_create_options(self):
         return {"cpu_device_count": self.physical_chip_count()}
 
+    def configure_multiprocess(self, local_rank, local_world_size):
+        if local_world_size > 1 and not (os.environ.get("PJRT_NPROC") or os.environ.get("NPROC")):
+            # The plugin would have a thread for each core in each process.
+            cores = len(os.sched_getaffinity(0))
+            os.environ["PJRT_NPROC"] = str(max(1, cores // local_world_size))
+
     def options_of_process(self, local_rank):
         return {"cpu_device_count": 1}
 

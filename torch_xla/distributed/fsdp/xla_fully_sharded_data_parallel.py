@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree
 
 import torch_xla
+from torch_xla import _XLAC
 from torch_xla.core import xla_model as xm
 from torch_xla.distributed.fsdp import _arguments, _shards, loading
 from torch_xla.distributed.fsdp._arguments import FLOAT_DTYPES  # noqa: F401
@@ -34,6 +35,9 @@ from torch_xla.distributed.fsdp.utils import (
 )
 from torch_xla.distributed.fsdp.wrap import recursive_wrap
 from torch_xla.distributed.fsdp.xla_flatten_params_wrapper import Place, XlaFlattenParamsWrapper
+
+# Of gradients in one exchange, unless the user says; as much as PyTorch's DDP takes.
+_ON_HOST_MB = 25
 
 
 class TrainingState(Enum):
@@ -77,8 +81,9 @@ class XlaFullyShardedDataParallel(_shards.HoldsShards):
         shard_param_on_dim_0: Whether parameters are cut into rows, else into pieces of a line.
         pin_layout_in_collective_ops: Accepted for programs written for earlier versions.
         reduce_scatter_bucket_size_mb: How many MiB of gradients go in one exchange; each parameter
-            in one of its own if 0.
-        coalesce_all_gather_ops: Whether one exchange gathers all parameters of the module.
+            in one of its own if 0, or 25 MiB where exchanges go through the host, as on the CPU.
+        coalesce_all_gather_ops: Whether one exchange gathers all parameters of the module; through
+            the host one does.
         auto_wrap_policy: Which modules within are wrapped, too; see
             `torch_xla.distributed.fsdp.wrap`.
         auto_wrapper_callable: What wraps these; this class without it.
@@ -149,7 +154,9 @@ class XlaFullyShardedDataParallel(_shards.HoldsShards):
         of_buffers = _arguments.float_dtype("buffer_dtype", buffer_dtype)
         self.buffer_dtype = of_buffers or self.compute_dtype
         self.fp32_reduce_scatter = fp32_reduce_scatter
-        self.coalesce_all_gather_ops = coalesce_all_gather_ops
+        # A compiler may join exchanges; those through the host take their time each.
+        on_host = _XLAC._xla_exchanges_on_host()
+        self.coalesce_all_gather_ops = coalesce_all_gather_ops or on_host
         self.sharding_groups = sharding_groups
         self.replication_groups = replication_groups
         self.rank, self.world_size = _arguments.place_in_group(
@@ -201,7 +208,9 @@ class XlaFullyShardedDataParallel(_shards.HoldsShards):
             count = sum(p.numel() for p in self.sharded_params)
             xm.master_print(f"{_debug_msg}: {count} elements in shards of this rank", flush=True)
         self._buckets = _arguments.buckets(
-            self.sharded_params, self.world_size, reduce_scatter_bucket_size_mb
+            self.sharded_params,
+            self.world_size,
+            reduce_scatter_bucket_size_mb or (_ON_HOST_MB if on_host else 0),
         )
         self._full = FullValues(self.sharded_params, self._gather)
         self._unreduced: dict[int, torch.Tensor] = {}  # gradients of no_sync, of full values
