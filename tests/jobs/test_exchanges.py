@@ -213,3 +213,46 @@ def _plain(code: str) -> str:
     import textwrap
 
     return textwrap.dedent(code)
+
+
+def test_what_needs_no_exchange_goes_on(jobs):
+    """While rank 0 waits for rank 1, which is late, its program computes."""
+    code = """
+        import json, os, time
+        from pathlib import Path
+        import torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        import torch_xla.debug.profiler as xp
+
+        rank = xm.get_ordinal()
+
+        def step():
+            sent = torch.full((4,), rank + 1.0, device="xla")
+            work = torch.ones(1, 8, 64, 64, device="xla")
+            weight = torch.full((8, 8, 1, 1), 0.125, device="xla")
+            torch_xla.sync(wait=True)
+            if rank == 1:
+                time.sleep(1)
+            reduced = xm.all_reduce("sum", sent)
+            for _ in range(20):
+                work = torch.nn.functional.conv2d(work, weight)
+            torch_xla.sync(wait=True)
+            assert reduced.tolist() == [3.0] * 4
+            assert (work == 1).all()
+
+        step()
+        xm.rendezvous("compiled")
+        xp.start_trace("log")
+        step()
+        xp.stop_trace()
+        if rank == 0:
+            (path,) = Path("log").rglob("*_rank0.trace.json")
+            events = json.loads(path.read_text())["traceEvents"]
+            named = lambda name: [e for e in events if e["name"].startswith(name)]
+            (exchange,) = named("all_reduce add Float[4]")
+            end = exchange["ts"] + exchange["dur"]
+            inside = [k for k in named("aten::") if exchange["ts"] < k["ts"] < end - 500_000]
+            assert exchange["dur"] > 800_000, exchange
+            assert len(inside) > 10, (len(inside), {e["name"] for e in named("aten::")})
+    """
+    jobs.by_hand(code, env={"PJRT_NPROC": "1"})
