@@ -256,3 +256,31 @@ def test_what_needs_no_exchange_goes_on(jobs):
             assert len(inside) > 10, (len(inside), {e["name"] for e in named("aten::")})
     """
     jobs.by_hand(code, env={"PJRT_NPROC": "1"})
+
+
+def test_tensors_of_all_sizes_in_one_exchange(jobs):
+    """Small ones go together, up to 32 MiB; large ones, of 4 MiB and more, by themselves."""
+    code = (
+        PRELUDE
+        + """
+import torch_xla.core.xla_model as xm
+
+sizes = [1_000_000] * 12 + [2_000_000, 5, 0, 1_000_000]
+dtypes = [torch.float32] * 13 + [torch.int64, torch.float32, torch.bfloat16]
+
+
+def make(r):
+    kinds = enumerate(zip(sizes, dtypes))
+    return [(torch.arange(n) % 7 + i + 100 * r).to(t) for i, (n, t) in kinds]
+
+
+for name, reduce in (("sum", torch.add), ("max", torch.maximum)):
+    mine = [t.to("xla") for t in make(rank)]
+    xm.all_reduce(name, mine, scale=0.5)
+    torch_xla.sync()
+    for got, a, b in zip(mine, make(0), make(1)):
+        want = reduce(a, b)
+        same(got, want * 0.5 if want.is_floating_point() else (want * 0.5).to(want.dtype))
+"""
+    )
+    jobs.torchrun(code)

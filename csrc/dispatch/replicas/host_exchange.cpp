@@ -468,20 +468,32 @@ Tensors results_of(at::TensorList xs, c10::string_view what, c10::string_view re
   return results;
 }
 
-// Large tensors are reduced in the memory of their results; the others go together.
+// Large tensors are reduced in the memory of their results; others go together, since each message
+// takes its time, as far as a copy of them may be large.
 void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale,
                      const Exchange& exchange, at::TensorList out) {
-  constexpr size_t kLarge = 1 << 22;  // bytes
-  Tensors small;
-  std::vector<size_t> places;
+  constexpr size_t kLarge = 1 << 22, kJoined = 1 << 25;  // bytes
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<Tensors> large;
+  Tensors small;
+  std::vector<size_t> places;
+  size_t bytes = 0;  // of the small ones
+  const auto reduce_small = [&] {
+    Tensors results = all_reduced(small, reduction, exchange);
+    scale_by(results, scale);
+    for (size_t i = 0; i < results.size(); ++i) out[places[i]].copy_(results[i]);
+    small.clear();
+    places.clear();
+    bytes = 0;
+  };
   for (size_t i = 0; i < xs.size(); ++i) {
     c10d::AllreduceOptions options;
     ReduceOp::RedOpType op = reduce_op(reduction);
     if (xs[i].nbytes() < kLarge || !as_sent(xs[i], op).is_same(xs[i])) {
       small.push_back(xs[i]);
       places.push_back(i);
+      bytes += xs[i].nbytes();
+      if (bytes >= kJoined) reduce_small();
       continue;
     }
     options.reduceOp = op;
@@ -494,9 +506,7 @@ void all_reduce_into(at::TensorList xs, std::string_view reduction, double scale
     scale_by(results, scale);
     if (!results[0].is_same(given[0])) given[0].copy_(results[0]);  // of integers
   }
-  Tensors results = all_reduced(small, reduction, exchange);
-  scale_by(results, scale);
-  for (size_t i = 0; i < results.size(); ++i) out[places[i]].copy_(results[i]);
+  reduce_small();
 }
 
 }  // namespace
