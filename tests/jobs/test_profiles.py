@@ -77,6 +77,35 @@ def test_a_second_profile(jobs, tmp_path):
     }
 
 
+def test_a_rank_that_records_twice_meanwhile(jobs, tmp_path):
+    """Its second profile leaves the first one's files alone."""
+    code = """
+        import time
+        import torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        import torch_xla.debug.profiler as xp
+
+        def work():
+            assert (torch.ones(3, device="xla") + 1).tolist() == [2.0] * 3
+
+        xp.start_trace("log")
+        xm.rendezvous("both record")
+        work()
+        if xm.get_ordinal() == 1:
+            time.sleep(1.1)  # folders are named by seconds
+            xp.stop_trace()
+            xp.start_trace("log")
+            work()
+        xp.stop_trace()
+    """
+    jobs.torchrun(code)
+    runs = sorted((tmp_path / "log/plugins/profile").iterdir())
+    ranks = [
+        re.findall(r"rank(\d)\.xplane", " ".join(p.name for p in run.iterdir())) for run in runs
+    ]
+    assert [sorted(found) for found in ranks] == [["0", "1"], ["1"]]
+
+
 def test_what_ranks_lose(jobs):
     code = """
         import time

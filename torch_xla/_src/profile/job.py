@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _FILE = "job.trace.json"
+_begun: set[str] = set()
 
 
 def begin(now: str) -> str:
-    """The name of the run that this process records: that of the others who do, else `now`."""
+    """The name of the run that this process records: that of the others who do, else `now`; a
+    process is in each run once."""
     if place.world_size() == 1:
         return now
     with _alone() as shared:
-        if shared.add("recording", 1) == 1:
+        if shared.add("recording", 1) == 1 or shared.get("run").decode() in _begun:
             shared.set("run", now)
-        return shared.get("run").decode()
+        run = shared.get("run").decode()
+    _begun.add(run)
+    return run
 
 
 def end(folder: Path) -> None:
