@@ -20,7 +20,7 @@ from check_includes import includes
 
 # The lines that a room may have. A room that outgrows its budget is two rooms.
 BUDGETS: dict[str, int] = {
-    "csrc/cpu": 1_900,
+    "csrc/cpu": 2_000,
     "csrc/debug": 1_000,
     "csrc/dispatch": 650,
     "csrc/dispatch/calls": 1_200,

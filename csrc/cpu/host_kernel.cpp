@@ -591,7 +591,7 @@ XLA_FFI_Error* run_kernel(XLA_FFI_CallFrame* frame) {
     auto kernel = kernel_for(config_key(*frame));
     frame->future = kernel->waits() ? future_of(*frame->api) : nullptr;
     if (frame->future == nullptr) return run_or_fail(*kernel, *frame);
-    // What the frame points to lives until the future is complete.
+    // XLA keeps all that the frame points to until the future is complete.
     run_waiting([kernel = std::move(kernel), frame = *frame] {
       complete(*frame.api, frame.future, run_or_fail(*kernel, frame));
     });

@@ -36,7 +36,7 @@ from torch_xla.distributed.fsdp.utils import (
 from torch_xla.distributed.fsdp.wrap import recursive_wrap
 from torch_xla.distributed.fsdp.xla_flatten_params_wrapper import Place, XlaFlattenParamsWrapper
 
-# Of gradients in one exchange, unless the user says; as much as PyTorch's DDP takes.
+# MiB of gradients in one exchange, unless the user says; as many as PyTorch's DDP takes.
 _ON_HOST_MB = 25
 
 
