@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <sstream>
 #include <unordered_map>
@@ -197,11 +198,17 @@ IValue value_of(const CallText::Constant& constant, const TypePtr& declared) {
 
 // --- one call site's operator and arguments ------------------------------------------------
 
+// Filled while the library is loaded.
+std::set<std::string>& waiting_operators() {
+  static auto& names = *new std::set<std::string>;
+  return names;
+}
+
 class HostKernel {
  public:
   explicit HostKernel(std::string_view key);
   void run(const XLA_FFI_CallFrame& frame) const;
-  bool waits() const { return name_ == kWaitingOperator; }
+  bool waits() const { return waits_; }
 
  private:
   using Kind = CallText::Kind;
@@ -231,6 +238,7 @@ class HostKernel {
   void store(const at::Tensor& value, const at::Tensor& target, size_t index) const;
 
   std::string name_;
+  bool waits_;
   std::optional<c10::OperatorHandle> op_;
   std::optional<c10::OperatorHandle> out_;  // writes into given tensors, where there is a kernel
   std::vector<KernelArgument> arguments_;
@@ -275,6 +283,7 @@ std::optional<c10::OperatorHandle> find_out_overload(const c10::OperatorHandle& 
 HostKernel::HostKernel(std::string_view key) {
   const CallText text = CallText::parse(key);
   name_ = text.op;
+  waits_ = waiting_operators().contains(name_);
   results_ = text.results;
   op_ = c10::Dispatcher::singleton().findSchema(lazy::operator_name(name_));
   TXLA_CHECK(op_.has_value(), name_,
@@ -602,6 +611,8 @@ XLA_FFI_Error* run_kernel(XLA_FFI_CallFrame* frame) {
 }
 
 }  // namespace
+
+WaitingOperator::WaitingOperator(const char* name) { waiting_operators().insert(name); }
 
 void* host_kernel_handler() { return reinterpret_cast<void*>(&run_kernel); }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cpu/host_kernel.h"
 #include "hlo/collectives.h"
 #include "hlo/ops.h"
 #include "lazy/function.h"
@@ -168,7 +167,7 @@ hlo::Value exchanged(Lowering& l, const hlo::Value& x, const hlo::Dims& dims,
 
 // By an operator of another name, since the recorder asks CPU kernels of this one what they refuse.
 hlo::Values exchange_on_host(Lowering& l) {
-  HostCall call(l.b, cpu::kWaitingOperator, Fails::Never);
+  HostCall call(l.b, "torch_xla::exchange_on_host", Fails::Never);
   std::vector<std::optional<hlo::Value>> xs;
   for (const hlo::Value& x : l.list(0)) xs.emplace_back(x);
   call.tensors(xs).tensor(l.in(1));

@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "cpu/host_kernel.h"
 #include "debug/trace.h"
 #include "dispatch/replicas/agreement.h"
 #include "dispatch/replicas/apart.h"
@@ -535,6 +536,7 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
   m.def(("exchange_on_host.out" + arguments + ", *, Tensor(a!)[] out) -> ()").c_str());
 }
 TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("exchange_on_host.out", exchange_on_host); }
+const cpu::WaitingOperator waits("torch_xla::exchange_on_host");
 
 }  // namespace
 
