@@ -1,4 +1,4 @@
-"""One process of a host at a time."""
+"""One process of a host, or of the job, at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ class Turns:
 
     It is the same in each process that makes such objects in the same order, or has this one from
     its parent. They take numbers in the job's store, and wait for the one before to be done.
+
+    Args:
+        of_job: Where it is given, no other process of the job is in a block of this name.
     """
 
-    def __init__(self) -> None:
-        self._number = next(_numbers)
+    def __init__(self, of_job: str = "") -> None:
+        self._of_job = of_job
+        self._number = -1 if of_job else next(_numbers)
         self._lock = threading.Lock()
         self._turn = 0
 
@@ -48,11 +52,11 @@ class Turns:
         self._lock.release()
 
     def _key(self, name: str) -> str:
-        return f"turns/{place.host_index()}/{self._number}/{name}"
+        return f"turns/{self._of_job or f'{place.host_index()}/{self._number}'}/{name}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_number": self._number}
+        return {"_number": self._number, "_of_job": self._of_job}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
+        self.__init__(state["_of_job"])  # type: ignore[misc]
         self._number = state["_number"]

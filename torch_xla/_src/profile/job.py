@@ -3,13 +3,12 @@ last makes a file of all, in which each process bears its rank."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_xla._src.job import place, store, waits
+from torch_xla._src.job import place, store
+from torch_xla._src.job.turns import Turns
 from torch_xla._src.profile import spaces
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 _FILE = "job.trace.json"
 _begun: set[str] = set()
+_alone = Turns(of_job="profiles")
 
 
 def begin(now: str) -> str:
@@ -24,7 +24,8 @@ def begin(now: str) -> str:
     process is in each run once."""
     if place.world_size() == 1:
         return now
-    with _alone() as shared:
+    with _alone:
+        shared = _store()
         if shared.add("recording", 1) == 1 or shared.get("run").decode() in _begun:
             shared.set("run", now)
         run = shared.get("run").decode()
@@ -36,31 +37,22 @@ def end(folder: Path) -> None:
     """This process has written its files to the folder. The last one joins those that it finds."""
     if place.world_size() == 1:
         return
-    with _alone() as shared:
-        if shared.add("recording", -1) == 0:
+    with _alone:
+        if _store().add("recording", -1) == 0:
             join(folder)
 
 
 def join(folder: Path) -> None:
-    """Writes the events of all `.trace.json` of a run to one."""
+    """Writes the events of all `.trace.json` of a run to one, where they are of ranks of a job:
+    other programs number their processes alike."""
     paths = sorted(path for path in folder.glob("*.trace.json") if path.name != _FILE)
-    if len(paths) < 2:
-        return
-    events = [e for path in paths for e in json.loads(path.read_text())["traceEvents"]]
-    spaces.write_trace(events, folder / _FILE)
+    files = [json.loads(path.read_text())["traceEvents"] for path in paths]
+    numbers = [number for events in files for number in {e["pid"] for e in events}]
+    if len(files) > 1 and len(set(numbers)) == len(numbers):
+        spaces.write_trace([e for events in files for e in events], folder / _FILE)
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[dist.Store]:
-    """The job's store, while no other process is here: each waits for the one before."""
+def _store() -> dist.Store:
     import torch.distributed as dist
 
-    shared = dist.PrefixStore("profiles", store.store("profiles"))
-    turn = shared.add("turns", 1)
-    if turn > 1:
-        with waits.waiting("for another rank's profile"):
-            shared.get(f"turn/{turn - 1}")
-    try:
-        yield shared
-    finally:
-        shared.set(f"turn/{turn}", "")
+    return dist.PrefixStore("profiles", store.store("profiles"))
