@@ -284,3 +284,106 @@ def test_ddp_is_one_process_with_averaged_gradients(jobs):
 
 def test_what_else_trains_in_parallel(jobs):
     jobs.by_hand(BEGIN + OTHERS + END, ranks=2, timeout=300)
+
+
+NATIVE = """
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.xla_multiprocessing as xmp
+import torch_xla.runtime as xr
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 4, 3)
+        self.embed = nn.Embedding(5, 6)
+        self.norm = nn.LayerNorm(6)
+        self.out = nn.Linear(4 * 4 * 4, 6)
+
+    def forward(self, image, kind):
+        x = torch.relu(self.convolution(image)).flatten(1)
+        return self.norm(self.out(x) + self.embed(kind))
+
+
+def made():
+    torch.manual_seed(5)
+    return Net().double()
+
+
+def batches(rank):
+    draw = torch.Generator().manual_seed(rank)
+    for _ in range(4):
+        yield (torch.randn(3, 1, 6, 6, generator=draw, dtype=torch.float64),
+               torch.randint(0, 5, (3,), generator=draw))
+
+
+def loss_of(model, image, kind):
+    return model(image, kind).square().mean() + model(image, kind).exp().mean()
+
+
+def optimizer_of(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def of_one_process(count):
+    model = made()
+    optimizer = optimizer_of(model)
+    for parts in zip(*(batches(rank) for rank in range(count))):
+        optimizer.zero_grad()
+        for part in parts:
+            (loss_of(model, *part) / count).backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def native(rank):
+    model = made().to(xm.xla_device())
+    if rank:  # all take those of rank 0
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1)
+    xm.broadcast_master_param(model)
+    optimizer = optimizer_of(model)
+    for image, kind in pl.MpDeviceLoader(list(batches(rank)), xm.xla_device()):
+        optimizer.zero_grad()
+        loss_of(model, image, kind).backward()
+        xm.optimizer_step(optimizer)
+    return list(model.parameters())
+
+
+def ddp(rank):
+    torch.distributed.init_process_group("xla", init_method="xla://")
+    model = DDP(made().to(xm.xla_device()), gradient_as_bucket_view=True)
+    optimizer = optimizer_of(model)
+    for image, kind in pl.MpDeviceLoader(list(batches(rank)), xm.xla_device()):
+        optimizer.zero_grad()
+        loss_of(model, image, kind).backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def run(index):
+    rank, count = xr.global_ordinal(), xr.world_size()
+    assert index == rank and count == 2
+    want = of_one_process(count)
+    for train in (native, ddp):
+        for p, q in zip(train(rank), want, strict=True):
+            whole = xm.all_gather(p.detach()[None]).cpu()
+            assert (whole == whole[:1]).all()  # to the bit the same on all ranks
+            torch.testing.assert_close(whole[0], q.detach(), rtol=1e-9, atol=1e-10)
+    print("trained", flush=True)
+
+
+if __name__ == "__main__":
+    xmp.spawn(run)
+"""
+
+
+def test_native_training_is_that_of_ddp_and_of_one_process(jobs):
+    assert jobs.spawn(NATIVE, timeout=300).stdout.count("trained") == 2

@@ -153,6 +153,36 @@ def test_an_exchange_whose_values_two_threads_read(jobs):
     jobs.by_hand(PRELUDE + _plain(code), env={"XLA_PERSISTENT_CACHE_PATH": ""})
 
 
+def test_a_read_beside_a_thread_that_launches_what_waits(jobs):
+    """What it reads has several results, and its program comes after that of the other thread."""
+    code = """
+    import threading
+    from torch_xla import _XLAC
+
+    torch.manual_seed(0)
+    for i in range(6):
+        x = torch.randn(6, 5 + i)
+        sums = ops.exchange_all_reduce([x.to("xla")], "add", 1.0, [], count)[0]
+        largest, place_of = sums.max(dim=1)
+        slow = torch.eye(7 + i, device="xla")
+        for k in range(6):
+            slow = torch.linalg.qr(slow @ slow + k)[1]
+        first = largest.view(2, 3).t()
+        other = threading.Thread(target=_XLAC._xla_launch_exchanges)
+        other.start()
+        got = _XLAC._xla_get_cpu_tensors([slow, largest, place_of, first])
+        other.join()
+        want = (x * count).max(dim=1)
+        same(got[1], want.values)
+        same(got[2], want.indices)
+        same(got[3], want.values.view(2, 3).t())
+    print("all are right")
+    """
+    env = {"XLA_PERSISTENT_CACHE_PATH": ""}
+    for done in jobs.by_hand(PRELUDE + _plain(code), env=env, timeout=300):
+        assert "all are right" in done.stdout
+
+
 def test_gradients_and_a_training_step(jobs):
     code = """
     import torch_xla.distributed.spmd.exchanges  # registers gradients

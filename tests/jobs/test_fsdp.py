@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 HEAD = """
-import copy, functools, os
+import copy, functools, os, pickle
 import torch, torch_xla
 import torch.nn.functional as F
 from torch import nn
@@ -15,7 +15,8 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla.distributed.fsdp import (
-    XlaFullyShardedDataParallel as FSDP, checkpoint_module, load_sharded_model_checkpoints, wrap)
+    XlaFullyShardedDataParallel as FSDP, checkpoint_module, load_sharded_model_checkpoints,
+    load_sharded_optimizer_checkpoints, wrap)
 
 rank, count = xr.global_ordinal(), xr.world_size()
 
@@ -196,7 +197,7 @@ assert {p.grad.dtype for p in small.params_with_grad} == {torch.float32}
 # A checkpoint of four, for two and for all kinds of wrappers.
 folder = os.environ["FOLDER"]
 four = FSDP(copy.deepcopy(net), auto_wrap_policy=policy)
-optimizer = torch.optim.Adam(four.parameters())
+optimizer = torch.optim.Adam(four.named_parameters())
 loss_of(four, batch(rank, 0).to("xla")).backward()
 optimizer.step()
 data = {"model": four.state_dict(), "shard_metadata": four.get_shard_metadata(),
@@ -205,7 +206,7 @@ xm.save(data, f"{folder}/c_rank-{rank}-of-{count}.pth", master_only=False)
 back = FSDP(Net().double(), auto_wrap_policy=policy)
 loaded = torch.load(f"{folder}/c_rank-{rank}-of-{count}.pth")
 back.load_state_dict(loaded["model"])
-again = torch.optim.Adam(back.parameters())
+again = torch.optim.Adam(back.named_parameters())
 again.load_state_dict(loaded["optimizer"])
 for m, o in ((four, optimizer), (back, again)):
     o.zero_grad()
@@ -213,7 +214,15 @@ for m, o in ((four, optimizer), (back, again)):
     o.step()
 for p, q in zip(four.parameters(), back.parameters()):
     assert torch.equal(p, q)
-four.load_state_dict(loaded["model"])
+# All with the gradients of one batch, so that another number of ranks has the same.
+loss_of(four, batch(0, 1).to("xla")).backward()
+optimizer.step()
+data = {"model": four.state_dict(), "shard_metadata": four.get_shard_metadata(),
+        "optimizer": optimizer.state_dict()}
+xm.save(data, f"{folder}/c_rank-{rank}-of-{count}.pth", master_only=False)
+optimizer.zero_grad()
+loss_of(four, batch(0, 3).to("xla")).backward()
+optimizer.step()
 print("loss", loss_of(four, batch(0, 5).to("xla")).item())
 """
 
@@ -222,6 +231,10 @@ folder = os.environ["FOLDER"]
 for form in ({}, {"flatten_parameters": True}, {"shard_param_on_dim_0": True}):
     model = FSDP(Net().double(), auto_wrap_policy=policy, **form)
     load_sharded_model_checkpoints(model, f"{folder}/c", "_rank-*-of-4.pth")
+    optimizer = torch.optim.Adam(model.named_parameters())
+    load_sharded_optimizer_checkpoints(model, optimizer, f"{folder}/c", "_rank-*-of-4.pth")
+    loss_of(model, batch(0, 3).to("xla")).backward()
+    optimizer.step()
     print("loss", loss_of(model.eval(), batch(0, 5).to("xla")).item())
 """
 
@@ -293,9 +306,31 @@ train(model, optimizer, range(2))
 saved = copy.deepcopy(optimizer.state_dict())
 size = sum(v.numel() for s in saved["base_state"].values() for v in s.values())
 assert size < 1.2 * sum(p.numel() for p in model.parameters())  # two moments, in halves
+def on_cpu(state):
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cpu(), state)
+
+both = [pickle.loads(payload) for payload in xm.rendezvous("zero", pickle.dumps(on_cpu(saved)))]
 again, other = make(save_master_weights=True)
 other.load_state_dict(saved)
 assert torch.equal(again.embed.weight, model.embed.weight)
+train(again, other, [2])
+for p, q in zip(again.parameters(), expected.parameters()):
+    torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-8, atol=1e-10)
+
+# Of a job of two for one of one, whose state is for a job of two again.
+alone, one = make(save_master_weights=True, sharding_groups=[[0], [1]])
+one.load_sharded_state_dicts(both)
+for i, p in enumerate(alone.parameters()):
+    if one.state_dict()["base_state"].get(i):
+        assert one.state_dict()["base_state"][i]["exp_avg"].numel() == p.numel()
+assert torch.equal(alone.embed.weight, model.embed.weight)
+again, other = make(save_master_weights=True)
+try:
+    other.load_sharded_state_dicts(both[:1])
+    raise AssertionError
+except ValueError as error:
+    assert "expected the state dicts of all ranks" in str(error), error
+other.load_sharded_state_dicts([on_cpu(one.state_dict())])
 train(again, other, [2])
 for p, q in zip(again.parameters(), expected.parameters()):
     torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-8, atol=1e-10)

@@ -6,7 +6,7 @@ Gradients are scattered, shards are updated in a dtype of the optimizer's own, a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -299,6 +299,49 @@ class ZeroRedundancyOptimizer(Optimizer):
                 pair.shard.copy_(weights[i])
             self.allgather_weights_and_update_full_parameter()
             torch_xla.sync()
+
+    def load_sharded_state_dicts(self, state_dicts: Sequence[Mapping[str, Any]]) -> None:
+        """Loads what the ranks of a job of any number saved: this rank takes its part.
+
+        Args:
+            state_dicts: `state_dict()` of each rank of one sharding group, in the order of ranks.
+
+        Raises:
+            ValueError: They are not those of all ranks of a group.
+        """
+        if not self.inited:
+            self.init_zero()
+        saved = Layout(len(state_dicts), 1, on_dim_0=True)
+        first = state_dicts[0]
+
+        def part(index: int, values: list[Any]) -> Any:
+            if not isinstance(values[0], torch.Tensor) or not values[0].dim():
+                return values[0]
+            size = first["shape_info"][index] or torch.Size([1])
+            rows = sum(value.size(0) for value in values)
+            if rows != saved.length(size) * len(values):
+                raise ValueError(
+                    "ZeroRedundancyOptimizer.load_sharded_state_dicts: expected the state dicts of "
+                    f"all ranks of a group; parameter {index} has {size[0]} rows, the "
+                    f"{len(values)} given have {rows}."
+                )
+            whole = torch.cat([value.cpu() for value in values]).narrow(0, 0, size[0])
+            return self._layout.shard(whole, self.local_rank)
+
+        base = {
+            index: {
+                kind: part(index, [s["base_state"][index][kind] for s in state_dicts])
+                for kind in kinds
+            }
+            for index, kinds in first["base_state"].items()
+        }
+        own = {**first, "base_state": base}
+        if "sharded_master_weights" in first:
+            own["sharded_master_weights"] = {
+                index: part(index, [s["sharded_master_weights"][index] for s in state_dicts])
+                for index in first["sharded_master_weights"]
+            }
+        self.load_state_dict(own)
 
     def get_shape_info(self) -> dict[int, torch.Size]:
         """The shapes of the parameters by their numbers."""

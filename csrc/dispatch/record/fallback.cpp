@@ -17,7 +17,7 @@
 #include "executor/run/runtime.h"
 #include "executor/run/transfer.h"
 #include "executor/step/external_memory.h"
-#include "executor/step/read.h"
+#include "executor/step/read_data.h"
 #include "executor/step/sync.h"
 #include "lazy/recording.h"
 #include "lazy/source.h"
@@ -57,30 +57,34 @@ std::vector<at::Tensor> fetch(const std::vector<at::Tensor>& tensors, std::strin
                tensors[first].device().str(), ".");
     const int device = head->device_index();
     std::vector<size_t> whole, cut;
-    std::vector<lazy::Value> values, to_cut, of_views;
     {
       const lazy::GraphLock lock;
       for (size_t i = first; i < tensors.size(); ++i) {
         lazy::TensorImpl* impl = lazy::as_lazy(tensors[i]);
         if (done[i] || impl == nullptr || impl->device_index() != device) continue;
         done[i] = true;
-        if (is_cut_on_host(*impl)) {
-          cut.push_back(i);
-          to_cut.push_back(impl->lazy_storage().value());
-          continue;
-        }
-        whole.push_back(i);
+        (is_cut_on_host(*impl) ? cut : whole).push_back(i);
+      }
+    }
+    std::vector<lazy::Value> of_views;
+    const auto current = [&] {
+      std::vector<lazy::Value> values;
+      of_views.clear();
+      for (const size_t i : whole) {
+        lazy::TensorImpl* impl = lazy::as_lazy(tensors[i]);
         values.push_back(impl->read());
         of_views.push_back(impl->view().defined() ? values.back() : lazy::Value());
       }
-    }
-    if (!cut.empty()) {
-      values.insert(values.end(), to_cut.begin(), to_cut.end());
-      executor::materialize(values, device);
-      to_cut.assign(values.begin() + static_cast<std::ptrdiff_t>(whole.size()), values.end());
-      values.resize(whole.size());
-    }
-    std::vector<at::Tensor> fetched = executor::download(values, device);
+      for (const size_t i : cut) {
+        values.push_back(lazy::as_lazy(tensors[i])->lazy_storage().value());
+      }
+      return values;
+    };
+    std::vector<lazy::Value> values = executor::materialize(current, device);
+    std::vector<lazy::Value> to_cut(values.begin() + static_cast<std::ptrdiff_t>(whole.size()),
+                                    values.end());
+    values.resize(whole.size());
+    std::vector<at::Tensor> fetched = executor::read_data(values, device);
     for (size_t k = 0; k < cut.size(); ++k) {
       const at::Tensor& t = tensors[cut[k]];
       results[cut[k]] = executor::on_host(to_cut[k], device)

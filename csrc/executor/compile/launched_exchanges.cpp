@@ -16,6 +16,8 @@ struct Known {
   std::vector<std::pair<uint32_t, Weak>> leaves;
 };
 
+uint64_t times = 0;
+
 std::vector<Known>& known() {
   static auto& all = *new std::vector<Known>;
   std::erase_if(all, [](const Known& k) { return k.call.expired(); });
@@ -45,6 +47,7 @@ Calls exchanges_in(const Graph& graph, const Program* program) {
 void note_exchanged(const Calls& calls, const Graph& graph,
                     const std::vector<lazy::Value>& leaves) {
   if (calls.empty()) return;
+  ++times;
   std::vector<Known>& all = known();
   for (const auto& call : calls) {
     Known& k = all.emplace_back(Weak(call));
@@ -54,6 +57,8 @@ void note_exchanged(const Calls& calls, const Graph& graph,
     }
   }
 }
+
+uint64_t times_exchanged() { return times; }
 
 lazy::Value if_exchanged(const lazy::Value& value) {
   if (value.node->num_outputs() == 1) return value;

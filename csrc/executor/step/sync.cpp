@@ -531,16 +531,20 @@ void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* regi
 
 namespace {
 
-// `current`, where there is one, gives the values anew whenever others may have launched some.
+// `current`, where there is one, gives the values.
 void materialize(std::vector<Value>& values, int device, const Cause& cause,
-                 const std::function<std::vector<Value>()>& current) {
+                 const Current& current) {
   Observer* const watching = observing();
   if (watching != nullptr) [[unlikely]]
     watching->report(device, /*wait=*/false);
   bool complete = false;
   std::optional<Repeatable> repeated;
+  std::optional<uint64_t> exchanged;  // how often, when the values were given
   const auto attempt = [&](Search& search) {
-    if (current) values = current();
+    if (current && exchanged != times_exchanged()) {
+      values = current();
+      exchanged = times_exchanged();
+    }
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
@@ -619,16 +623,22 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause) {
   materialize(values, device, cause, {});
 }
 
-void launch(at::TensorList tensors, int device, const Cause& cause) {
+std::vector<Value> materialize(const Current& current, int device, const Cause& cause) {
   std::vector<Value> values;
-  materialize(values, device, cause, [&] {
-    std::vector<Value> waiting;
+  materialize(values, device, cause, current);
+  return values;
+}
+
+void launch(at::TensorList tensors, int device, const Cause& cause) {
+  const auto waiting = [&] {
+    std::vector<Value> values;
     for (const at::Tensor& tensor : tensors) {
       Value value = lazy::expect_lazy(tensor, "launch").read();
-      if (!value.node->is_data()) waiting.push_back(std::move(value));
+      if (!value.node->is_data()) values.push_back(std::move(value));
     }
-    return waiting;
-  });
+    return values;
+  };
+  materialize(waiting, device, cause);
 }
 
 std::vector<double> time_runs(std::vector<Value>& values, int device, double seconds) {

@@ -1,6 +1,7 @@
 // Turns recorded values into data: finds or compiles the program of a graph and launches it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,12 @@ void sync_device(int device, bool wait, const Cause& cause, CompiledRegion* regi
 // Computes these values and replaces them by data. Pending values that depend on what is computed
 // on the way are computed too; the rest of the graph stays recorded.
 void materialize(std::vector<lazy::Value>& values, int device, const Cause& cause = kValueIsRead);
+
+// Computes the values that `current` gives, with the graph's lock, and returns data. It is asked
+// again where another thread has exchanged meanwhile what they need: they may be data by then.
+using Current = std::function<std::vector<lazy::Value>()>;
+std::vector<lazy::Value> materialize(const Current& current, int device,
+                                     const Cause& cause = kValueIsRead);
 
 // Launches what computes these tensors, as they are by then.
 void launch(at::TensorList tensors, int device, const Cause& cause);

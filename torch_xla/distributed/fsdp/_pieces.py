@@ -46,7 +46,7 @@ def pieces(state_dict: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[s
         wrapper, shard = names
         info = metadata["shard_info"][wrapper][shard]
         name = f"{wrapper}.{info['_orig_name']}" if wrapper else info["_orig_name"]
-        flat = metadata["flatten_info"].get(name.replace("_fpw_module.", ""))
+        flat = metadata["flatten_info"].get(_shards.key_in_state_dict(name))
         if flat is None:
             result[_shards.original_name(name)] = Piece(torch.Size(info["_orig_size"]), key, 0)
             continue
@@ -116,6 +116,10 @@ class OfShards(Source):
 
     def size(self, name: str) -> torch.Size:
         return self._pieces[name].size
+
+    def key(self, name: str) -> str:
+        """The key of a tensor, or of the shards that hold it, in the state dicts."""
+        return self._pieces[name].key
 
     def dtype(self, name: str) -> torch.dtype:
         """A tensor's dtype."""

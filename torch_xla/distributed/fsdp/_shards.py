@@ -89,6 +89,11 @@ def split_name(key: str) -> tuple[str, str] | None:
     return None
 
 
+def key_in_state_dict(name: str) -> str:
+    """The key of a parameter of this name: state dicts leave out the module of flat parameters."""
+    return name.replace("_fpw_module.", "")
+
+
 def original_name(name: str) -> str:
     """A name within wrappers as that in the model that was wrapped."""
-    return name.replace("_fsdp_wrapped_module.", "").replace("_fpw_module.", "")
+    return key_in_state_dict(name).replace("_fsdp_wrapped_module.", "")

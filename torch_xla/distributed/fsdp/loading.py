@@ -50,7 +50,7 @@ def load_sharded_model_checkpoints(
     return _load(model, open_shards(ckpt_prefix, ckpt_suffix), strict)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A parameter in the line of a shard's full value."""
 
     names: list[str]  # of all places where modules have it
@@ -78,7 +78,7 @@ def _load(model: nn.Module, source: Source, strict: bool) -> LoadedKeys:
             )
         return found[0]
 
-    for shard, rank, parts in _shards_of(model):
+    for shard, rank, parts in shards_of(model):
         found = [(part, find(part.names, part.size)) for part in parts]
         here = [(part, name) for part, name in found if name is not None]
         writes.append(functools.partial(_write_shard, shard, rank, here, source))
@@ -99,24 +99,38 @@ def _load(model: nn.Module, source: Source, strict: bool) -> LoadedKeys:
 
 
 def _write_shard(
-    shard: torch.Tensor, rank: int, parts: list[tuple[_Part, str]], source: Source
+    shard: torch.Tensor, rank: int, parts: list[tuple[Part, str]], source: Source
 ) -> None:
-    length = shard.numel()
     line = shard.detach().cpu().reshape(-1).clone()
+    read_parts(line, rank, parts, source)
+    shard.copy_(line.view(shard.shape))
+
+
+def read_parts(
+    line: torch.Tensor, rank: int, parts: list[tuple[Part, str]], source: Source
+) -> None:
+    """Reads those elements of parameters that a rank's shard holds.
+
+    Args:
+        line: The shard in a line, on the CPU; what no part covers stays.
+        rank: The rank.
+        parts: What the line of all shards holds, with the name of each in the source.
+        source: Where the elements are.
+    """
+    length = line.numel()
     for part, name in parts:
         begin = max(rank * length, part.begin)
         end = min((rank + 1) * length, part.begin + part.size.numel())
         if begin < end:
             values = source.read(name, begin - part.begin, end - part.begin)
             line[begin - rank * length : end - rank * length].copy_(values)
-    shard.copy_(line.view(shard.shape))
 
 
 def _write_buffer(buffer: torch.Tensor, name: str, source: Source) -> None:
     buffer.copy_(source.whole(name))
 
 
-def _shards_of(model: nn.Module) -> Iterator[tuple[torch.Tensor, int, list[_Part]]]:
+def shards_of(model: nn.Module) -> Iterator[tuple[torch.Tensor, int, list[Part]]]:
     """All shards of a model, the rank whose they are, and which parameters their lines hold."""
     for module_name, m in model.named_modules():
         if isinstance(m, HoldsShards):
@@ -125,6 +139,6 @@ def _shards_of(model: nn.Module) -> Iterator[tuple[torch.Tensor, int, list[_Part
                 parts, begin = [], 0
                 for names, size in names_and_parts:
                     own = [_shards.original_name(prefix + name) for name in names]
-                    parts.append(_Part(own, size, begin))
+                    parts.append(Part(own, size, begin))
                     begin += size.numel()
                 yield shard, m.rank, parts

@@ -59,7 +59,18 @@ def consolidate_sharded_model_checkpoints(
 
 
 def open_shards(ckpt_prefix: str, ckpt_suffix: str = "*.pth", but: str = "") -> OfShards:
-    """The checkpoints of all ranks, as one source of which parts can be read.
+    """The models of the checkpoints of all ranks, as one source of which parts can be read.
+
+    Arguments and errors are those of `open_checkpoints`.
+    """
+    checkpoints = open_checkpoints(ckpt_prefix, ckpt_suffix, but)
+    return OfShards([c["model"] for c in checkpoints], checkpoints[0]["shard_metadata"])
+
+
+def open_checkpoints(
+    ckpt_prefix: str, ckpt_suffix: str = "*.pth", but: str = ""
+) -> list[Mapping[str, Any]]:
+    """The checkpoints of all ranks, in their order; tensors are read where they are used.
 
     Args:
         ckpt_prefix: What the paths of the files begin with.
@@ -91,7 +102,7 @@ def open_shards(ckpt_prefix: str, ckpt_suffix: str = "*.pth", but: str = "") -> 
             f"sharded checkpoints: expected files of ranks 0 to {metadata['world_size'] - 1}, got "
             f"those of ranks {ranks} in {sorted(paths)}."
         )
-    return OfShards([c["model"] for c in checkpoints], metadata)
+    return checkpoints
 
 
 def load_mapped(path: str) -> Any:
