@@ -499,5 +499,64 @@ def test_spawned_processes(jobs):
     jobs.spawn(SPAWNED)
 
 
+LATE = """
+import time
+import torch
+import torch.distributed as dist
+import torch_xla
+
+dist.init_process_group("xla", init_method="xla://")
+rank = dist.get_rank()
+x = torch.full((3,), rank + 1.0, device="xla")
+if rank == 0:
+    time.sleep(2.5)
+    dist.send(x, 1)
+    for i in range(70):  # more than may be on their way
+        dist.send(x + i, 1)
+    torch_xla.sync(wait=True)
+else:
+    dist.recv(x, 0)
+    assert x.tolist() == [1.0] * 3
+    time.sleep(2.5)
+    for i in range(70):
+        dist.recv(x, 0)
+        assert x.tolist() == [1.0 + i] * 3
+dist.all_reduce(x)
+print("all came", x.tolist())
+"""
+
+
+def test_messages_of_a_rank_that_is_late(jobs):
+    """Gloo closes connections where a wait for a message runs out of time."""
+    for done in jobs.by_hand(LATE, timeout=200):
+        assert "all came" in done.stdout
+
+
+def test_a_message_that_overtakes_a_permutation(jobs):
+    """A send is launched at once, where exchanges recorded before it still wait."""
+    code = """
+        import torch
+        import torch.distributed as dist
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        dist.init_process_group("xla", init_method="xla://")
+        rank = dist.get_rank()
+        x = torch.full((4,), rank + 1.0, device="xla")
+        for step in range(3):
+            permuted = xm.collective_permute(x + step, [[0, 1], [1, 0]])
+            if rank == 0:
+                dist.send(x * 10, 1)
+            else:
+                message = torch.zeros_like(x)
+                dist.recv(message, 0)
+                assert message.tolist() == [10.0] * 4, message
+            assert permuted.tolist() == [2.0 - rank + step] * 4, permuted
+        print("both came")
+    """
+    for done in jobs.by_hand(code):
+        assert "both came" in done.stdout
+
+
 def test_a_process_that_ends_leaves_nobody_waiting(jobs):
     jobs.by_hand("import os, torch, torch.distributed as dist, torch_xla\n" + ENDING)

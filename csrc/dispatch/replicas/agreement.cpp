@@ -201,23 +201,38 @@ void note_exchanges(const std::shared_ptr<const ops::ExchangeNotes>& exchanges, 
   }
 }
 
+namespace {
+
+// Gloo closes its connections where a wait for one message runs out of time.
+bool is_message(const c10d::Work& work) {
+  const c10d::OpType type = work.retrieveOpType();
+  return type == c10d::OpType::SEND || type == c10d::OpType::RECV ||
+         type == c10d::OpType::RECVANYSOURCE;
+}
+
+}  // namespace
+
 void await(const c10::intrusive_ptr<c10d::Work>& work, const Told& what) {
   constexpr auto kPatience = std::chrono::milliseconds(500);
   const auto begin = std::chrono::steady_clock::now();
+  const bool waits_once = is_message(*work);
   std::optional<executor::Doing> doing;
+  const auto tell = [&] {
+    doing.emplace(executor::Note{executor::Work::WaitsForExchange, what.shown(" of "), begin});
+  };
+  if (waits_once) tell();
   while (true) {
     try {
-      work->wait(kPatience);
+      work->wait(waits_once ? kNoTimeout : kPatience);
       return;
     } catch (c10::Error& error) {
-      if (work->isCompleted()) {
+      if (waits_once || work->isCompleted()) {
         error.add_context("The exchange was " + what.shown(" of ") + ".");
         if (doing && util::hooks.tell_job != nullptr) error.add_context(util::hooks.tell_job());
         throw;
       }
     }
-    if (doing) continue;
-    doing.emplace(executor::Note{executor::Work::WaitsForExchange, what.shown(" of "), begin});
+    if (!doing) tell();
   }
 }
 

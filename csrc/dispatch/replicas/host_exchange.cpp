@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -356,6 +357,9 @@ Tensors sent_to_all(at::TensorList xs, int64_t root, const Exchange& exchange) {
   return results;
 }
 
+// Messages of permutations bear it: those of programs' own sends, which may overtake, bear others.
+constexpr int kTagOfPermutations = std::numeric_limits<int>::max();
+
 at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& exchange) {
   const std::vector<int64_t>& members = exchange.group.members;
   if (exchange.size() == 1) return x.clone();
@@ -370,9 +374,9 @@ at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& 
     if (pairs[i] == self && pairs[i + 1] == self) {
       got.copy_(x);
     } else if (pairs[i] == self) {
-      works.push_back(exchange.backend().send(given, place(pairs[i + 1]), 0));
+      works.push_back(exchange.backend().send(given, place(pairs[i + 1]), kTagOfPermutations));
     } else if (pairs[i + 1] == self) {
-      works.push_back(exchange.backend().recv(taken, place(pairs[i]), 0));
+      works.push_back(exchange.backend().recv(taken, place(pairs[i]), kTagOfPermutations));
     }
   }
   for (const auto& work : works) exchange.await(work);
