@@ -84,7 +84,8 @@ ROOMS: dict[str, str] = {
         api/fsdp
         jobs/accelerate jobs/agreement jobs/c10d jobs/collectives jobs/ddp jobs/exchanges
         jobs/faults jobs/fsdp jobs/launch jobs/one_compile jobs/places jobs/process_meshes
-        jobs/profiles jobs/rendezvous jobs/scripts jobs/spanning jobs/spmd_processes jobs/waits
+        jobs/profiles jobs/random_programs jobs/rendezvous jobs/scripts jobs/spanning
+        jobs/spmd_processes jobs/waits
     """,
     # several devices
     "spmd": """

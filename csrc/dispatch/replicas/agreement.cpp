@@ -215,24 +215,29 @@ bool is_message(const c10d::Work& work) {
 void await(const c10::intrusive_ptr<c10d::Work>& work, const Told& what) {
   constexpr auto kPatience = std::chrono::milliseconds(500);
   const auto begin = std::chrono::steady_clock::now();
-  const bool waits_once = is_message(*work);
   std::optional<executor::Doing> doing;
-  const auto tell = [&] {
-    doing.emplace(executor::Note{executor::Work::WaitsForExchange, what.shown(" of "), begin});
-  };
-  if (waits_once) tell();
-  while (true) {
+  // Others are told of a long wait: for a message at once, which is waited for once.
+  for (bool is_over = is_message(*work), is_told = is_over;; is_told = true) {
+    if (is_told && !doing) {
+      doing.emplace(executor::Note{executor::Work::WaitsForExchange, what.shown(" of "), begin});
+    }
+    const auto context = [&] {
+      const bool tells = doing && util::hooks.tell_job != nullptr;
+      return "The exchange was " + what.shown(" of ") + "." +
+             (tells ? "\n" + util::hooks.tell_job() : "");
+    };
     try {
-      work->wait(waits_once ? kNoTimeout : kPatience);
+      work->wait(is_over ? kNoTimeout : kPatience);
       return;
     } catch (c10::Error& error) {
-      if (waits_once || work->isCompleted()) {
-        error.add_context("The exchange was " + what.shown(" of ") + ".");
-        if (doing && util::hooks.tell_job != nullptr) error.add_context(util::hooks.tell_job());
+      if (is_over) {
+        error.add_context(context());
         throw;
       }
+      is_over = work->isCompleted();         // after its time perhaps, and well
+    } catch (const std::exception& error) {  // of Gloo
+      util::fail(util::ErrorKind::Runtime, std::string(error.what()) + '\n' + context());
     }
-    if (!doing) tell();
   }
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "ops/exchange.h"
-#include "util/error.h"
 
 namespace torch_xla::executor {
 namespace {
@@ -15,8 +14,6 @@ struct Known {
   Weak call;  // others keep it
   std::vector<std::pair<uint32_t, Weak>> leaves;
 };
-
-uint64_t times = 0;
 
 std::vector<Known>& known() {
   static auto& all = *new std::vector<Known>;
@@ -47,7 +44,6 @@ Calls exchanges_in(const Graph& graph, const Program* program) {
 void note_exchanged(const Calls& calls, const Graph& graph,
                     const std::vector<lazy::Value>& leaves) {
   if (calls.empty()) return;
-  ++times;
   std::vector<Known>& all = known();
   for (const auto& call : calls) {
     Known& k = all.emplace_back(Weak(call));
@@ -57,8 +53,6 @@ void note_exchanged(const Calls& calls, const Graph& graph,
     }
   }
 }
-
-uint64_t times_exchanged() { return times; }
 
 lazy::Value if_exchanged(const lazy::Value& value) {
   if (value.node->num_outputs() == 1) return value;
@@ -71,14 +65,12 @@ lazy::Value if_exchanged(const lazy::Value& value) {
   return value;
 }
 
-void expect_new_exchanges(const Graph& graph) {
-  if (known().empty()) return;
+const lazy::Node* exchanged_again(const Graph& graph) {
+  if (known().empty()) return nullptr;
   for (const lazy::Node* call : graph.calls) {
-    TXLA_CHECK(!ops::exchanges(call->signature()) || find(call) == nullptr,
-               "collectives: expected a value that is to be exchanged, or its data, got one that "
-               "another thread has exchanged and overwritten meanwhile. Its call was recorded at ",
-               call->source().str(), ". Read a copy of it.");
+    if (ops::exchanges(call->signature()) && find(call) != nullptr) return call;
   }
+  return nullptr;
 }
 
 }  // namespace torch_xla::executor

@@ -3,7 +3,6 @@
 // and of those that exchange something the data is found here. Callers hold the GraphLock.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "executor/compile/graph.h"
@@ -16,11 +15,9 @@ using Calls = std::vector<c10::intrusive_ptr<lazy::Node>>;
 Calls exchanges_in(const Graph& graph, const Program* program);
 // Notes that they were launched, and what the results of the run are from now on.
 void note_exchanged(const Calls& calls, const Graph& graph, const std::vector<lazy::Value>& leaves);
-// The number of runs that exchanged something.
-uint64_t times_exchanged();
 // Returns the data of a result of such a call, or the value.
 lazy::Value if_exchanged(const lazy::Value& value);
-// Throws where a run would exchange again, since another thread has overwritten what it is to give.
-void expect_new_exchanges(const Graph& graph);
+// Returns a call that a run would exchange again, which another thread has done meanwhile; or null.
+const lazy::Node* exchanged_again(const Graph& graph);
 
 }  // namespace torch_xla::executor

@@ -539,12 +539,10 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause,
     watching->report(device, /*wait=*/false);
   bool complete = false;
   std::optional<Repeatable> repeated;
-  std::optional<uint64_t> exchanged;  // how often, when the values were given
+  bool asks = current != nullptr;
   const auto attempt = [&](Search& search) {
-    if (current && exchanged != times_exchanged()) {
-      values = current();
-      exchanged = times_exchanged();
-    }
+    const bool are_new = std::exchange(asks, false);
+    if (are_new) values = current();
     std::vector<Value> roots;
     std::vector<size_t> root_of(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
@@ -571,7 +569,15 @@ void materialize(std::vector<Value>& values, int device, const Cause& cause,
     if (const CompiledRegion* broken = CompiledRegion::current()) {
       broken->check_run("a value that is read", graph, cause);
     }
-    expect_new_exchanges(graph);
+    if (const Node* call = exchanged_again(graph)) {
+      TXLA_CHECK(
+          current && !are_new,
+          "collectives: expected a value that is to be exchanged, or its data, got one that "
+          "another thread has exchanged and overwritten meanwhile. Its call was recorded at ",
+          call->source().str(), ". Read a copy of it.");
+      asks = true;
+      return false;
+    }
     std::vector<bool> waits;
     for (const Value& value : values) waits.push_back(!value.node->is_data());
     const auto take = [&](const std::vector<Value>& leaves) {
