@@ -492,7 +492,8 @@ void check_put(const Arguments& a) {
 
 // (self, dim, index, value)
 void check_filled_number(const Arguments& a) {
-  TORCH_CHECK(!a[3].isComplexDouble() || a.tensor(0).is_complex(),
+  const bool is_complex = a[3].isTensor() ? a.tensor(3).is_complex() : a[3].isComplexDouble();
+  TORCH_CHECK(!is_complex || a.tensor(0).is_complex(),
               "index_fill_(): Converting complex Scalar to non-complex type is not supported");
 }
 
@@ -615,6 +616,7 @@ const Rules index_rules([](Registry& r) {
                                .reads_elsewhere = true,
                                .autocast = Autocast::Widest};
   r.all("aten::index_fill") = {
+      .checks_call = check_filled_number,
       .checks_numbers = check_filled_number,
       .suspects_values = along_dim<true>,
       .narrow_floats = NarrowFloats::Exact,

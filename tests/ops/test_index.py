@@ -366,3 +366,28 @@ def test_masks_of_more_dimensions_than_the_tensor_are_refused(place):
                 torch.index_put(x, (m,), five)
             with pytest.raises(IndexError):
                 torch.index_put(x.to(place), (m.to("xla"),), five.to("xla"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("number", [3 + 0j, 1 + 2j])
+def test_complex_numbers_fill_real_tensors_where_they_are_real(dtype, number):
+    def put(x, mask, number):
+        x[mask] = number
+        return x
+
+    def fill(x, mask, number):
+        return x.index_fill(0, mask.nonzero()[:, 0], number)
+
+    x = torch.tensor([1, 2, -3, 4], dtype=dtype)
+    for write in (put, fill):
+        for n in (torch.tensor(number), torch.tensor([number])[0]):
+            given = (x.clone(), x > 0, n)
+            try:
+                want = write(*given)
+            except RuntimeError as error:
+                with pytest.raises(RuntimeError) as found:
+                    write(*(t.to("xla") for t in (x.clone(), x > 0, n)))
+                assert str(found.value).splitlines()[0] == str(error)
+                continue
+            got = write(*(t.to("xla") for t in (x.clone(), x > 0, n)))
+            assert torch.equal(got.cpu(), want) and want.tolist() == [3, 3, -3, 3]

@@ -1,5 +1,6 @@
 #include "dispatch/record/mask_index.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/nonzero.h>
 
 #include "ops/meta.h"
@@ -33,6 +34,13 @@ void check_masks(const at::Tensor& self, c10::ArrayRef<c10::IValue> indices) {
   }
 }
 
+// A complex number without an imaginary part fills real tensors, any other is refused: only its
+// value tells.
+at::Tensor as_real(const at::Tensor& number, const at::Tensor& self) {
+  const auto options = at::device(at::kCPU).dtype(self.scalar_type());
+  return at::empty(number.sizes(), options).fill_(number.item()).to(self.device());
+}
+
 // Bytes as truth values; the kernels behind would warn of them again.
 at::Tensor truth(const at::Tensor& mask) {
   return mask.scalar_type() == at::kByte ? mask.to(at::kBool) : mask;
@@ -58,6 +66,9 @@ void MaskIndexKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
   // One value is filled in, for which PyTorch refuses masks of bytes.
   const bool fills =
       stays && (*stack)[base + 2].toTensor().numel() == 1 && !(*stack)[base + 3].toBool();
+  if (has_mask && fills && !self.is_complex() && (*stack)[base + 2].toTensor().is_complex()) {
+    (*stack)[base + 2] = as_real((*stack)[base + 2].toTensor(), self);
+  }
   if (has_mask && !fills) {
     c10::List<std::optional<at::Tensor>> expanded;
     for (const c10::IValue& e : indices.toListRef()) {
