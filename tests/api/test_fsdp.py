@@ -218,6 +218,11 @@ def named_adam(model):
     return torch.optim.Adam(groups, lr=0.01)
 
 
+def named_foreach_adam(model):
+    """One whose counts of steps are on the CPU."""
+    return torch.optim.Adam(model.named_parameters(), lr=0.01, foreach=True)
+
+
 def adam(model):
     return torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -235,9 +240,10 @@ def step_by_own_values(model, optimizer, times=2):
     [
         ({"auto_wrap_policy": POLICY}, [{}, {"shard_param_on_dim_0": True}], named_adam),
         ({"flatten_parameters": True}, [{"flatten_parameters": True}], adam),
+        ({"flatten_parameters": True}, [{}, {"auto_wrap_policy": POLICY}], named_foreach_adam),
         ({"auto_wrap_policy": POLICY}, [{"auto_wrap_policy": POLICY}], adam),
     ],
-    ids=["other-wrappers", "flat", "no-names"],
+    ids=["other-wrappers", "flat", "flat-to-others", "no-names"],
 )
 def test_optimizer_state_is_loaded_by_other_ranks(net, tmp_path, options, others, make):
     net = copy.deepcopy(net)
@@ -264,11 +270,12 @@ def test_optimizer_state_is_loaded_by_other_ranks(net, tmp_path, options, others
         check(models, net, rtol=1e-12)
     # What cannot be told apart is refused.
     model = shard_of(Net().double(), 0, 2)
-    for wrong in (named_adam(model), torch.optim.Adam([*model.parameters()][1:])):
+    wrong = [adam(model) if make is named_adam else named_adam(model)]
+    if make is adam:
+        wrong.append(torch.optim.Adam([*model.parameters()][1:]))
+    for optimizer in wrong:
         with pytest.raises(ValueError, match="load_sharded_optimizer_checkpoints: expected"):
-            load_sharded_optimizer_checkpoints(
-                model, wrong if make is adam else adam(model), f"{tmp_path}/c"
-            )
+            load_sharded_optimizer_checkpoints(model, optimizer, f"{tmp_path}/c")
 
 
 def check(models, net, rtol=0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -136,7 +137,7 @@ class _Saved:
                     f"load_sharded_optimizer_checkpoints: expected one {kind!r} for the parameters "
                     f"that {key} joins, got {result[kind]} and {value}."
                 )
-            result[kind] = value
+            result[kind] = copy.deepcopy(value)  # others may get it, too
         return result
 
 
