@@ -503,6 +503,10 @@ ROWS = [
     ("(lambda token: _XLAC._set_all_reduce_token('xla:0', token) or "
      "_XLAC._get_all_reduce_token('xla:0') is token)(_XLAC.IrValue())", True),
     ("_XLAC._set_all_reduce_token('xla:0', 3)", (TypeError, "expected an IrValue, got a int")),
+    ("(lambda pair: pair[0] is _XLAC._get_all_reduce_token(pair[1].device))"
+     "(xm._get_all_reduce_token())", True),
+    ("_XLAC._xla_all_reduce('sum', x, 2.0, [], True)", [[0, 2], [4, 6]]),
+    ("_XLAC._xla_all_gather_coalesced([x], 5, 0, 1, [], True)[1]", 5),
     ("_XLAC._xla_cast_int4(x, [-8, 7, 0, 1])", [[-8, 7], [0, 1]]),
     ("str(_XLAC._xla_cast_int4(x, [-8, 7, 0, 1]).dtype)", "torch.int8"),
     ("_XLAC._xla_cast_int4(x, [0, 1, 2, 8])", (ValueError, "4 elements, got 4 from 0 to 8")),

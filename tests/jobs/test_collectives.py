@@ -133,6 +133,43 @@ raises(ValueError, "a root_ordinal of", xm.collective_broadcast, [x], count)
 raises(ValueError, "expected groups of the replicas", xm.all_reduce, "sum", x, groups=[[0, count]])
 raises(ValueError, "of one size", xm.all_reduce, "sum", x, groups=[[0, 1], []])
 
+# by the names of the extension, with tokens
+from torch_xla import _XLAC
+token, context = xm._get_all_reduce_token()
+assert context.device == "xla:0" and _XLAC._get_all_reduce_token("xla:0") is token
+x, y = data(rank, 2 * count, 3).to("xla"), data(rank, 4, 3, seed=7).to("xla")
+every, others = all_of(2 * count, 3), all_of(4, 3, seed=7)
+same(_XLAC._xla_all_reduce("sum", x, 0.5, [], True), sum(every) * 0.5)
+copies = [x.clone(), y.clone()]
+assert _XLAC._xla_all_reduce_inplace("max", copies, 1.0, [[0, 1]], True) is None
+same(copies[0], fold("max", every)), same(copies[1], fold("max", others))
+same(_XLAC._xla_all_gather(y, 1, count, [], True, None, None), torch.cat(others, 1))
+first, second, last = _XLAC._xla_all_gather_coalesced([x, y], token, 0, count, [], True)
+same(first, torch.cat(every)), same(second, torch.cat(others))
+assert last is token
+into = torch.empty(4 * count, 3, device="xla")
+assert _XLAC._xla_all_gather_out(into, y, token, 0, count, [], True) is token
+same(into, torch.cat(others))
+part = slice(2 * rank, 2 * rank + 2)
+one, again = _XLAC._xla_reduce_scatter("sum", x, token, 0.5, 0, count, [], True, None, None)
+assert again is token
+same(one, (sum(every) * 0.5)[part])
+both = _XLAC._xla_reduce_scatter_coalesced("sum", [x, x * 2], token, 1.0, 0, count, [], True)
+same(both[0], sum(every)[part]), same(both[1], 2 * sum(every)[part])
+into = [torch.empty(2, 3, device="xla")]
+_XLAC._xla_reduce_scatter_coalesced_out("sum", into, [x], token, 1.0, 0, count, [], True)
+same(into[0], sum(every)[part])
+swapped, _ = _XLAC._xla_all_to_all(x, token, 0, 0, count, [], True)
+same(swapped, torch.cat([e.chunk(count)[rank] for e in every]))
+moved, _ = _XLAC._xla_collective_permute(y, token, [[0, 1], [1, 0]])
+same(moved, others[1 - rank])
+if rank == 0:
+    sent, _ = _XLAC._xla_send(y, token, 77)
+    assert sent is y
+else:
+    same(_XLAC._xla_recv(torch.empty_like(y), token, 77)[0], others[0])
+assert _XLAC._xla_set_replication_devices(["xla:0"]) is None
+
 # models
 torch.manual_seed(rank)
 model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to("xla")

@@ -50,6 +50,7 @@ from torch_xla._src.job import place as _place
 from torch_xla._src.old_names.devices import (  # noqa: F401
     _DEVICE_CONTEXTS,
     DeviceContext,
+    _get_all_reduce_token,
     _get_device_context,
 )
 from torch_xla._src.old_names.replica_groups import create_optimized_replica_groups  # noqa: F401

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,12 @@ def _get_device_context(device: str | torch.device | None = None) -> DeviceConte
     """The context of a device, one for each; of the calling thread's default device without it."""
     name = _XLAC._xla_get_default_device() if device is None else str(device)
     return _DEVICE_CONTEXTS.setdefault(name, DeviceContext(name))
+
+
+def _get_all_reduce_token() -> tuple[Any, DeviceContext]:
+    """The token of the calling thread's default device, and the device's context."""
+    context = _get_device_context()
+    return _XLAC._get_all_reduce_token(str(context.device)), context
 
 
 def _init_world_size_ordinal() -> None:

@@ -33,18 +33,18 @@ def find(name: str) -> Any:
         value = getattr(value, attribute) if attribute else value
     elif name in _HERE:
         value = _HERE[name]
-    elif name in (graphs := _names_of_graphs()):
-        value = graphs[name]
+    elif name in (others := _other_names()):
+        value = others[name]
     else:
         raise AttributeError(f"module 'torch_xla._XLAC' has no attribute '{name}'")
     setattr(_XLAC, name, value)
     return value
 
 
-def _names_of_graphs() -> dict[str, Any]:
-    from torch_xla._src.old_names import extension_graphs
+def _other_names() -> dict[str, Any]:
+    from torch_xla._src.old_names import extension_collectives, extension_graphs
 
-    return extension_graphs.NAMES
+    return extension_graphs.NAMES | extension_collectives.NAMES
 
 
 # By another name.
