@@ -1,4 +1,4 @@
-// Every XLA FFI handler of this project does this before its own work.
+// What XLA FFI handlers of this project have in common: each asks ffi_executes() before its work.
 #pragma once
 
 #include <xla/ffi/api/c_api.h>
@@ -18,6 +18,14 @@ inline bool ffi_executes(const XLA_FFI_CallFrame& frame) {
     return false;
   }
   return frame.stage == XLA_FFI_ExecutionStage_EXECUTE;
+}
+
+// Returns whether the runtime did what it was asked; what it says otherwise is dropped.
+inline bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  if (error == nullptr) return true;
+  XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  api->XLA_FFI_Error_Destroy(&args);
+  return false;
 }
 
 }  // namespace torch_xla::cpu

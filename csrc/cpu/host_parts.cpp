@@ -14,6 +14,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
 
+#include "cpu/ffi_frame.h"
+
 // PyTorch's OpenMP, which comes with it; ATen's own setter changes all threads.
 extern "C" {
 [[gnu::weak]] int omp_get_max_threads();
@@ -115,13 +117,6 @@ class WaitingThreads {
 };
 
 }  // namespace
-
-bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
-  if (error == nullptr) return true;
-  XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
-  api->XLA_FFI_Error_Destroy(&args);
-  return false;
-}
 
 void run_waiting(std::function<void()> call) {
   static auto& threads = *new WaitingThreads;

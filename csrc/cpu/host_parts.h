@@ -22,7 +22,4 @@ void run_parts(const XLA_FFI_CallFrame& frame, int64_t parts,
 // as wait at a time, kept for later ones. The call must not throw.
 void run_waiting(std::function<void()> call);
 
-// Returns whether the runtime did what it was asked; what it says otherwise is dropped.
-bool succeeded(const XLA_FFI_Api* api, XLA_FFI_Error* error);
-
 }  // namespace torch_xla::cpu

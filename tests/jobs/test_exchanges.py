@@ -262,7 +262,7 @@ def test_what_needs_no_exchange_goes_on(jobs):
             weight = torch.full((8, 8, 1, 1), 0.125, device="xla")
             torch_xla.sync(wait=True)
             if rank == 1:
-                time.sleep(1)
+                time.sleep(4)
             reduced = xm.all_reduce("sum", sent)
             for _ in range(20):
                 work = torch.nn.functional.conv2d(work, weight)
@@ -282,7 +282,7 @@ def test_what_needs_no_exchange_goes_on(jobs):
             (exchange,) = named("all_reduce add Float[4]")
             end = exchange["ts"] + exchange["dur"]
             inside = [k for k in named("aten::") if exchange["ts"] < k["ts"] < end - 500_000]
-            assert exchange["dur"] > 800_000, exchange
+            assert exchange["dur"] > 500_000, exchange  # it waited
             assert len(inside) > 10, (len(inside), {e["name"] for e in named("aten::")})
     """
     jobs.by_hand(code, env={"PJRT_NPROC": "1"})

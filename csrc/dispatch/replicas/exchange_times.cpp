@@ -12,9 +12,14 @@
 namespace torch_xla::dispatch {
 namespace {
 
+struct Taken {
+  uint64_t count = 0;
+  double seconds = 0;
+};
+
 struct Times {
   util::ForkMutex mutex;
-  std::map<std::tuple<std::string, std::string, std::vector<int64_t>>, ExchangeTime> all;
+  std::map<std::tuple<std::string, std::string, std::vector<int64_t>>, Taken> all;
 };
 
 Times& times() {
@@ -31,17 +36,17 @@ void note_exchange_time(const Told& exchange, const std::vector<int64_t>& member
   const std::lock_guard lock(times().mutex);
   std::tuple key(exchange.text, exchange.line, members);
   if (times().all.size() >= kMost && !times().all.contains(key)) return;
-  ExchangeTime& entry = times().all[std::move(key)];
-  ++entry.count;
-  entry.seconds += taken.count();
+  Taken& all = times().all[std::move(key)];
+  ++all.count;
+  all.seconds += taken.count();
 }
 
 std::vector<ExchangeTime> exchange_times(bool clear) {
   std::vector<ExchangeTime> found;
   const std::lock_guard lock(times().mutex);
-  for (const auto& [key, entry] : times().all) {
-    found.push_back(entry);
-    std::tie(found.back().what, found.back().line, found.back().members) = key;
+  for (const auto& [key, taken] : times().all) {
+    const auto& [what, line, members] = key;
+    found.push_back({what, line, members, taken.count, taken.seconds});
   }
   if (clear) times().all.clear();
   std::ranges::sort(found, std::greater(), &ExchangeTime::seconds);
