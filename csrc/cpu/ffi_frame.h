@@ -1,4 +1,4 @@
-// What XLA FFI handlers of this project have in common: each asks ffi_executes() before its work.
+// Common to the XLA FFI handlers of this project: each asks ffi_executes() before its own work.
 #pragma once
 
 #include <xla/ffi/api/c_api.h>
