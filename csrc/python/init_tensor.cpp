@@ -96,8 +96,9 @@ bool is_window(const at::Tensor& tensor) {
   lazy::TensorImpl& impl = lazy::expect_lazy(tensor, "_xla_is_window");
   if (!dispatch::computation_of(impl).is_nothing()) return false;
   const lazy::GraphLock lock;
-  return impl.lazy_storage().geometry().dtype == impl.geometry()->dtype ||
-         impl.geometry()->contiguous;
+  const at::ScalarType stored = impl.lazy_storage().geometry().dtype;
+  const at::ScalarType shown = impl.geometry()->dtype;
+  return stored == shown || toRealValueType(stored) == shown || impl.geometry()->contiguous;
 }
 
 }  // namespace

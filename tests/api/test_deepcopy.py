@@ -33,6 +33,21 @@ def test_views():
     both(program)
 
 
+def test_parts_of_complex_numbers():
+    def program(device):
+        a = torch.arange(12.0, device=device).view(3, 4)
+        c = torch.complex(a, a + 20)
+        tensors = [c.real, c.imag[1:, ::2], c, torch.view_as_real(c)[..., 0]]
+        for order in (tensors, tensors[::-1]):
+            copies = copy.deepcopy(order)
+            copies[0].mul_(2)
+            copies[-1].add_(10)
+            tensors = [*tensors, *copies]
+        return tensors
+
+    both(program)
+
+
 def test_a_part_takes_all_its_memory_along():
     def program(device):
         part = copy.deepcopy(torch.arange(12.0, device=device).view(3, 4)[1:, ::2])
