@@ -54,13 +54,13 @@ def _compiled() -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
 
 
 @functools.cache
-def _groups(count: int) -> dict[str, Any]:
-    """This rank's group of torch.distributed, for each way to make pairs of ranks."""
-    ways: dict[str, Any] = {"None": None}
+def _ways(count: int) -> list[tuple[list[list[int]] | None, Any]]:
+    """All ranks, and each way to make pairs of them, with this rank's group of torch.distributed."""
+    ways: list[tuple[list[list[int]] | None, Any]] = [(None, None)] * 2
     if count == 4:
         for pairs in ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]]):
             made = [dist.new_group(pair) for pair in pairs]
-            ways[str(pairs)] = made[xr.global_ordinal() in pairs[1]]
+            ways.append((pairs, made[xr.global_ordinal() in pairs[1]]))
     return ways
 
 
@@ -76,8 +76,7 @@ class Program:
         self.threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self.works: list[Any] = []
-        self.group_of = _groups(count)
-        self.groups = [None, None, *(eval(text) for text in self.group_of if text != "None")]
+        self.ways = _ways(count)
 
     # Names
 
@@ -200,7 +199,7 @@ class Program:
             return
         how = self.draw.choice(["sum", "max", "min"])
         place = self.draw.randrange(4)
-        groups = self.draw.choice(self.groups)
+        groups, own_group = self.draw.choice(self.ways)
         self.lines.append(f"all_reduce {how} of {name}, way {place}, among {groups}")
         want = list(self.all[name])
         for group in groups or [list(range(self.count))]:
@@ -216,8 +215,7 @@ class Program:
             return
         else:
             op = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[how]
-            group = self.group_of[str(groups)]
-            work = dist.all_reduce(self.here[name], op=op, group=group, async_op=place == 3)
+            work = dist.all_reduce(self.here[name], op=op, group=own_group, async_op=place == 3)
             if work is not None:
                 self.works.append(work)
         for t, value in zip(self.all[name], want, strict=True):

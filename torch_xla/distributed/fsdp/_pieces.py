@@ -117,10 +117,6 @@ class OfShards(Source):
     def size(self, name: str) -> torch.Size:
         return self._pieces[name].size
 
-    def key(self, name: str) -> str:
-        """The key of a tensor, or of the shards that hold it, in the state dicts."""
-        return self._pieces[name].key
-
     def dtype(self, name: str) -> torch.dtype:
         """A tensor's dtype."""
         piece = self._pieces[name]

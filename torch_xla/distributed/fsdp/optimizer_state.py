@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torch_xla.distributed.fsdp import _shards
-from torch_xla.distributed.fsdp._pieces import OfShards
+from torch_xla.distributed.fsdp._pieces import OfShards, pieces
 from torch_xla.distributed.fsdp.loading import Part, read_parts, shards_of
 from torch_xla.distributed.fsdp.state_dict_utils import open_checkpoints
 
@@ -62,7 +62,7 @@ def load_sharded_optimizer_checkpoints(
         if found := saved.of(parameter, *held[parameter]):
             state[index] = found
     groups = [
-        {**old, "params": new["params"], **{k: new[k] for k in ("param_names",) if k in new}}
+        {**old, **{k: new[k] for k in ("params", "param_names") if k in new}}
         for old, new in zip(saved.groups, own["param_groups"], strict=True)
     ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -112,8 +112,7 @@ class _Saved:
                     self._others.setdefault(key, {})[kind] = value
         metadata = first["shard_metadata"]
         self._tensors = {kind: OfShards(parts, metadata) for kind, parts in tensors.items()}
-        whole = OfShards([c["model"] for c in checkpoints], metadata)
-        self._key_of_name = {name: whole.key(name) for name in whole.names()}
+        self._key_of_name = {n: piece.key for n, piece in pieces(first["model"], metadata).items()}
 
     def of(self, parameter: torch.Tensor, key: str, rank: int, parts: list[Part]) -> dict[str, Any]:
         """A parameter's state; empty if none was saved."""
