@@ -55,7 +55,7 @@ def _compiled() -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
 
 @functools.cache
 def _ways(count: int) -> list[tuple[list[list[int]] | None, Any]]:
-    """All ranks, and each way to make pairs of them, with this rank's group of torch.distributed."""
+    """All ranks, and each way to make pairs, with this rank's group of torch.distributed."""
     ways: list[tuple[list[list[int]] | None, Any]] = [(None, None)] * 2
     if count == 4:
         for pairs in ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]]):
