@@ -169,6 +169,16 @@ if rank == 0:
 else:
     same(_XLAC._xla_recv(torch.empty_like(y), token, 77)[0], others[0])
 assert _XLAC._xla_set_replication_devices(["xla:0"]) is None
+# channels that know their ends, in any order
+for way in (1, -1):
+    of = {30: (x, every[0]), 31: (y, others[0])}
+    for channel in list(of)[:: 1 if rank == 0 else way]:
+        tensor, sent = of[channel]
+        if rank == 0:
+            xm.send(tensor, channel)
+        else:
+            same(xm.recv(torch.empty_like(tensor), channel), sent)
+raises(ValueError, "a channel from 0 to 2147483646, got channel -1", xm.send, x, -1)
 
 # models
 torch.manual_seed(rank)

@@ -302,6 +302,8 @@ TORCH_LIBRARY_FRAGMENT(torch_xla, m) {
       "int[] members, int size) -> Tensor[]");
   m.def("exchange_all_gather(Tensor[] tensors, int dim, int[] members, int size) -> Tensor[]");
   m.def("exchange_broadcast(Tensor[] tensors, int root, int[] members, int size) -> Tensor[]");
+  m.def("exchange_send(Tensor tensor, int place, int tag, int[] members) -> ()");
+  m.def("exchange_receive(Tensor like, int place, int tag, int[] members) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(torch_xla, Meta, m) {
   m.impl("exchange_all_reduce", reduced_shapes);
@@ -314,6 +316,8 @@ TORCH_LIBRARY_IMPL(torch_xla, XLA, m) {
   m.impl("exchange_reduce_scatter", reduce_scatter);
   m.impl("exchange_all_gather", all_gather);
   m.impl("exchange_broadcast", collective_broadcast);
+  m.impl("exchange_send", send_to);
+  m.impl("exchange_receive", receive_from);
 }
 
 }  // namespace

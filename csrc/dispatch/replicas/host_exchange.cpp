@@ -357,7 +357,8 @@ Tensors sent_to_all(at::TensorList xs, int64_t root, const Exchange& exchange) {
   return results;
 }
 
-// Messages of permutations bear it: those of programs' own sends, which may overtake, bear others.
+// Messages of permutations bear it: those of programs' own sends, which may overtake, bear others,
+// channels' the numbers below it (_src/collectives/channels.py).
 constexpr int kTagOfPermutations = std::numeric_limits<int>::max();
 
 at::Tensor permuted(const at::Tensor& x, at::IntArrayRef pairs, const Exchange& exchange) {

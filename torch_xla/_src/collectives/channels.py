@@ -7,6 +7,9 @@ import torch
 from torch_xla._src.collectives import replica_groups as _replica_groups
 from torch_xla._src.job import place as _place
 
+# Counted down, since programs' own tags of torch.distributed.send count up; the one above it is
+# that of permutations.
+_FIRST_TAG = 2**31 - 2
 _peers: dict[tuple[int, str], int] = {}
 
 
@@ -16,13 +19,15 @@ def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     Args:
         value: The tensor.
         channel_id: The channel's number. Its first use waits for the other replica; the two stay
-            the same. Two replicas use several channels in the same order.
+            the same.
 
     Returns:
-        `value`.
+        `value`, without waiting for who receives it.
+
+    Raises:
+        ValueError: The job has one replica, or the number is negative or past 2^31 - 2.
     """
-    here = _place.rank()
-    _exchange(value, here, _other_end("send", channel_id))
+    torch.ops.torch_xla.exchange_send(value, *_message("send", channel_id))
     return value
 
 
@@ -34,15 +39,24 @@ def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
         channel_id: As in `send`.
 
     Returns:
-        The tensor that was sent.
+        The tensor that was sent: a channel's tensors come in the order of their sends.
+
+    Raises:
+        ValueError: As in `send`.
     """
-    return _exchange(output, _other_end("recv", channel_id), _place.rank())
+    return torch.ops.torch_xla.exchange_receive(output, *_message("recv", channel_id))
 
 
-def _exchange(tensor: torch.Tensor, source: int, target: int) -> torch.Tensor:
-    ends = tuple(sorted((source, target)))
-    _replica_groups.connect(_replica_groups.Groups(ends, 2, ends.index(_place.rank())))
-    return torch.ops.torch_xla.collective_permute(tensor, [source, target], True)
+def _message(does: str, channel_id: int) -> tuple[int, int, tuple[int, ...]]:
+    """The peer's place among the two ends, the tag of the channel's messages, and the ends."""
+    if not 0 <= channel_id <= _FIRST_TAG:
+        raise ValueError(
+            f"{does}: expected a channel from 0 to {_FIRST_TAG}, got channel {channel_id}."
+        )
+    here, peer = _place.rank(), _other_end(does, channel_id)
+    ends = tuple(sorted((here, peer)))
+    _replica_groups.connect(_replica_groups.Groups(ends, 2, ends.index(here)))
+    return ends.index(peer), _FIRST_TAG - channel_id, ends
 
 
 def _other_end(does: str, channel_id: int) -> int:
