@@ -8,23 +8,6 @@ namespace torch_xla::executor {
 using lazy::NumberKind;
 using lazy::Signature;
 
-void PackedNumbers::add(const lazy::Number& number, NumberKind kind) {
-  switch (kind) {
-    case NumberKind::Float:
-      floats.push_back(number.real);
-      break;
-    case NumberKind::Complex:
-      floats.push_back(number.real);
-      floats.push_back(number.imag);
-      break;
-    case NumberKind::Int:
-    case NumberKind::UInt:
-    case NumberKind::Bool:
-      ints.push_back(number.integer);
-      break;
-  }
-}
-
 bool PackedNumbers::is_same(const PackedNumbers& other) const {
   const auto bits = [](double number) { return std::bit_cast<uint64_t>(number); };
   return ints == other.ints && std::ranges::equal(floats, other.floats, {}, bits, bits);

@@ -13,7 +13,15 @@ struct PackedNumbers {
   std::vector<double> floats;
   std::vector<int64_t> ints;
 
-  void add(const lazy::Number& number, lazy::NumberKind kind);
+  void add(const lazy::Number& number, lazy::NumberKind kind) {
+    if (kind == lazy::NumberKind::Float) {
+      floats.push_back(number.real);
+    } else if (kind == lazy::NumberKind::Complex) {
+      floats.insert(floats.end(), {number.real, number.imag});
+    } else {
+      ints.push_back(number.integer);
+    }
+  }
   // Returns whether the bits are the same: those of 0 and -0 are not.
   bool is_same(const PackedNumbers& other) const;
 };

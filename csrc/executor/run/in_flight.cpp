@@ -95,7 +95,7 @@ std::exception_ptr told_of(const InFlight::Run& run, const std::exception_ptr& f
     try {
       std::rethrow_exception(failure);
     } catch (const pjrt::Error& e) {
-      fail(e, describe_failure(run.line, lost));
+      fail(e, describe_failure(run.place.str(), lost));
     }
   } catch (...) {
     return std::current_exception();

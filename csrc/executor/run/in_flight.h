@@ -13,6 +13,7 @@
 
 #include "executor/run/offers.h"
 #include "executor/run/undo.h"
+#include "lazy/source.h"
 #include "pjrt/executable.h"
 #include "util/lock_order.h"
 
@@ -58,7 +59,7 @@ class InFlight {
 
   struct Run {
     std::vector<pjrt::Event> done;  // an event per device
-    std::string line;               // of the user's program, that launched it; may be empty
+    lazy::Source place;             // in the user's program, which launched it; may be empty
     // Kept until the run ends: PJRT's CPU client waits for the run before it releases a buffer that
     // the run takes over.
     Arrays donated;

@@ -48,7 +48,7 @@ struct Deferred {
   OverwrittenStorages overwritten;
   std::vector<GivenAway> given = {};
   int device;
-  std::string line;
+  lazy::Source place = {};  // in the user's program
 
   const Program& known() const { return program != nullptr ? *program : compilation->program(); }
 };
@@ -60,7 +60,7 @@ void launch(Deferred& deferred) {
   try {
     launched = launch(run);
   } catch (const pjrt::Error& e) {
-    fail_launch(run, e, deferred.line);
+    fail_launch(run, e, deferred.place.str());
   }
   const debug::OftenTimed::Scope scope(wrapping_time());
   for (size_t i = 0; i < deferred.results.size(); ++i) {
@@ -69,7 +69,7 @@ void launch(Deferred& deferred) {
     }
   }
   InFlight::of(deferred.device)
-      .add({std::move(launched.done), deferred.line, std::move(launched.taken_over),
+      .add({std::move(launched.done), std::move(deferred.place), std::move(launched.taken_over),
             std::move(deferred.overwritten), std::move(deferred.given), deferred.program});
 }
 
@@ -315,8 +315,8 @@ std::optional<Given> defer(const Graph& graph, const std::vector<lazy::Storage*>
                .numbers_of_calls = {},
                .results = {},
                .overwritten = overwritten_by(known, graph.parameters, storages, root_of),
-               .device = graph.device,
-               .line = lazy::source_line()};
+               .device = graph.device};
+  lazy::take_source(run.place);
   for (const Node* call : graph.calls) {
     std::ranges::copy(call->numbers(), std::back_inserter(run.numbers_of_calls));
   }
@@ -373,7 +373,7 @@ void note_replaced(lazy::Storage& storage, const Value& before) {
   if (giver != nullptr) {
     giver->overwritten.push_back(std::move(replaced));
   } else {  // waits for all runs before it, as a run does
-    in_flight.add({.done = {}, .line = "", .donated = {}, .overwritten = {std::move(replaced)}});
+    in_flight.add({.done = {}, .place = {}, .donated = {}, .overwritten = {std::move(replaced)}});
   }
 }
 

@@ -52,14 +52,16 @@ std::vector<lazy::Value> run_stablehlo(const Program& program, std::vector<lazy:
     run.is_shared.push_back(!data.donatable || data.array.use_count() != 1 ||
                             argument.node.use_count() != 2);
   }
-  const std::string line = lazy::source_line();
+  lazy::Source place;
+  lazy::take_source(place);
   Launched launched;
   try {
     launched = launch(run);
   } catch (const pjrt::Error& e) {
-    fail_launch(run, e, line);
+    fail_launch(run, e, place.str());
   }
-  InFlight::of(device).add({std::move(launched.done), line, std::move(launched.taken_over)});
+  InFlight::of(device).add(
+      {std::move(launched.done), std::move(place), std::move(launched.taken_over)});
   std::vector<lazy::Value> results;
   for (const auto& array : launched.results) {
     const lazy::Geometry* g = lazy::intern_contiguous(held_dtype(*array), array->dims());

@@ -158,7 +158,8 @@ Given run(const Graph& graph, const Program& program, const Cause& cause, bool i
     const debug::WaitScope scope("a run that may fail");
     await(launched.done, graph, program);
   } else {
-    started = {std::move(launched.done), lazy::source_line(), std::move(launched.taken_over)};
+    started = {std::move(launched.done), {}, std::move(launched.taken_over)};
+    lazy::take_source(started->place);  // its text is for errors
   }
   given.data = data_of(graph, std::move(launched.results));
   return given;
