@@ -1,6 +1,5 @@
 // Registers the kernels and lends Python what recording asks of it: decompositions, source lines.
 #include <pybind11/stl.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/coverage.h"
@@ -9,6 +8,7 @@
 #include "dispatch/register.h"
 #include "ops/registry.h"
 #include "python/init.h"
+#include "python/ivalue.h"
 #include "python/plain_frames.h"
 #include "util/hooks.h"
 
@@ -36,7 +36,7 @@ void decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   py::dict keyword;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& v = (*stack)[base + i];
-    py::object value = torch::jit::toPyObject(v);
+    py::object value = object_of(v);
     if (arguments[i].kwarg_only()) {
       keyword[arguments[i].name().c_str()] = std::move(value);
     } else {
@@ -48,13 +48,13 @@ void decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, arguments.size());
   const auto& returns = op.schema().returns();
   if (returns.size() == 1) {
-    stack->push_back(torch::jit::toIValue(results, returns[0].type()));
+    stack->push_back(ivalue_of(results, returns[0].type()));
     return;
   }
   size_t i = 0;
   for (const py::handle result : results.cast<py::sequence>()) {
     stack->push_back(result.is_none() ? c10::IValue(at::Tensor())
-                                      : torch::jit::toIValue(result, returns.at(i).type()));
+                                      : ivalue_of(result, returns.at(i).type()));
     ++i;
   }
 }

@@ -1,7 +1,7 @@
 // Runs that are kept, and the replay of their calls, for torch_xla.debug's cost() and
 // first_fault().
+#include <ATen/ops/empty_strided.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "dispatch/judge/call_on_cpu.h"
@@ -11,6 +11,7 @@
 #include "lazy/operator.h"
 #include "ops/registry.h"
 #include "python/init.h"
+#include "python/ivalue.h"
 
 namespace py = pybind11;
 using py::literals::operator""_a;
@@ -85,7 +86,7 @@ void add_parts(const lazy::Function& function, const lazy::Function::Call& call,
   py::list arguments;
   for (const c10::IValue& v :
        dispatch::arguments_of(s, function.numbers_of(call), operands_on_meta(s), at::kMeta)) {
-    arguments.append(torch::jit::toPyObject(v));
+    arguments.append(object_of(v));
   }
   parts.append(py::make_tuple(s.op->name, arguments, results_on_meta(s)));
 }

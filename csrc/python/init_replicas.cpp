@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "debug/metrics.h"
 #include "dispatch/replicas/agreement.h"

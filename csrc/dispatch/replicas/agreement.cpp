@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "debug/trace.h"
 #include "executor/run/doing.h"

@@ -6,10 +6,14 @@
 #include <memory>
 #include <string>
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <c10/util/intrusive_ptr.h>
 
 #include "dispatch/replicas/groups.h"
 #include "ops/exchange.h"
+
+namespace c10d {
+class Work;
+}
 
 namespace torch_xla::dispatch {
 

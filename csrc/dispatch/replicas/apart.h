@@ -6,7 +6,11 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class Work;
+}
 
 namespace torch_xla::dispatch {
 

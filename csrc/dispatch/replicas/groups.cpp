@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "executor/run/replicas.h"

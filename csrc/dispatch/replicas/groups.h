@@ -8,7 +8,11 @@
 #include <vector>
 
 #include <c10/util/ArrayRef.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class Backend;  // its header takes the compiler nine seconds
+}
 
 namespace torch_xla::dispatch {
 

@@ -18,6 +18,7 @@
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/library.h>
 
 #include "cpu/host_kernel.h"
