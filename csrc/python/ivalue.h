@@ -1,5 +1,5 @@
-// Arguments of operators as Python's objects, and back. A unit of its own: the headers for it take
-// the compiler half a minute.
+// Arguments of operators as Python's objects, and back. One unit alone includes the headers for it,
+// which take the compiler half a minute.
 #pragma once
 
 #include <ATen/core/ivalue.h>
